@@ -7,13 +7,15 @@ from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
 from minit.errors import UsageError
+from minit.goduration import parse_duration
 from minit.goflags import parse_flags, usage
 from minit.launcher.enter.enterpod import enter_pod
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
-# `privileged` is ours.
-_FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", "privileged": False}
-_SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", "privileged": False}
+# Those of `_OWN` are ours.
+_OWN: dict[str, bool | str] = {"privileged": False, "timeout": ""}
+_FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", **_OWN}
+_SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", **_OWN}
 # Set by rkt for whoever calls `enter` from another entrypoint.
 _APP_VARIABLE = "RKT_STAGE1_ENTERAPP"
 
@@ -39,4 +41,18 @@ def _enter(arguments: list[str]) -> int:
     if not pid.isdecimal() or not command:
         raise _EnterUsage(f'expected --pid=N and a command, got --pid="{pid}" and {len(command)} words')
     app = str(values["appname"] or values["app"] or values["a"]) or os.environ.get(_APP_VARIABLE)
-    return enter_pod(int(pid), app or None, command, privileged=values["privileged"] is True)
+    privileged = values["privileged"] is True
+    timeout_seconds = _read_timeout(str(values["timeout"]))
+    if timeout_seconds is not None and (not app or privileged):
+        raise _EnterUsage("--timeout: only a command in an app, without --privileged, can have a time limit")
+    return enter_pod(int(pid), app or None, command, privileged=privileged, timeout_seconds=timeout_seconds)
+
+
+def _read_timeout(text: str) -> float | None:
+    try:
+        seconds = parse_duration(text) if text else None
+    except ValueError as error:
+        raise _EnterUsage(f"--timeout: {error}") from error
+    if seconds is not None and seconds <= 0:
+        raise _EnterUsage("--timeout: expected more than 0")
+    return seconds

@@ -126,7 +126,16 @@ ENTERING = Forked(
     who="process that enters a pod", keeps=("link", "pidfd of PID 1", "mount namespace", "control groups", "terminal")
 )
 # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
-ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True)
+ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True, death_signal=signal.SIGKILL)
+# What a terminal sends is for the command.
+COMMAND_GUARD = Forked(
+    who="guard of a command with a time limit",
+    name="minit-guard",
+    keeps=("pipe", "control group"),
+    streams=(CLOSED, CLOSED, CLOSED),
+    has_session=True,
+    is_dumpable=False,
+)
 # So that it can be killed with all that it started.
 PLUGIN = Forked(
     who="plugin of a network",

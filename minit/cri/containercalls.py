@@ -21,7 +21,7 @@ from minit.cri.records import ContainerRecord
 from minit.cri.translation import container_words, environment_text
 
 _ID_BYTES = 32
-_PATIENCE_SECONDS = 2.0
+_EXIT_TIMED_OUT = 124
 _OUTPUT_BYTES = 7 << 20
 """Of each stream of ExecSync: both and the rest have to fit into a message."""
 
@@ -149,13 +149,18 @@ class ContainerCalls:
             raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} does not run")
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
-        words = self._commands.words("app", "exec", f"--app={container.app}", container.sandbox.uuid, *request.cmd)
-        with trio.move_on_after(request.timeout or float("inf")):
-            process = await trio.lowlevel.open_process(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            return await _outcome(process)
-        raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
+        limit = [f"--timeout={request.timeout}s"] if request.timeout > 0 else []
+        words = self._commands.words(
+            *("app", "exec", f"--app={container.app}", *limit, container.sandbox.uuid), *request.cmd
+        )
+        begin = trio.current_time()
+        process = await trio.lowlevel.open_process(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        answer = await _outcome(process)
+        if limit and answer.exit_code == _EXIT_TIMED_OUT and trio.current_time() >= begin + request.timeout:
+            raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
+        return answer
 
     async def _do(self, verb: str, container: Container) -> None:
         """Have a command of minit start, stop or remove a container's app."""
@@ -205,14 +210,12 @@ async def _outcome(process: trio.Process) -> api.ExecSyncResponse:
             await process.wait()
     finally:
         if process.returncode is None:
-            process.terminate()  # which it hands on to the command in the app
+            process.kill()  # with which the command ends
             with trio.CancelScope(shield=True):
-                with trio.move_on_after(_PATIENCE_SECONDS):
-                    await process.wait()
-                process.kill()
                 await process.wait()
+    code = await process.wait()
     return api.ExecSyncResponse(
-        stdout=bytes(outputs["stdout"]), stderr=bytes(outputs["stderr"]), exit_code=process.returncode
+        stdout=bytes(outputs["stdout"]), stderr=bytes(outputs["stderr"]), exit_code=128 - code if code < 0 else code
     )
 
 

@@ -121,6 +121,8 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             )
             done = await node.ask("ExecSync", command)
             assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 7)
+            command.cmd[2] = "kill -KILL $$"
+            assert (await node.ask("ExecSync", command)).exit_code == 137
             log = (tmp_path / "logs/main/2.log").read_text().splitlines()
             assert [line.split(" ", 3)[1:] for line in log] == [
                 ["stdout", "F", "two = three"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -270,9 +270,12 @@ def test_the_app_does_not_notice(pod: PodDirectory) -> None:
 
 
 @contextmanager
-def entered(pod: PodDirectory, script: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def entered(
+    pod: PodDirectory, script: str, flags: Sequence[str] = (), **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a script in an app, that says when it is up."""
-    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sh", "-c", script]
+    words = [f"--pid={pod.pid}", "--appname=a", *flags, "--", "sh", "-c", script]
+    command = [pod.entrypoint("enter", from_tree=True), *words]
     with subprocess.Popen(command, cwd=pod.path, stdout=subprocess.PIPE, **options) as process:
         try:
             assert process.stdout is not None
@@ -371,9 +374,6 @@ def test_a_command_has_no_terminal_of_its_callers_session(pod: PodDirectory) -> 
 def test_a_signal_at_any_moment_leaves_nothing(pod: PodDirectory, number: int) -> None:
     """However far `enter` has come, no command runs on that nobody waits for."""
     command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "7777"]
-    if number == signal.SIGKILL:
-        # A command that runs is not ended with `enter`: this one ends by itself.
-        command[-2:] = ["true"]
     for step in range(campaign(20)):
         with subprocess.Popen(command, cwd=pod.path) as process:
             try:
@@ -381,8 +381,7 @@ def test_a_signal_at_any_moment_leaves_nothing(pod: PodDirectory, number: int) -
             except subprocess.TimeoutExpired:
                 process.send_signal(number)
             assert process.wait(30) in (0, -number)
-        if number == signal.SIGTERM:
-            wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
+        wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
     wait_for(lambda: not _runs(pod, "--appname=a"), "the end of all that entered")
 
 
@@ -423,3 +422,81 @@ def test_an_app_that_is_frozen(pod: PodDirectory) -> None:
 def _with_children(pids: str) -> set[str]:
     shells = pids.split()[:1]
     return {*shells, *(str(child) for pid in shells for child in children_of(int(pid)))}
+
+
+DAEMON = "setsid sh -c 'setsid sleep 7778 & exec sleep 7779' </dev/null >/dev/null 2>&1 &"
+
+
+@pytest.mark.private_users
+def test_nothing_is_left_after_a_time_limit(pod: PodDirectory) -> None:
+    """Not what has left the command's session; what it has said until then is there, and the app goes on."""
+    before = _groups(pod)
+    result = _enter_for(pod, "500ms", f"{DAEMON} echo begun; exec sleep 7777")
+    assert (result.returncode, result.stdout) == (124, "begun\n")
+    assert result.stderr == "enter: the time limit of the command is over\n"
+    assert not any(_runs(pod, number) for number in ("7777", "7778", "7779"))
+    assert _groups(pod) == before
+    assert pod.is_ready()
+
+
+def test_nothing_is_left_of_a_command_that_ends_in_time(pod: PodDirectory) -> None:
+    """Its code is told, and what it leaves behind is killed."""
+    before = _groups(pod)
+    result = _enter_for(pod, "1h", f"{DAEMON} exit 7")
+    assert (result.returncode, result.stderr) == (7, "")
+    assert not any(_runs(pod, number) for number in ("7778", "7779"))
+    assert _groups(pod) == before
+
+
+def test_nothing_is_left_when_enter_is_killed(pod: PodDirectory) -> None:
+    """Of a command with a time limit, and of one without it not the command."""
+    before = _groups(pod)
+    with entered(pod, f"{DAEMON} echo up; exec sleep 7777", flags=("--timeout=1h",)) as process:
+        process.kill()
+        wait_for(lambda: not any(_runs(pod, number) for number in ("7777", "7778", "7779")), "the end of all of it")
+        wait_for(lambda: _groups(pod) == before, "the end of its group")
+    with entered(pod, "echo up; exec sleep 7777") as process:
+        process.kill()
+        wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
+
+
+def test_a_time_limit_while_enter_is_stopped(pod: PodDirectory) -> None:
+    """The command is killed all the same."""
+    with entered(pod, "echo up; exec sleep 7777", flags=("--timeout=2s",)) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 124
+
+
+def test_a_stop_reaches_commands_with_a_time_limit(pod: PodDirectory) -> None:
+    """They are the app's as any other."""
+    with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done", flags=("--timeout=1h",)) as process:
+        pod.stop()
+        assert process.wait(30) == 33
+        pod.wait_exited()
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--appname=a", "--timeout=x"], 'invalid duration "x"'),
+        (["--appname=a", "--timeout=0s"], "expected more than 0"),
+        (["--timeout=1s"], "only a command in an app"),
+        (["--appname=a", "--timeout=1s", "--privileged"], "only a command in an app"),
+    ],
+)
+def test_bad_time_limits(pod: PodDirectory, flags: list[str], text: str) -> None:
+    """Each is refused."""
+    result = pod.call("enter", f"--pid={pod.pid}", *flags, "--", "true", from_tree=True)
+    assert result.returncode == 1
+    assert text in result.stderr
+
+
+def _enter_for(pod: PodDirectory, timeout: str, script: str) -> subprocess.CompletedProcess[str]:
+    words = ["--appname=a", f"--timeout={timeout}", "--", "sh", "-c", script]
+    return pod.call("enter", f"--pid={pod.pid}", *words, from_tree=True)
+
+
+def _groups(pod: PodDirectory) -> set[Path]:
+    return {path for top in pod.control_groups() for path in top.rglob("*") if path.is_dir()}

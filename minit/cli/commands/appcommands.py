@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from minit.cli.flags.sharedoptions import privileged_option
+from minit.cli.flags.sharedoptions import privileged_option, read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.uuidfile import uuid_file_first_option
@@ -25,12 +25,26 @@ from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, find_pod
 _DEFAULT_COMMAND = "/bin/bash"
 
 
+def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    seconds = None if value is None else read_duration(ctx, parameter, value)
+    if seconds is not None and seconds <= 0:
+        raise click.BadParameter(f'expected more than 0, got "{value}"', ctx, parameter)
+    return seconds
+
+
 def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
         click.argument("uuid", metavar="UUID"),
         uuid_file_first_option,
         privileged_option,
+        click.option(
+            "--timeout",
+            metavar="DURATION",
+            callback=_read_timeout,
+            help="Kill the command with all that it has started after so long, and exit with 124. Nothing of it is left"
+            " when it ends by itself, too.",
+        ),
         click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
     ):
         function = decorate(function)
@@ -166,8 +180,17 @@ def _app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb:
         yield pod, app
 
 
-def _enter(invocation: Invocation, app: str | None, privileged: bool, uuid: str, command: tuple[str, ...]) -> None:
+def _enter(
+    invocation: Invocation,
+    app: str | None,
+    privileged: bool,
+    timeout: float | None,
+    uuid: str,
+    command: tuple[str, ...],
+) -> None:
     invocation.require_root()
+    if privileged and timeout is not None:
+        raise click.UsageError("--timeout: a command with --privileged has no time limit")
     if not command:
         invocation.note(f'no command specified, assuming "{_DEFAULT_COMMAND}"')
         command = (_DEFAULT_COMMAND,)
@@ -175,4 +198,5 @@ def _enter(invocation: Invocation, app: str | None, privileged: bool, uuid: str,
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
-        enter_pod(pod, TreeStore(invocation.data, store).path, app, command, flush_output, privileged=privileged)
+        tree_path = TreeStore(invocation.data, store).path
+        enter_pod(pod, tree_path, app, command, flush_output, privileged=privileged, timeout_seconds=timeout)

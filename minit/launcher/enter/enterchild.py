@@ -83,6 +83,7 @@ class _Command:
         self._entrance = entrance
         self._words = words
         self._link = link
+        self._parent = os.getpid()
         self._is_second = False
         self._path = b""
 
@@ -160,7 +161,7 @@ class _Command:
                 raise SystemExit(EXIT_FAILURE)
         self._is_second = True
         with Step("start session"):
-            settle(ENTERED, {"link": self._link.fileno()})
+            settle(ENTERED, {"link": self._link.fileno()}, self._parent)
         if self._entrance.terminal_streams:
             with Step("take the terminal"):
                 take_console(self._entrance.terminal_streams[0])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from minit import syscalls
 from minit.errors import LaunchError
 from minit.forks import numbers
+from minit.launcher.enter.commandgroup import CommandGroup, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
@@ -22,7 +23,14 @@ from minit.value import replace
 _STREAMS = (0, 1, 2)
 
 
-def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: bool = False) -> int:
+def enter_pod(
+    pid: int,
+    app: str | None,
+    command: Sequence[str],
+    *,
+    privileged: bool = False,
+    timeout_seconds: float | None = None,
+) -> int:
     """
     Run `command` in the pod whose PID 1 is `pid` on the host and return its exit code.
 
@@ -30,6 +38,9 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     all that PID 1 may do, and none of the app's limits. Without an app it has the stage1 root and the caller's
     environment. A command that dies of a signal makes this process die of it too. The working directory is the pod
     directory.
+
+    Of a command with a time limit nothing is left when it has ended, and EXIT_TIMED_OUT tells that its time was over.
+    Only one that is confined as an app can have one.
     """
     open_standard_streams()
     hold_signals()
@@ -38,6 +49,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     bounding = int(status["CapBnd"], 16)
     namespace: int | None = None
     groups: list[int] = []
+    guard: Guard | None = None
     if app is None:
         profile = EnterProfile(environment=tuple(os.environb.items()))
     else:
@@ -49,7 +61,11 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
         if privileged:
             profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
         else:
-            groups = open_groups(app)
+            own: CommandGroup | None = None
+            if timeout_seconds is not None:
+                own = CommandGroup(app)
+                guard = Guard(own, timeout_seconds)
+            groups = open_groups(app, own)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals) if terminals else None
     if has_ended(pidfd):
@@ -70,7 +86,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     theirs.close()
     for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
-    return EnterWatch(first, ours, console).run()
+    return EnterWatch(first, ours, console, guard).run()
 
 
 def _is_same_file(path: str, other: str) -> bool:

@@ -10,11 +10,13 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import LaunchError
+from minit.launcher.enter.commandgroup import EXIT_TIMED_OUT, Guard
 from minit.launcher.enter.enterchild import GO
 from minit.launcher.enter.enterconsole import EnterConsole
 from minit.launcher.relay import Relay
 from minit.loop import Loop, wait_readable
 from minit.messages import Socket
+from minit.stdio import complain
 
 # Signals of a terminal to a job would never arrive there: the command is in a session of its own.
 _FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -39,14 +41,16 @@ class EnterWatch:
     """
     The loop over the processes that `minit.launcher.enter.enterchild` makes.
 
-    `first` is the process that enters, `link` the socket to it; `console` is given if the command has a terminal.
+    `first` is the process that enters, `link` the socket to it; `console` is given if the command has a terminal, and
+    `guard` if it has a time limit.
     """
 
-    def __init__(self, first: int, link: Socket, console: EnterConsole | None) -> None:
+    def __init__(self, first: int, link: Socket, console: EnterConsole | None, guard: Guard | None) -> None:
         self._first = first
         self._link: Socket | None = link
         self._first_status: int | None = None
         self._console = console
+        self._guard = guard
         self._relay: Relay | None = None
         self._command: int | None = None
         self._status: int | None = None
@@ -62,20 +66,48 @@ class EnterWatch:
         self._loop.watch(link.fileno(), lambda _: self._on_link())
         self._loop.watch(self._signals, lambda _: self._on_signals())
         self._next_continue = self._loop.deadline(self._continue)
+        # The command's time.
+        self._is_over = False
+        if guard is not None:
+            pidfd = os.pidfd_open(guard.pid)
+            self._loop.watch(pidfd, lambda _: self._end_in_time(pidfd))
 
     def run(self) -> int:
-        """Return the command's exit code; dies as the command dies. LaunchError if there never was one."""
+        """
+        Return the command's exit code; dies as the command dies. LaunchError if there never was one.
+
+        With a time limit nothing of the command is left then; EXIT_TIMED_OUT if its time was over.
+        """
         try:
-            while self._status is None:
-                self._turn()
+            try:
+                while self._status is None and not self._is_over:
+                    self._turn()
+            except LaunchError:
+                # What enters may have been killed, for the same reason.
+                if self._guard is None or not self._guard.finish():
+                    raise
+                self._is_over = True
+            else:
+                self._is_over = self._guard is not None and self._guard.finish()
             if self._relay is not None:
                 self._drain(self._relay)
         finally:
             if self._relay is not None:
                 self._relay.close()
+        if self._is_over:
+            complain("enter: the time limit of the command is over")
+            return EXIT_TIMED_OUT
+        assert self._status is not None
         if os.WIFSIGNALED(self._status):
             _die(os.WTERMSIG(self._status))
         return os.waitstatus_to_exitcode(self._status)
+
+    def _end_in_time(self, guard: int) -> None:
+        """Wait no longer, not even for what a freezer keeps from dying."""
+        self._loop.unwatch(guard)
+        self._is_over = True
+        if self._first_status is None:
+            os.kill(self._first, signal.SIGKILL)
 
     def _turn(self) -> None:
         if self._relay is not None:

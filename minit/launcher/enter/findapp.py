@@ -13,6 +13,7 @@ from minit import paths
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, NoAnswerError, describe
 from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
+from minit.launcher.enter.commandgroup import CommandGroup
 from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
 from minit.supervisor.control.ask import ask
@@ -23,8 +24,12 @@ _ANSWER_SECONDS = 3.0
 _STOPPED = "T"
 
 
-def open_groups(app: str) -> list[int]:
-    """Return the files, one of each hierarchy, by writing `0` to which a process joins the control groups of `app`."""
+def open_groups(app: str, own: CommandGroup | None = None) -> list[int]:
+    """
+    Return the files, one of each hierarchy, by writing `0` to which a process joins the control groups of `app`.
+
+    In the hierarchy of `own` that is the group joined.
+    """
     try:
         subcgroup = read_subcgroup()
         groups = []
@@ -33,7 +38,8 @@ def open_groups(app: str) -> list[int]:
                 continue  # a hierarchy that was not there when the pod was made
             # Not cgroup.procs in v1: its first write costs a grace period of the kernel, 13 ms.
             name = "cgroup.procs" if hierarchy.is_v2 else "tasks"
-            groups.append(os.open(f"{app_group(hierarchy, subcgroup, app)}/{name}", os.O_WRONLY | os.O_CLOEXEC))
+            group = own.path if own and own.hierarchy == hierarchy else app_group(hierarchy, subcgroup, app)
+            groups.append(os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC))
     except OSError as error:
         raise LaunchError(f'app "{app}": control group: {describe(error)}') from error
     if not groups:

@@ -22,6 +22,7 @@ _STATUS_BYTES = 4096
 _OUTPUT_BYTES = 4096
 # Of one check. Reading costs the host processor time, so one that writes without end waits until it is too late.
 _MOST_OUTPUT_BYTES = 1 << 20
+_SPARE_SECONDS = 1.0
 _GOOD_STATUSES = range(200, 400)
 
 
@@ -96,16 +97,7 @@ def finish_check(running: RunningCheck) -> tuple[bool, str]:
 
 
 def give_up_check(running: RunningCheck) -> str:
-    """Kill a check that took too long, with the command that it runs, and return the end of what it said."""
-    # While it is stopped it reaps nobody, so the numbers of its children are theirs.
-    os.kill(running.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    try:
-        with open(f"/proc/{running.pid}/task/{running.pid}/children", encoding="ascii") as children:
-            for child in children.read().split():
-                os.kill(int(child), signal.SIGKILL)
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended just now
+    """Kill a check that took too long, and so the command that it runs, and return the end of what it said."""
     os.kill(running.pid, signal.SIGKILL)
     os.waitpid(running.pid, 0)
     return _close(running)
@@ -120,9 +112,11 @@ def _close(running: RunningCheck) -> str:
 
 
 def _make(check: HealthCheck, pod: int, app: str) -> int:
+    # A second line: the helper ends this process in time.
+    timeout_seconds = check.timeout_seconds + _SPARE_SECONDS
     if check.target is None:
-        return enter_pod(pod, app, check.command or ())
-    _reach(check.target, check.timeout_seconds)
+        return enter_pod(pod, app, check.command or (), timeout_seconds=timeout_seconds)
+    _reach(check.target, timeout_seconds)
     return 0
 
 
@@ -135,7 +129,6 @@ def _reach(target: Target, timeout_seconds: float) -> None:
     """Return if the target does what it should; OSError or ValueError says what is wrong."""
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    # A second line: the helper ends this process in time.
     connection.settimeout(timeout_seconds)
     try:
         connection.connect((target.host, target.port))

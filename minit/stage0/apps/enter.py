@@ -24,11 +24,12 @@ def enter_pod(
     before_exec: Callable[[], None],
     *,
     privileged: bool = False,
+    timeout_seconds: float | None = None,
 ) -> NoReturn:
     """
     Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
-    `privileged`; `before_exec` is called last. `tree_path` finds a tree of the tree store by its id; without it, on a
-    machine that minit boots, `enter` is the pod's.
+    `privileged`, and killed after a time; `before_exec` is called last. `tree_path` finds a tree of the tree store by
+    its id; without it, on a machine that minit boots, `enter` is the pod's.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
@@ -40,7 +41,7 @@ def enter_pod(
     pid = wait_for_pid(pod)
     os.chdir(pod.path)
     before_exec()
-    arguments = entrypoints.enter_arguments(pid, name, command, privileged=privileged)
+    arguments = entrypoints.enter_arguments(pid, name, command, privileged=privileged, timeout_seconds=timeout_seconds)
     entrypoints.execute(program, arguments, dict(os.environ))
 
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from minit import paths
 from minit.errors import PodError, describe
+from minit.goduration import format_duration
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.poddirectory import Note, Pod
@@ -151,9 +152,14 @@ def run_arguments(
     return words
 
 
-def enter_arguments(pid: int, app: str, command: Sequence[str], *, privileged: bool) -> list[str]:
-    """Return the arguments of `enter`; `privileged` is an extension of minit's own stage1."""
-    return [f"--pid={pid}", f"--appname={app}", *(["--privileged"] if privileged else []), "--", *command]
+def enter_arguments(
+    pid: int, app: str, command: Sequence[str], *, privileged: bool, timeout_seconds: float | None
+) -> list[str]:
+    """Return the arguments of `enter`; `privileged` and a time limit are extensions of minit's own stage1."""
+    words = [f"--pid={pid}", f"--appname={app}"]
+    words += ["--privileged"] if privileged else []
+    words += [] if timeout_seconds is None else [f"--timeout={format_duration(timeout_seconds)}"]
+    return [*words, "--", *command]
 
 
 def gc_flags(version: int, *, debug: bool, local_config: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from contextlib import suppress
 
 from minit import syscalls
 from minit.value import Value
@@ -16,6 +17,8 @@ _KILL_ROUNDS = 8
 # Between two readings of the group at most so many processes are held by a pidfd.
 _BATCH = 256
 _OOM_BYTES = 4096
+# Of a group's directory: its name and ".", and one more for each group below (fs/kernfs/inode.c).
+_LINKS_OF_LEAF = 2
 _GONE = (errno.ENOENT, errno.ENODEV)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 PROCS = "cgroup.procs"
@@ -88,9 +91,19 @@ class Group:
         return [pid for pid in self._members() if pid > 0]
 
     def _members(self) -> list[int]:
+        members = self._read_members(PROCS)
+        if os.fstat(self._directory).st_nlink > _LINKS_OF_LEAF:
+            # Of commands with a time limit. A group that a privileged app has made may have no such file to read.
+            with suppress(OSError), os.scandir(self._directory) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        members += self._read_members(f"{entry.name}/{PROCS}")
+        return members
+
+    def _read_members(self, path: str) -> list[int]:
         data = b""
         try:
-            fd = os.open(PROCS, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
             try:
                 while block := os.read(fd, _READ_BYTES):
                     data += block

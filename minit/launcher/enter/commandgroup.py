@@ -1,0 +1,92 @@
+"""
+The control group of a command with a time limit, below that of its app, and the process that guards it.
+
+The guard kills all that is in the group when the time is over, when the command has ended, and when `enter` is killed:
+a command that has become a daemon, in a session of its own, is in the group too. It does so as well while `enter` is
+stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from minit.errors import LaunchError, describe
+from minit.forks import COMMAND_GUARD, Kept, fork
+from minit.launcher.cgroups import Hierarchy, app_group, read_hierarchies, read_subcgroup
+from minit.loop import wait_readable
+from minit.supervisor.apps.controlgroup import Group, GroupEnds
+
+# The exit code of timeout(1).
+EXIT_TIMED_OUT = 124
+
+_NAME_BYTES = 8
+# A process that is killed may first have to be thawed, or be deep in the kernel.
+_END_SECONDS = 2.0
+_PAUSE_SECONDS = 0.02
+_FREEZER = "freezer"
+
+
+class CommandGroup:
+    """A new group below that of `app`, in the hierarchy in which a group can best be killed as a whole."""
+
+    def __init__(self, app: str) -> None:
+        hierarchies, subcgroup = read_hierarchies(), read_subcgroup()
+        self.hierarchy = _most_suitable(hierarchies)
+        self.path = f"{app_group(self.hierarchy, subcgroup, app)}/command-{os.urandom(_NAME_BYTES).hex()}"
+        try:
+            os.mkdir(self.path, 0o755)
+            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise LaunchError(f'app "{app}": control group: {describe(error)}') from error
+        self._freezer = None
+        if _FREEZER in self.hierarchy.controllers:
+            self._freezer = os.open(f"{self.path}/freezer.state", os.O_WRONLY | os.O_CLOEXEC)
+        ends = GroupEnds(app=app, directory=directory, is_v2=self.hierarchy.is_v2, freezer=self._freezer)
+        self._group = Group(ends)
+        self.descriptors = ends.descriptors()
+
+    def end(self) -> bool:
+        """Kill all that is in it and remove it; False if something is left after some time."""
+        until = time.monotonic() + _END_SECONDS
+        while True:
+            if self._freezer is not None:
+                os.write(self._freezer, b"FROZEN")  # nothing forks any more; killing ends with a thaw
+            self._group.kill()
+            try:
+                os.rmdir(self.path)
+                return True
+            except FileNotFoundError:
+                return True
+            except OSError:
+                if time.monotonic() >= until:
+                    return False
+            time.sleep(_PAUSE_SECONDS)
+
+
+class Guard:
+    """The process that ends a group in time, or as soon as this process has ended or says so."""
+
+    def __init__(self, group: CommandGroup, timeout_seconds: float) -> None:
+        theirs, self._ours = os.pipe2(os.O_CLOEXEC)
+        until = time.monotonic() + timeout_seconds
+        kept: dict[str, Kept] = {"pipe": theirs, "control group": group.descriptors}
+        self.pid = fork(COMMAND_GUARD, lambda: _guard(theirs, group, until), kept)
+        os.close(theirs)
+
+    def finish(self) -> bool:
+        """Have the group ended, and return whether that was done before, as the time was over."""
+        os.close(self._ours)
+        _, status = os.waitpid(self.pid, 0)
+        return status != 0
+
+
+def _guard(pipe: int, group: CommandGroup, until: float) -> int:
+    is_in_time = bool(wait_readable([pipe], max(0.0, until - time.monotonic())))
+    group.end()
+    return 0 if is_in_time else EXIT_TIMED_OUT
+
+
+def _most_suitable(hierarchies: list[Hierarchy]) -> Hierarchy:
+    """Return v2, where it is one write, or else the freezer, or any."""
+    return next((one for one in hierarchies if one.is_v2 or _FREEZER in one.controllers), hierarchies[0])
