@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
+import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -237,3 +241,138 @@ def test_a_background_pod_that_cannot_be_started(world: World) -> None:
     assert 'volume "v": /nonexistent: no such file' in play(world, typed, code=254).stderr
     play(world, text, "--down")
     assert world.pods("run") == []
+
+
+ORDERLY = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 600
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c]
+    args:
+    - >-
+      trap 'until [ -e /v/end ]; do busybox sleep 0.1; done; echo end-NAME; exit 0' TERM;
+      echo "env-$NOTIFY_SOCKET$MINIT_NOTIFY_FD-"; while :; do busybox sleep 1000 & wait; done
+    volumeMounts: [{name: v, mountPath: /v}]
+    readinessProbe: {exec: {command: [/bin/sh, -c, "[ -e /v/NAME ]"]}, periodSeconds: 1}
+  volumes: [{name: v, hostPath: {path: ROOT/v, type: DirectoryOrCreate}}]
+"""
+
+
+class Together:
+    """`play` with the pods `one` and `two`, and its service manager."""
+
+    def __init__(self, world: World, listener: socket.socket, descriptor: int) -> None:
+        self.pipe: io.FileIO
+        self.directory = world.root / "v"
+        self.listener = listener
+        file = world.root / "pod.yaml"
+        text = "---\n".join(ORDERLY.replace("NAME", name) for name in ("one", "two"))
+        file.write_text(text.replace("IMAGE", str(world.app)).replace("ROOT", str(world.root)))
+        words = ("play", "--quiet", "--net=none", f"--stage1-path={world.stage1}", file)
+        self.world = world
+        self.process = subprocess.Popen(
+            world.command(*words),
+            env=world.environment(NOTIFY_SOCKET=str(listener.getsockname()), MINIT_NOTIFY_FD=str(descriptor)),
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def make_ready(self, *names: str) -> None:
+        """Have these pods ready."""
+        for name in names:
+            wait_for(lambda name=name: self.world.succeeds("status", "--wait=0s", name), name)  # type: ignore[misc]
+            (self.directory / name).touch()
+            self.world.minit("status", "--wait-ready=60s", name)
+
+    def is_silent(self) -> bool:
+        """Return whether the manager was told nothing more."""
+        self.listener.setblocking(False)
+        try:
+            self.listener.recv(100)
+        except BlockingIOError:
+            return True
+        finally:
+            self.listener.settimeout(60)
+        return False
+
+    def end(self) -> str:
+        """Let the apps end, which is no failure, and return what was printed."""
+        (self.directory / "end").touch()
+        output, errors = self.process.communicate()
+        assert self.process.returncode == 0, output + errors
+        return output
+
+
+@pytest.fixture
+def together(world: World) -> Iterator[Together]:
+    """Two pods that are not ready yet."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(world.root / "notify"))
+        listener.settimeout(60)
+        reader, writer = os.pipe()
+        together = Together(world, listener, writer)
+        os.close(writer)
+        with io.FileIO(reader) as together.pipe:
+            yield together
+        if together.process.poll() is None:
+            (together.directory / "end").touch()
+            together.process.terminate()
+            together.process.communicate()
+
+
+def test_a_manager_is_told_once_of_all_pods(together: Together) -> None:
+    """READY comes when the last of them is ready, by socket and descriptor, STOPPING once; no app has either."""
+    together.make_ready("one")
+    assert together.is_silent()
+    together.make_ready("two")
+    assert together.listener.recv(100) == b"READY=1"
+    assert together.pipe.read() == b"\n"
+    together.process.terminate()
+    assert together.listener.recv(100) == b"STOPPING=1"
+    assert together.end().count("]: env--\n") == 2
+    assert together.is_silent()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("group", [False, True])
+def test_a_signal_stops_all_pods(world: World, together: Together, number: signal.Signals, group: bool) -> None:
+    """Each gets it once, be it sent to `play` or, as by a terminal, to its process group; it ends with them."""
+    together.make_ready("one", "two")
+    assert together.listener.recv(100) == b"READY=1"
+    (os.killpg if group else os.kill)(together.process.pid, number)
+    assert together.listener.recv(100) == b"STOPPING=1"
+    output = together.end()
+    assert ("]: end-one\n" in output, "]: end-two\n" in output) == (True, True)
+    for name in ("one", "two"):
+        assert world.minit("events", name).stdout.count('"event":"pod.stop-requested"') == 1
+    assert together.is_silent()
+
+
+def test_a_pod_that_fails_before_it_is_ready(world: World) -> None:
+    """The manager is never told that all are ready; those that end with 0 have done their work."""
+    pods = {name: ORDERLY.replace("NAME", name).split("    args:")[0] for name in ("one", "two")}
+    for code in (0, 7):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+            listener.bind(str(world.root / f"notify-{code}"))
+            listener.setblocking(False)
+            ends = {"one": 0, "two": code}
+            text = "---\n".join(f"{pods[name]}    args: [exit {ends[name]}]\n    PROBE\n" for name in pods)
+            text = text.replace("PROBE", 'readinessProbe: {exec: {command: [/bin/sh, -c, "exit 1"]}}')
+            (world.root / "pod.yaml").write_text(text.replace("IMAGE", str(world.app)))
+            words = ("--quiet", "--replace", "--net=none", f"--stage1-path={world.stage1}", world.root / "pod.yaml")
+            world.minit("play", *words, code=code, NOTIFY_SOCKET=str(listener.getsockname()))
+            if code:
+                with pytest.raises(BlockingIOError):
+                    listener.recv(100)
+            else:
+                assert listener.recv(100) == b"READY=1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,13 +12,14 @@ import click
 
 from minit.archives.transports import is_source
 from minit.cli.commands.endingcommands import cleanup_of
+from minit.cli.commands.playedtogether import PreparedPod, environment_of_pods, run_together
 from minit.cli.commands.podrequest import choose_overlay
 from minit.cli.commands.runcommands import collect_run_options
 from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import MinitError, PodError
-from minit.loop import wait_readable
+from minit.hostnotify import take_host
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import image_file, resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
@@ -29,7 +29,7 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.playedpods import take_down, wait_until_running
 from minit.stage0.kubernetes.pods import KubernetesPod
-from minit.stage0.pods.poddirectory import Pod, uuid_of_name
+from minit.stage0.pods.poddirectory import Pod, PodState, open_pod, uuid_of_name
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import run_pod
@@ -49,15 +49,6 @@ class Play(Value):
     quiet: bool
 
 
-class _Prepared(Value):
-    """A pod that is prepared: its UUID, the options of run-prepared, and how many of its Job run at a time."""
-
-    uuid: str
-    options: tuple[tuple[str, object], ...]
-    job: str | None
-    parallel: int
-
-
 def run_all(invocation: Invocation, pods: Sequence[KubernetesPod], how: Play, *, detach: bool) -> None:
     """Run pods; in the foreground the exit code is that of the first that fails."""
     waiting = [pod for pod in pods if pod.job is not None and _count(pods, pod.job.name) > pod.job.parallel]
@@ -68,7 +59,7 @@ def run_all(invocation: Invocation, pods: Sequence[KubernetesPod], how: Play, *,
         )
     if len(pods) == 1 and not detach:
         _run_here(invocation, pods[0], how)
-    prepared: list[_Prepared] = []
+    prepared: list[PreparedPod] = []
     try:
         for pod in pods:
             prepared.append(_prepare(invocation, pod, how))
@@ -79,18 +70,24 @@ def run_all(invocation: Invocation, pods: Sequence[KubernetesPod], how: Play, *,
         for each in prepared:
             _run_in_background(invocation, each)
         return
-    code, left = _run_together(invocation, prepared)
-    _discard(invocation, left)
+    code = run_together(prepared, take_host(os.environ, invocation.note))
+    _discard(invocation, [each for each in prepared if _has_never_run(invocation, each)])
     flush_output()
     raise SystemExit(code)
 
 
-def _discard(invocation: Invocation, prepared: Sequence[_Prepared]) -> None:
+def _discard(invocation: Invocation, prepared: Sequence[PreparedPod]) -> None:
     """Remove pods that are not to run after all."""
     with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
         for each in prepared:
             with suppress(MinitError, OSError):
                 take_down(invocation.data, each.uuid, 0, cleanup, invocation.note)
+
+
+def _has_never_run(invocation: Invocation, prepared: PreparedPod) -> bool:
+    with suppress(PodError), open_pod(invocation.data, prepared.uuid) as pod:
+        return pod.state is PodState.PREPARED
+    return False
 
 
 def _count(pods: Sequence[KubernetesPod], job: str) -> int:
@@ -106,7 +103,7 @@ def _run_here(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> N
             run_pod(pod, trees, options, invocation.note, flush_output)
 
 
-def _prepare(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> _Prepared:
+def _prepare(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> PreparedPod:
     options = _run_options(kubernetes, how.networks)
     collect_run_options(invocation, options)
     with (
@@ -114,9 +111,9 @@ def _prepare(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> _P
         _make(invocation, store, TreeStore(invocation.data, store), kubernetes, how) as pod,
     ):
         finish(pod)
-    return _Prepared(
+    return PreparedPod(
         uuid=pod.uuid,
-        options=tuple(options.items()),
+        command=_command(invocation, pod.uuid, options),
         job=None if kubernetes.job is None else kubernetes.job.name,
         parallel=_WHOLE_MACHINE if kubernetes.job is None else kubernetes.job.parallel,
     )
@@ -149,57 +146,6 @@ def _free_name(invocation: Invocation, name: str) -> str | None:
         f'warning: the name "{name}" is that of pod {uuid}: the new pod has none (--replace removes the old)'
     )
     return None
-
-
-def _run_together(invocation: Invocation, prepared: Sequence[_Prepared]) -> tuple[int, list[_Prepared]]:
-    """
-    Run pods side by side, each by a process of its own, until all have ended; no other of a Job that has failed.
-
-    Return the code of the first that failed, and the pods that were not run.
-    """
-    waiting = [*prepared]
-    left = []
-    running: dict[int, tuple[_Prepared, subprocess.Popen[bytes]]] = {}
-    failed: set[str | None] = set()
-    code = 0
-
-    def give_up() -> None:
-        left.extend(waiting)
-        waiting.clear()
-
-    def forward(number: int, frame: object) -> None:
-        give_up()
-        for _, process in [*running.values()]:
-            process.send_signal(number)
-
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, forward),
-    }
-    # A terminal tells the others itself.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: give_up())
-    try:
-        while waiting or running:
-            for each in [*waiting]:
-                if each.job is not None and each.job in failed:
-                    waiting.remove(each)
-                    left.append(each)
-                elif sum(other.job == each.job for other, _ in running.values()) < each.parallel:
-                    waiting.remove(each)
-                    process = subprocess.Popen(_command(invocation, each))
-                    running[os.pidfd_open(process.pid)] = each, process
-            for fd in wait_readable([*running], None) if running else ():
-                each, process = running.pop(fd)
-                os.close(fd)
-                status = process.wait()
-                status = status if status >= 0 else 128 - status
-                if status:
-                    failed.add(each.job)
-                code = code or status
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code, left
 
 
 def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> Options:
@@ -247,18 +193,19 @@ def _find_image(
     return resolve_image(store, f"docker://{reference}", progress, chosen, verify_tls=verify_tls)
 
 
-def _command(invocation: Invocation, pod: _Prepared) -> list[str]:
+def _command(invocation: Invocation, uuid: str, options: Options) -> tuple[str, ...]:
     command = [sys.executable, "-m", "minit", *_global_options(invocation), "run-prepared"]
-    for name, value in pod.options:
+    for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         values = value if isinstance(value, tuple) else () if value in (None, False) else (value,)
         command += [f"{flag}={each}" for each in values]
-    return [*command, pod.uuid]
+    return (*command, uuid)
 
 
-def _run_in_background(invocation: Invocation, pod: _Prepared) -> None:
+def _run_in_background(invocation: Invocation, pod: PreparedPod) -> None:
     process = subprocess.Popen(
-        _command(invocation, pod),
+        pod.command,
+        env=environment_of_pods(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -17,13 +17,13 @@ from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.forks import PID_1, clone
+from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
-from minit.launcher.start.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_address, read_host_dns
@@ -259,7 +259,7 @@ def _find_sockets() -> list[InheritedSocket]:
 def _take_host() -> Host:
     """Return who is to be told when the pod is ready, and keep that from all processes of the pod."""
     told = {name: os.environ.pop(name) for name in (SOCKET_VARIABLE, DESCRIPTOR_VARIABLE) if name in os.environ}
-    return take_host(told)
+    return take_host(told, lambda line: complain(f"stage1: {line}"))
 
 
 def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: int) -> NetworkHelper | None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
+from minit.hostnotify import is_expected
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
-from minit.launcher.start.hostnotify import is_expected
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig

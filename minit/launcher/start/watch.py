@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
+from minit.hostnotify import READY, STOPPING, Host
 from minit.launcher.relay import Relay
-from minit.launcher.start.hostnotify import READY, STOPPING, Host
 from minit.loop import Loop, wait_readable
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure

@@ -1,5 +1,5 @@
 """
-Telling who started the pod that it is ready, and that it stops.
+Telling who started a pod, or the pods of one `play`, that all is ready, and that it stops.
 
 By sd_notify(3), to the socket of NOTIFY_SOCKET; or by a line feed, when it is ready, to the descriptor of
 MINIT_NOTIFY_FD, as the supervisors s6 and dinit have it.
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from minit.errors import describe
-from minit.stdio import complain
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"
@@ -23,23 +22,36 @@ _LONGEST = 9
 
 
 class Host:
-    """Who started the pod; `descriptor` is this process's until it is told."""
+    """Who started the pod; `descriptor` is this process's until it is told. `warn` gets what cannot be done."""
 
-    def __init__(self, address: str | None, descriptor: int | None) -> None:
+    def __init__(self, address: str | None, descriptor: int | None, warn: Callable[[str], None]) -> None:
         self._address = address
+        self._warn = warn
         self.descriptor = descriptor
 
     def tell(self, message: bytes) -> None:
-        """Send READY or STOPPING; who does not listen is told so on standard error, and no more."""
+        """Send READY or STOPPING; that nobody listens is a warning, and no more."""
         if self._address is not None:
-            _notify(self._address, message)
+            self._notify(self._address, message)
         if self.descriptor is not None and message == READY:
             try:
                 os.write(self.descriptor, b"\n")
             except OSError as error:
-                complain(f"stage1: warning: {DESCRIPTOR_VARIABLE}={self.descriptor}: {describe(error)}")
+                self._warn(f"warning: {DESCRIPTOR_VARIABLE}={self.descriptor}: {describe(error)}")
             os.close(self.descriptor)
             self.descriptor = None
+
+    def _notify(self, address: str, message: bytes) -> None:
+        name = address.encode(errors="surrogateescape")
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            try:
+                flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+                sock.sendto(message, flags, b"\0" + name[1:] if address.startswith("@") else name)
+            finally:
+                sock.close()
+        except OSError as error:
+            self._warn(f"warning: {SOCKET_VARIABLE}={address}: {describe(error)}")
 
 
 def is_expected(environment: Mapping[str, str]) -> bool:
@@ -59,30 +71,17 @@ def find_descriptor(environment: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def take_host(environment: Mapping[str, str]) -> Host:
+def take_host(environment: Mapping[str, str], warn: Callable[[str], None]) -> Host:
     """Return who is to be told, by these variables; what cannot be used is a warning."""
     address, descriptor = environment.get(SOCKET_VARIABLE), find_descriptor(environment)
     if address is not None and not _is_usable(address):
-        complain(f"stage1: warning: ignoring {SOCKET_VARIABLE}={address}: no socket of this machine")
+        warn(f"warning: ignoring {SOCKET_VARIABLE}={address}: no socket of this machine")
         address = None
     if descriptor is None and (text := environment.get(DESCRIPTOR_VARIABLE)) is not None:
-        complain(f"stage1: warning: ignoring {DESCRIPTOR_VARIABLE}={text}: no open descriptor from {_FIRST} on")
-    return Host(address, descriptor)
+        warn(f"warning: ignoring {DESCRIPTOR_VARIABLE}={text}: no open descriptor from {_FIRST} on")
+    return Host(address, descriptor, warn)
 
 
 def _is_usable(address: str) -> bool:
     """Return whether an address is one of this machine: a path, or abstract."""
     return address.startswith(("/", "@")) and len(address) > 1
-
-
-def _notify(address: str, message: bytes) -> None:
-    name = address.encode(errors="surrogateescape")
-    try:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        try:
-            flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
-            sock.sendto(message, flags, b"\0" + name[1:] if address.startswith("@") else name)
-        finally:
-            sock.close()
-    except OSError as error:
-        complain(f"stage1: warning: {SOCKET_VARIABLE}={address}: {describe(error)}")
