@@ -134,6 +134,16 @@ def test_environment_of_all_sources(world: World) -> None:
     assert not {"BASH_FUNC_f%%", "LATIN"} & set(environment)
 
 
+def test_what_a_service_manager_says_is_not_inherited(world: World) -> None:
+    """The variables of sd_notify(3) and the like are for the process that the manager has started, and for no app."""
+    names = ("NOTIFY_SOCKET", "MINIT_NOTIFY_FD", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC")
+    words = (f"--stage1-path={world.stage1}", "--inherit-env", world.app)
+    uuid = world.minit("prepare", *words, **cast("dict[str, Any]", dict.fromkeys(("HOST", *names), "1"))).stdout.strip()
+    manifest = json.loads(world.minit("cat-manifest", uuid).stdout)
+    inherited = {pair["name"] for pair in manifest["apps"][0]["app"]["environment"]}
+    assert (inherited & {"HOST", *names}) == {"HOST"}
+
+
 def test_user_manifest(world: World) -> None:
     """A complete pod manifest of the user is copied byte for byte, an incomplete one gets its app sections."""
     world.minit("fetch", world.app)

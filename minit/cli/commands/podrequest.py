@@ -18,6 +18,7 @@ from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storag
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
 from minit.errors import PodError, describe
+from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
@@ -37,6 +38,16 @@ from minit.stage0.pods.podnames import check_name
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import PodRequest
+
+# sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3): of sockets, descriptors and processes that no app has.
+_OF_THE_MANAGER = frozenset(
+    {
+        SOCKET_VARIABLE,
+        DESCRIPTOR_VARIABLE,
+        *("LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"),
+        *("WATCHDOG_PID", "WATCHDOG_USEC"),
+    }
+)
 
 
 def make_request(
@@ -241,8 +252,16 @@ def _overlay_works(invocation: Invocation) -> bool:
 
 
 def _own_environment() -> Variables:
-    """Return what a manifest can hold of minit's own environment: shells export functions under odd names."""
-    return tuple((name, value) for name, value in os.environ.items() if is_environment_name(name) and _is_text(value))
+    """
+    Return what a manifest can hold of minit's own environment: shells export functions under odd names.
+
+    What a service manager says to the process that it has started is for that one alone.
+    """
+    return tuple(
+        (name, value)
+        for name, value in os.environ.items()
+        if is_environment_name(name) and _is_text(value) and name not in _OF_THE_MANAGER
+    )
 
 
 def _is_text(value: str) -> bool:

@@ -167,7 +167,11 @@ prepare_options = _options(
     ),
     environment_file_option,
     pull_policy_option(PullPolicy.NEW),
-    click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
+    click.option(
+        "--inherit-env",
+        is_flag=True,
+        help="Give all apps minit's own environment, where they set nothing, but for the words of a service manager.",
+    ),
     quiet_option,
 )
 
