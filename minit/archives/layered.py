@@ -32,7 +32,8 @@ class LayeredImage(Value):
     """
     An image of a layout or an archive, its layers lowest first.
 
-    `id` is the digest of its configuration, which is Docker's image ID. `source` names it in errors.
+    `id` is the digest of its configuration, which is Docker's image ID, `manifest_digest` that by which a registry gave
+    it, None if none did. `source` names it in errors.
     """
 
     source: str
@@ -40,6 +41,7 @@ class LayeredImage(Value):
     id: str
     config: ImageConfig
     layers: tuple[Layer, ...]
+    manifest_digest: str | None = None
 
 
 def check_digest(text: str, where: str) -> str:

@@ -103,6 +103,25 @@ def read_layout(blobs: Blobs, file_name: str, reference: str | None = None) -> L
     raise ImageError(f"{source}: indexes within indexes, more than {_NESTING_LIMIT} deep")
 
 
+def entry_for_machine(document: bytes, where: str) -> str | None:
+    """Return the digest of the image for this machine in an index, None if the document is no index."""
+    try:
+        if not read_json(document, where)["manifests"].given:
+            return None
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+    return _choose_for_machine([entry for entry in _read_index(document, where) if entry.is_image], where).digest
+
+
+def configuration_of(document: bytes, where: str) -> str | None:
+    """Return the digest of an image's configuration by its manifest; None if that says none, as Docker's schema 1."""
+    try:
+        digest = read_json(document, where)["config"]["digest"]
+        return check_digest(digest.string(), digest.where) if digest.given else None
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
 def _document(blobs: Blobs, path: str) -> bytes:
     return read_document(blobs.open(path), f"{blobs.source}: {path}")
 

@@ -15,11 +15,23 @@ from minit.errors import ImageError, StoreError
 from minit.progress import silent
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from tests import tars
-from tests.support.layers import REF_NAME, Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
+from tests.support.layers import (
+    REF_NAME,
+    Layout,
+    archive,
+    busybox_layer,
+    config_document,
+    docker_files,
+    gzipped,
+    layer,
+    whiteout,
+)
 from tests.support.pods import LOOPBACK_ONLY
+from tests.support.registry import registry
 from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -191,12 +203,17 @@ def test_progress(store: Store, tmp_path: Path) -> None:
 
 # A registry: skopeo is a stand-in that copies a layout, and writes down its arguments.
 
+_DOCKER = "application/vnd.docker."
 _SKOPEO = """#!/bin/sh
 echo "$@" >> "{calls}"
-echo "Getting image source signatures"
+[ "$1" = inspect ] || echo "Getting image source signatures"
 if [ -n "$FAIL" ]; then
     echo 'time="2024-01-01T00:00:00Z" level=fatal msg="reading manifest: \\"x\\" unauthorized"' >&2
     exit 1
+fi
+if [ "$1" = inspect ]; then
+    cat "{manifest}"
+    exit
 fi
 mkdir -p "${{3#oci:}}"
 cp -rn "{layout}/." "${{3#oci:}}"
@@ -206,10 +223,12 @@ cp -rn "{layout}/." "${{3#oci:}}"
 @pytest.fixture
 def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A skopeo that has one image; returns the file with its calls."""
-    layout, calls = busybox_layout().write_directory(tmp_path / "registry"), tmp_path / "calls"
+    busybox, calls = busybox_layout(), tmp_path / "calls"
+    layout = busybox.write_directory(tmp_path / "registry")
+    manifest = layout / "blobs" / str(busybox.index[0]["digest"]).replace(":", "/")
     program = tmp_path / "bin" / "skopeo"
     program.parent.mkdir()
-    program.write_text(_SKOPEO.format(calls=calls, layout=layout))
+    program.write_text(_SKOPEO.format(calls=calls, layout=layout, manifest=manifest))
     program.chmod(0o755)
     calls.touch()
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
@@ -227,10 +246,35 @@ def test_an_image_of_a_registry(store: Store, skopeo: Path) -> None:
     assert "skopeo: Getting image source signatures" in reports
     for policy, calls in ((PullPolicy.NEW, 1), (PullPolicy.NEVER, 1), (PullPolicy.UPDATE, 2)):
         assert resolve_image(store, reference, silent, policy).id == first.id
-        assert len(skopeo.read_text().splitlines()) == calls
+        assert skopeo.read_text().count("copy ") == calls
     assert resolve_image(store, "docker:box", silent).name == "registry-1.docker.io/library/box"
-    assert skopeo.read_text().splitlines()[-1].startswith("copy docker://docker.io/library/box:latest oci:")
+    asked, copied = skopeo.read_text().splitlines()[-2:]
+    assert asked == "inspect docker://docker.io/library/box:latest --raw"
+    assert copied.startswith("copy docker://docker.io/library/box@sha256:")
     assert list((store.data / "minit/cas/tmp").iterdir()) == []
+
+
+def test_the_digests_of_an_image_are_kept(store: Store, skopeo: Path, tmp_path: Path) -> None:
+    """An image has the digest of its configuration whatever it came from, and that of its manifest in a registry."""
+    layout = busybox_layout()
+    document = json.loads(layout.files["blobs/" + str(layout.index[0]["digest"]).replace(":", "/")])
+    configuration = document["config"]["digest"]
+    archive_path = tmp_path / "docker.tar"
+    files = docker_files(busybox_layer(), tags=["team/tool:3"])
+    archive_path.write_bytes(archive(files))
+    imported = resolve_image(store, f"docker-archive:{archive_path}", silent)
+    assert imported.digests == ImageDigests(configuration=f"sha256:{next(iter(files)).removesuffix('.json')}")
+    layout.write_directory(tmp_path / "box")
+    for _ in range(2):  # the second time the image is known
+        imported = resolve_image(store, f"oci:{tmp_path / 'box'}", silent)
+        assert imported.digests == ImageDigests(configuration=configuration)
+    manifests = (str(layout.index[0]["digest"]),)
+    for reference, expected in ((f"dir:{tmp_path}", ()), ("docker://quay.io/team/box:2", manifests)):
+        for policy in (PullPolicy.NEW, PullPolicy.UPDATE):
+            imported = resolve_image(store, reference, silent, policy)
+            assert imported.digests == ImageDigests(configuration=configuration, manifests=expected)
+    store.remove(imported.id)
+    assert not any(imported.id in path and "imagelocks" not in path for path in left_in(store))
 
 
 def test_other_stores_are_read_by_skopeo(store: Store, skopeo: Path, tmp_path: Path) -> None:
@@ -253,7 +297,8 @@ def test_registries_without_certificates(world: World, skopeo: Path) -> None:
     """With http or tls among the insecure options skopeo is told to verify no registry, and without them not."""
     for option, told in (("http", True), ("tls", True), ("all-fetch", True), ("all", True), ("all-run", False)):
         world.minit(f"--insecure-options={option}", "fetch", "docker://localhost:5000/box")
-        assert ("--src-tls-verify=false" in skopeo.read_text().splitlines()[-1]) == told
+        asked, copied = skopeo.read_text().splitlines()[-2:]
+        assert ("--tls-verify=false" in asked, "--src-tls-verify=false" in copied) == (told, told)
 
 
 def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +340,26 @@ def test_what_skopeo_writes(tmp_path: Path, store: Store) -> None:
         images.append(resolve_image(store, target, silent, PullPolicy.UPDATE))
     assert [image.id for image in images] == [images[0].id] * 4
     assert (images[0].name, images[0].version) == ("registry-1.docker.io/team/box", "1.0")
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+@pytest.mark.parametrize("is_index", [False, True])
+def test_an_image_of_docker_has_its_own_configuration(store: Store, is_index: bool) -> None:
+    """The real skopeo rewrites Docker's configurations: the image's id is the digest that the registry has."""
+    base, layout = busybox_layer(), Layout()
+    config = layout.document(config_document([base], architecture=MACHINE), f"{_DOCKER}container.image.v1+json")
+    packed = layout.blob(gzipped(base), f"{_DOCKER}image.rootfs.diff.tar.gzip")
+    kind = f"{_DOCKER}distribution.manifest.v2+json"
+    manifest: dict[str, object] = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [packed]}
+    top = layout.document(manifest, kind, platform={"os": "linux", "architecture": MACHINE})
+    if is_index:
+        kind = f"{_DOCKER}distribution.manifest.list.v2+json"
+        top = layout.document({"schemaVersion": 2, "mediaType": kind, "manifests": [top]}, kind)
+    layout.index.append({**top, "annotations": {REF_NAME: "1"}})
+    with registry({"team/box": layout}) as served:
+        image = resolve_image(store, f"docker://{served.host}/team/box:1", silent, verify_tls=False)
+    digests = ImageDigests(configuration=str(config["digest"]), manifests=(str(top["digest"]),))
+    assert image.digests == digests
 
 
 _STEPS = (

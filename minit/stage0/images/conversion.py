@@ -17,22 +17,29 @@ from minit.errors import ImageError, StoreError
 from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.imagelookup import choose_named, name_of_content, reference_to
 from minit.stage0.images.knownimages import recall, remember
 from minit.stage0.images.pullpolicy import PullPolicy
-from minit.stage0.images.registry import SkopeoSource, copy_by_skopeo, skopeo_source
+from minit.stage0.images.registry import Skopeo, SkopeoSource, skopeo_source
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.value import replace
 
 
 def import_image(
-    store: Store, reference: str, policy: PullPolicy, progress: Progress, *, verify_tls: bool
+    store: Store,
+    reference: str,
+    policy: PullPolicy,
+    progress: Progress,
+    *,
+    verify_tls: bool,
+    authfile: bytes | None = None,
 ) -> StoredImage:
     """
     Return the image that a reference with a transport means, which is fetched and converted if need be.
 
-    Reports what skopeo says, and bytes of layers.
+    `authfile` is as in `Skopeo`. Reports what skopeo says, and bytes of layers.
     """
     source = _source(reference)
     if source is not None and source.is_remote and source.name is not None and policy is not PullPolicy.UPDATE:
@@ -47,12 +54,16 @@ def import_image(
             if source is None:
                 image = stack.enter_context(open_image(reference, store.temporary_file))
             else:
+                skopeo = Skopeo(source, progress, verify_tls=verify_tls, authfile=authfile)
+                manifest = skopeo.read_manifest()
                 layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
                 store.layers.leave_out(layout)
-                copy_by_skopeo(source.wanted, layout, progress, verify_tls=verify_tls)
+                skopeo.copy(manifest.wanted, layout)
                 image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file))
                 name = source.name or ImageName(registry="", repository=source.title)
-                image = replace(image, name=name, source=source.wanted)
+                image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
+                # skopeo writes a configuration of Docker's anew, with another digest.
+                image = replace(image, id=manifest.configuration or image.id)
             return _import(store, image, policy, progress)
     except BaseException:
         store.collect_layers()
@@ -80,7 +91,7 @@ def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Pro
             origin = convert_manifest(image)
     known = None if policy is PullPolicy.UPDATE else recall(store, origin)
     if known is not None:
-        store.renew(known.id)
+        store.renew(known.id, _digests(image))
         return store.get(known.id)
     try:
         imported = _add(store, image, origin, progress)
@@ -103,4 +114,10 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress)
         if unpacked.size_bytes > limits.size_bytes:
             raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
         limits = replace(limits, size_bytes=limits.size_bytes - unpacked.size_bytes)
-    return store.add_layered(f"import {image.source}", manifest, layers, [layer.name for layer in image.layers])
+    names = [layer.name for layer in image.layers]
+    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image))
+
+
+def _digests(image: LayeredImage) -> ImageDigests:
+    manifests = () if image.manifest_digest is None else (image.manifest_digest,)
+    return ImageDigests(configuration=image.id, manifests=manifests)

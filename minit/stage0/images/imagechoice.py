@@ -23,19 +23,20 @@ def resolve_image(
     policy: PullPolicy = PullPolicy.NEW,
     *,
     verify_tls: bool = True,
+    authfile: bytes | None = None,
 ) -> StoredImage:
     """
     Return the image `reference` means, imported if it is a file; StoreError if there is none.
 
     `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
-    `verify_tls` a registry may be anybody.
+    `verify_tls` a registry may be anybody. `authfile` is as in `Skopeo`.
     """
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
     if is_source(reference):
-        return import_image(store, reference, policy, progress, verify_tls=verify_tls)
+        return import_image(store, reference, policy, progress, verify_tls=verify_tls, authfile=authfile)
     path = image_file(reference)
     if path is None:
         return store.find(reference)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from minit.archives.imagenames import DEFAULT_REGISTRY, ImageName, parse_image_name
+from minit.archives.oci import configuration_of, entry_for_machine
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.errors import ImageError, StoreError, describe
 from minit.progress import Progress
@@ -18,6 +23,7 @@ _SHOWN_LIMIT = 500
 # `[DRIVER@ROOT]` before a name of podman's store, containers-storage-transport(5)
 _STORAGE = re.compile(r"\[[^]]*\]")
 _IMAGE_ID = re.compile(r"@?(?:sha256:)?[0-9a-f]{64}|@[0-9a-f]+")
+_NESTING_LIMIT = 4  # of indexes
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
 
@@ -33,15 +39,32 @@ class SkopeoSource(Value):
     title: str = ""
     is_remote: bool = False
 
+    def at(self, digest: str) -> str:
+        """Return what skopeo is to be asked for an image of the same repository of a registry by its digest."""
+        assert self.name is not None
+        return f"docker://{_host(self.name)}/{self.name.repository}@{digest}"
+
+
+class RawManifest(Value):
+    """
+    What a manifest that skopeo gives tells of an image before that is copied.
+
+    `wanted` is what to ask for from now on: in a registry it is the same image for ever. `digest` is that of the
+    manifest or index there, None for another store, `configuration` that of the configuration, None if it is not told.
+    """
+
+    wanted: str
+    digest: str | None = None
+    configuration: str | None = None
+
 
 def skopeo_source(reference: str) -> SkopeoSource:
     """Return what a reference to a registry or to another store means; ImageError if that is nothing."""
     for scheme in REGISTRY_SCHEMES:
         if reference.startswith(scheme):
             name = parse_image_name(reference.removeprefix(scheme))
-            host = "docker.io" if name.registry == DEFAULT_REGISTRY else name.registry
             end = f"@{name.digest}" if name.digest else f":{name.tag}"
-            return SkopeoSource(wanted=f"docker://{host}/{name.repository}{end}", name=name, is_remote=True)
+            return SkopeoSource(wanted=f"docker://{_host(name)}/{name.repository}{end}", name=name, is_remote=True)
     transport, _, rest = reference.partition(":")
     assert transport in SKOPEO_TRANSPORTS
     if not rest:
@@ -55,46 +78,113 @@ def skopeo_source(reference: str) -> SkopeoSource:
     return SkopeoSource(wanted=reference, name=parse_image_name(text))
 
 
-def copy_by_skopeo(wanted: str, layout: Path, progress: Progress, *, verify_tls: bool) -> None:
+class Skopeo:
     """
-    Copy an image, for this machine, into an OCI layout, but for blobs there; StoreError if skopeo is missing or fails.
+    skopeo(1) with what it needs for one image; StoreError if it is missing, or fails.
 
-    Reports what skopeo does, without numbers.
+    `authfile` is the content of a file of credentials, containers-auth.json(5): empty for none at all, None for those
+    that skopeo finds itself. skopeo gets them by a descriptor, so that they are on no disk and no command line.
     """
-    program = shutil.which("skopeo")
-    if program is None:
-        archive = re.sub(r"[^A-Za-z0-9._-]", "-", wanted.rpartition("/")[2]) + ".tar"
-        name = wanted.removeprefix("docker://")
-        named = f"{archive}:{name}" if name != wanted and "@" not in name else archive
-        raise StoreError(
-            f'cannot fetch "{wanted}": skopeo is not installed: install it, or on a machine that has it:'
-            f" skopeo copy {wanted} oci-archive:{named}, and here: minit fetch oci-archive:{archive}"
-        )
-    # Or it would compress what comes uncompressed from other stores.
-    options = ["--dest-oci-accept-uncompressed-layers", *([] if verify_tls else ["--src-tls-verify=false"])]
-    try:
-        process = subprocess.Popen(
-            [program, "copy", wanted, f"oci:{layout}", *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise StoreError(f'cannot fetch "{wanted}": {describe(error)}') from error
-    last = ""
-    with process:
-        try:
+
+    def __init__(
+        self, source: SkopeoSource, progress: Progress, *, verify_tls: bool, authfile: bytes | None = None
+    ) -> None:
+        self._source = source
+        self._progress = progress
+        self._verify_tls = verify_tls
+        self._authfile = authfile
+
+    def read_manifest(self) -> RawManifest:
+        """Return what the manifest tells; of an index it is that of the image for this machine."""
+        source, wanted, digest = self._source, self._source.wanted, None
+        for _ in range(_NESTING_LIMIT):
+            document = self._inspect(wanted)
+            if source.is_remote:
+                own = f"sha256:{hashlib.sha256(document).hexdigest()}"
+                digest = digest or own
+                wanted = source.at(own)
+            entry = entry_for_machine(document, wanted)
+            if entry is None:
+                return RawManifest(wanted=wanted, digest=digest, configuration=configuration_of(document, wanted))
+            if not source.is_remote:
+                break
+            wanted = source.at(entry)
+        return RawManifest(wanted=wanted, digest=digest)
+
+    def copy(self, wanted: str, layout: Path) -> None:
+        """Copy an image, for this machine, into an OCI layout, but for blobs there; reports what skopeo does."""
+        # Or it would compress what comes uncompressed from other stores.
+        options = ["--dest-oci-accept-uncompressed-layers", *([] if self._verify_tls else ["--src-tls-verify=false"])]
+        last = ""
+        with self._run(["copy", wanted, f"oci:{layout}", *options], "--src-no-creds", subprocess.STDOUT) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                last = line.strip() or last
-                progress(f"skopeo: {last[:_SHOWN_LIMIT]}", 0, None)
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
+                last = line.decode("utf-8", "replace").strip() or last
+                self._progress(f"skopeo: {last[:_SHOWN_LIMIT]}", 0, None)
+        if process.returncode != 0:
+            raise self._failure(last)
+
+    def _inspect(self, wanted: str) -> bytes:
+        options = ["--raw", *([] if self._verify_tls else ["--tls-verify=false"])]
+        with self._run(["inspect", wanted, *options], "--no-creds", subprocess.PIPE) as process:
+            document, errors = process.communicate()
+        if process.returncode != 0:
+            lines = errors.decode("utf-8", "replace").strip().splitlines()
+            raise self._failure(lines[-1] if lines else "")
+        return document
+
+    @contextmanager
+    def _run(self, words: Sequence[str], no_credentials: str, errors: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Have skopeo run for the length of a with block, and not longer if that fails."""
+        program = shutil.which("skopeo")
+        if program is None:
+            raise _missing(self._source.wanted)
+        with _authentication(self._authfile, no_credentials) as (options, descriptors):
+            try:
+                process = subprocess.Popen(
+                    [program, *words, *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    pass_fds=descriptors,
+                )
+            except OSError as error:
+                raise StoreError(f'cannot fetch "{self._source.wanted}": {describe(error)}') from error
+            with process:
+                try:
+                    yield process
+                except BaseException:
+                    process.kill()
+                    raise
+
+    def _failure(self, last: str) -> StoreError:
         message = _MESSAGE.search(last)
         reason = message[1].replace('\\"', '"') if message else last
         remedy = ": --insecure-options=http,tls does without" if any(word in last for word in _WORDS_OF_TLS) else ""
-        raise StoreError(f'cannot fetch "{wanted}": skopeo: {reason[:_SHOWN_LIMIT] or "it failed"}{remedy}')
+        failed = f'cannot fetch "{self._source.wanted}": skopeo:'
+        return StoreError(f"{failed} {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
+
+
+@contextmanager
+def _authentication(authfile: bytes | None, no_credentials: str) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """Yield the options that tell skopeo of its credentials, and the descriptors that it needs for them."""
+    if not authfile:
+        yield ([] if authfile is None else [no_credentials]), ()
+        return
+    with open(os.memfd_create("authfile"), "wb", buffering=0) as file:
+        file.write(authfile)
+        yield [f"--authfile=/dev/fd/{file.fileno()}"], (file.fileno(),)
+
+
+def _host(name: ImageName) -> str:
+    return "docker.io" if name.registry == DEFAULT_REGISTRY else name.registry
+
+
+def _missing(wanted: str) -> StoreError:
+    archive = re.sub(r"[^A-Za-z0-9._-]", "-", wanted.rpartition("/")[2]) + ".tar"
+    name = wanted.removeprefix("docker://")
+    named = f"{archive}:{name}" if name != wanted and "@" not in name else archive
+    return StoreError(
+        f'cannot fetch "{wanted}": skopeo is not installed: install it, or on a machine that has it:'
+        f" skopeo copy {wanted} oci-archive:{named}, and here: minit fetch oci-archive:{archive}"
+    )

@@ -34,6 +34,7 @@ from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
+from minit.stage0.images.imagedigests import ImageDigests, joined, parse_digests
 from minit.stage0.images.imagelookup import choose_named, missing_image
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
@@ -43,12 +44,13 @@ _DIRECTORY_MODE = 0o770
 _FILE_MODE = 0o640
 
 _KEY = re.compile(r"sha512-[0-9a-f]{64}")
+_DIGESTS_LIMIT_BYTES = 4096
 _KEY_LENGTH = len("sha512-") + 64
 _IMPORT_AGAIN = "import it again with: minit fetch FILE"
 _ANY_RECIPE = "recipe/sha512/*/sha512-*"
 _CONTENT = ("blob", "recipe")
 # In the order in which they are removed: the blob or recipe is how what was left of a removal is found.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", *_CONTENT)
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", *_CONTENT)
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -148,7 +150,12 @@ class Store:
         return self.get(image_id)
 
     def add_layered(
-        self, action: str, manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequence[str]
+        self,
+        action: str,
+        manifest: bytes,
+        layers: Sequence[UnpackedLayer],
+        names: Sequence[str],
+        digests: ImageDigests | None = None,
     ) -> StoredImage:
         """
         Add the image that layers become, the lowest first, which the caller keeps; `names` are theirs in errors.
@@ -162,25 +169,47 @@ class Store:
                 write_recipe(manifest, layers, names, file)
                 os.fsync(file.fileno())
             image_id = assembled_id(read_recipe(scratch / "recipe"), layers)
-            self._place(scratch, "recipe", image_id, manifest)
+            self._place(scratch, "recipe", image_id, manifest, digests)
         return self.get(image_id)
 
-    def _place(self, scratch: Path, kind: str, image_id: str, manifest: bytes) -> None:
+    def _place(
+        self, scratch: Path, kind: str, image_id: str, manifest: bytes, digests: ImageDigests | None = None
+    ) -> None:
         """Move a blob or a recipe to its place, and the manifest after it."""
         create_file(scratch / "imageManifest", manifest, _FILE_MODE)
         with self._locked(image_id, exclusive=True):
-            for each in (kind, "imageManifest"):
-                target = _file_of(self._own, each, image_id)
-                make_directory(target.parent, _DIRECTORY_MODE)
-                move_into_place(scratch / each, target)
+            self._move(scratch, kind, image_id)
+            if digests is not None:
+                self._note_digests(scratch, image_id, digests)
+            self._move(scratch, "imageManifest", image_id)
             for other in _CONTENT:
                 if other != kind:
                     remove_file(_file_of(self._own, other, image_id))
 
-    def renew(self, image_id: str) -> None:
-        """Make an image that minit imported the last import."""
+    def _move(self, scratch: Path, kind: str, image_id: str) -> None:
+        target = _file_of(self._own, kind, image_id)
+        make_directory(target.parent, _DIRECTORY_MODE)
+        move_into_place(scratch / kind, target)
+
+    def _note_digests(self, scratch: Path, image_id: str, digests: ImageDigests) -> None:
+        known = joined(self._digests(image_id), digests)
+        create_file(scratch / "digests", known.text.encode("ascii"), _FILE_MODE)
+        self._move(scratch, "digests", image_id)
+
+    def _digests(self, image_id: str) -> ImageDigests | None:
+        try:
+            with open(_file_of(self._own, "digests", image_id), "rb") as file:
+                return parse_digests(file.read(_DIGESTS_LIMIT_BYTES).decode("ascii", "replace"))
+        except FileNotFoundError:
+            return None
+
+    def renew(self, image_id: str, digests: ImageDigests | None = None) -> None:
+        """Make an image that minit imported the last import, which came with these digests."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=True):
             if self._home(image_id) == self._own:
+                if digests is not None:
+                    with scratch_directory(self.temporary) as scratch:
+                        self._note_digests(scratch, image_id, digests)
                 os.utime(_file_of(self._own, "imageManifest", image_id))
 
     def temporary_file(self) -> BinaryIO:
@@ -208,6 +237,7 @@ class Store:
             else:
                 size_bytes = recipe.size_bytes  # of which the tree has the very files
             last_used_ns = max(import_time_ns, self._marked_ns(image_id))
+            digests = self._digests(image_id)
         return StoredImage(
             id=image_id,
             manifest=parse_image_manifest(manifest_bytes, str(path)),
@@ -215,6 +245,7 @@ class Store:
             size_bytes=size_bytes,
             import_time_ns=import_time_ns,
             last_used_ns=last_used_ns,
+            digests=digests,
         )
 
     def find(self, reference: str) -> StoredImage:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from minit.manifest.image import ImageManifest
+from minit.stage0.images.imagedigests import ImageDigests
 from minit.value import Value
 
 
 class StoredImage(Value):
-    """An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree."""
+    """
+    An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree.
+
+    `digests` are None of an image that was no image of layers.
+    """
 
     id: str
     manifest: ImageManifest
@@ -16,6 +21,7 @@ class StoredImage(Value):
     import_time_ns: int
     last_used_ns: int
     """When a pod was last prepared from it, or its import."""
+    digests: ImageDigests | None = None
 
     @property
     def name(self) -> str:
