@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ from tests.support.layers import (
     whiteout,
 )
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.registry import registry
+from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -206,6 +207,9 @@ def test_progress(store: Store, tmp_path: Path) -> None:
 _DOCKER = "application/vnd.docker."
 _SKOPEO = """#!/bin/sh
 echo "$@" >> "{calls}"
+for word; do
+    case "$word" in --authfile=*) cat "${{word#--authfile=}}" > "{calls}.$1" ;; esac
+done
 [ "$1" = inspect ] || echo "Getting image source signatures"
 if [ -n "$FAIL" ]; then
     echo 'time="2024-01-01T00:00:00Z" level=fatal msg="reading manifest: \\"x\\" unauthorized"' >&2
@@ -299,6 +303,51 @@ def test_registries_without_certificates(world: World, skopeo: Path) -> None:
         world.minit(f"--insecure-options={option}", "fetch", "docker://localhost:5000/box")
         asked, copied = skopeo.read_text().splitlines()[-2:]
         assert ("--tls-verify=false" in asked, "--src-tls-verify=false" in copied) == (told, told)
+
+
+def test_credentials(world: World, skopeo: Path) -> None:
+    """skopeo reads the file of credentials from a descriptor; an empty one means none, and a bad one is named."""
+    reference, given = "docker://quay.io/team/box:2", world.root / "auth.json"
+    given.write_text('{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}')
+    world.minit("fetch", f"--authfile={given}", reference)
+    for call in ("inspect", "copy"):
+        assert skopeo.with_name(f"calls.{call}").read_text() == given.read_text()
+    assert skopeo.read_text().count(" --authfile=/dev/fd/") == 2
+    world.minit("fetch", "--authfile=/dev/null", reference)
+    asked, copied = skopeo.read_text().splitlines()[-2:]
+    assert asked.endswith(" --no-creds") and copied.endswith(" --src-no-creds")
+    world.minit("fetch", reference)
+    assert skopeo.read_text().splitlines()[-1].endswith("--dest-oci-accept-uncompressed-layers")
+    failed = world.minit("fetch", f"--authfile={world.root}/none", reference, code=254)
+    assert failed.stderr == f"fetch: --authfile: {world.root}/none: no such file or directory\n"
+    given.write_text(" " * (1 << 20) + "x")
+    failed = world.minit("fetch", f"--authfile={given}", reference, code=254)
+    assert failed.stderr == f"fetch: --authfile: {given}: more than 1048576 bytes\n"
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+def test_a_registry_that_demands_credentials(world: World, scheme: str) -> None:
+    """The real skopeo is let in with a name and a password, or a token, and not without or with wrong ones."""
+    layout = Layout()
+    layout.add(busybox_layer(), tag="1", architecture=MACHINE)
+
+    def fetched(entry: dict[str, str] | None, code: int = 0) -> str:
+        authfile = world.root / "auth.json"
+        authfile.write_text("" if entry is None else json.dumps({"auths": {served.host: entry}}))
+        words = ("--insecure-options=http", "fetch", f"--authfile={authfile}", f"docker://{served.host}/team/box:1")
+        return world.minit(*words, code=code).stderr
+
+    with registry({"team/box": layout}, scheme) as served:
+        right = {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
+        wrong = {"auth": base64.b64encode(b"kubelet:wrong").decode()}
+        for entry in (None, wrong):
+            assert "nauthorized" in fetched(entry, 254) or "authentication required" in fetched(entry, 254)
+            assert not served.seen
+        fetched(right)
+        if scheme == "Bearer":
+            token = {"auth": base64.b64encode(b"<token>:").decode(), "identitytoken": IDENTITY_TOKEN}
+            fetched(token)
 
 
 def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 import minit
+from minit.boundedfile import read_at_most
 from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.errors import StoreError, describe
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.stage0.images.imagechoice import resolve_image
@@ -19,19 +21,33 @@ from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 
+_AUTHFILE_LIMIT_BYTES = 1 << 20
 _SHORT_ID = len("sha512-") + 32
 
 
 @click.command(cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Print whole image ids.")
 @pull_policy_option(PullPolicy.UPDATE)
+@click.option(
+    "--authfile",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Credentials for registries, containers-auth.json(5); none if it is empty.  [default: skopeo login]",
+)
 @quiet_option
 @click.option(
     "--signature", metavar="FILE", multiple=True, expose_value=False, help="Accepted for rkt's sake; not read."
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=click.Path())
 @click.pass_obj
-def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, images: tuple[str, ...]) -> None:
+def fetch(
+    invocation: Invocation,
+    full: bool,
+    pull_policy: str,
+    authfile: Path | None,
+    quiet: bool,
+    images: tuple[str, ...],
+) -> None:
     """
     Import images into the store and print their ids.
 
@@ -41,18 +57,30 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
       minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo, as do the next)
       minit fetch containers-storage:NAME docker-daemon:NAME:TAG dir:DIR
       minit --insecure-options=http,tls fetch docker://localhost:5000/app
+      minit fetch --authfile=auth.json docker://registry.example.com/app
 
     """
     invocation.require_root()
+    credentials = None if authfile is None else _read_authfile(authfile)
+    policy, verify_tls = PullPolicy(pull_policy), invocation.verifies_tls
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         for reference in images:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = resolve_image(
-                    store, reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
-                )
+                image = resolve_image(store, reference, progress, policy, verify_tls=verify_tls, authfile=credentials)
                 trees.render(image.id, progress)
             invocation.say(image.id if full else image.id[:_SHORT_ID])
+
+
+def _read_authfile(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = read_at_most(file, _AUTHFILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise StoreError(f"--authfile: {describe(error)}") from error
+    if len(content) > _AUTHFILE_LIMIT_BYTES:
+        raise StoreError(f"--authfile: {path}: more than {_AUTHFILE_LIMIT_BYTES} bytes")
+    return content
 
 
 @click.group("stage1", cls=MinitGroup)
