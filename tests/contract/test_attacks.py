@@ -211,7 +211,9 @@ def test_pid_1_takes_its_limits_back(make_pod: MakePod, hostile_rootfs: Path) ->
 def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """However often root of an app tries, in every way, from its first moment to its exec (CVE-2016-9962)."""
     goal = campaign(1000)
-    pod = make_pod({"a": shell(FOREVER), "b": attacker("hunt", str(goal))}, hostile_rootfs)
+    # An app that forks would be hunted, too, and its child has an older memory before its own exec.
+    apps = {"a": app_section("/bin/sleep", "100000"), "b": attacker("hunt", str(goal))}
+    pod = make_pod(apps, hostile_rootfs)
     process = pod.start("--disable-seccomp")
     pod.wait_ready()
     while pod.status("b") is None:
