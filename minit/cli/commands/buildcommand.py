@@ -12,9 +12,9 @@ from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.runcommands import collect_run_options
 from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.environmentflags import parse_variable
-from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option, stage1_path_option
+from minit.cli.flags.sharedoptions import networks_option, pull_policy_option, quiet_option, stage1_path_option
 from minit.cli.flagwords import Flag, FlagError
-from minit.cli.grammar import MinitCommand, OptionalValue, invocation_of
+from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import build_app_image
@@ -29,7 +29,6 @@ from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
-from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 from minit.stage0.start.run import run_pod
 
 _STEPS = f"{__name__}.steps"
@@ -90,14 +89,7 @@ def _step(name: str, value: str) -> Step:
     expose_value=False,
     help="Command for the image's shell, run by root in a pod; repeatable. Steps are done in the order given.",
 )
-@click.option(
-    "--net",
-    cls=OptionalValue,
-    bare=DEFAULT_NETWORK,
-    multiple=True,
-    metavar="LIST",
-    help=f"Networks for --run, as for run.  [default: {DEFAULT_NETWORK}]",
-)
+@networks_option("Networks for --run, as for run.")
 @click.option(
     "--rootfs",
     metavar="DIR",

@@ -8,8 +8,8 @@ import click
 
 from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.playedrun import Play, run_all
-from minit.cli.flags.sharedoptions import no_overlay_option, quiet_option, stage1_path_option
-from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
+from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import PodError, describe
 from minit.stage0.images.store import Store
@@ -20,7 +20,6 @@ from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import MAX_BYTES
 from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.poddirectory import PodState
-from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 _STANDARD_INPUT = "-"
 
@@ -34,14 +33,7 @@ _STANDARD_INPUT = "-"
     is_flag=True,
     help="Only warn of fields that are not supported, and run the pods without what they ask for.",
 )
-@click.option(
-    "--net",
-    cls=OptionalValue,
-    bare=DEFAULT_NETWORK,
-    multiple=True,
-    metavar="LIST",
-    help=f"Networks, as for run; not for pods with hostNetwork.  [default: {DEFAULT_NETWORK}]",
-)
+@networks_option("Networks, as for run; not for pods with hostNetwork.")
 @stage1_path_option
 @no_overlay_option
 @quiet_option

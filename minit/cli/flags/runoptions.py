@@ -11,6 +11,7 @@ from minit.cli.flags.appoptions import OUTPUT_MODES, STDIN_MODES
 from minit.cli.flags.portflags import PORT_FORM
 from minit.cli.flags.sharedoptions import (
     Decorator,
+    networks_option,
     no_overlay_option,
     pull_policy_option,
     quiet_option,
@@ -18,7 +19,7 @@ from minit.cli.flags.sharedoptions import (
 )
 from minit.cli.flags.stage1flags import STAGE1_IMAGES
 from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
-from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
+from minit.cli.grammar import AppOption, SharedAppOption
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
@@ -202,21 +203,16 @@ name_options = _options(
 
 _NETWORKS = (
     "Networks, separated by commas: names of configured ones, each with arguments if need be (NAME:IP=ADDRESS), or "
-    f"`all` of them; `none` for `lo` alone; `host` for that of the host.  [default: {DEFAULT_NETWORK}]"
+    "`all` of them; `none` for `lo` alone; `host` for that of the host."
 )
 
-required_network_option = click.option("--net", multiple=True, metavar="LIST", help=_NETWORKS)
+required_network_option = click.option(
+    "--net", multiple=True, metavar="LIST", help=f"{_NETWORKS}  [default: {DEFAULT_NETWORK}]"
+)
 """As rkt's `app sandbox` has it: its value may be the next word, and is never left out."""
 
 run_options = _options(
-    click.option(
-        "--net",
-        cls=OptionalValue,
-        bare=DEFAULT_NETWORK,
-        multiple=True,
-        metavar="LIST",
-        help=_NETWORKS,
-    ),
+    networks_option(_NETWORKS),
     name_options,
     click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
     click.option(

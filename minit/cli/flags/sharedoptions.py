@@ -10,6 +10,7 @@ import click
 from minit.cli.grammar import OptionalValue
 from minit.goduration import parse_duration
 from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -38,6 +39,18 @@ stage1_path_option = click.option(
 no_overlay_option = click.option(
     "--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."
 )
+
+
+def networks_option(text: str) -> Decorator:
+    """Return the option with the networks of pods, with the help text of its command."""
+    return click.option(
+        "--net",
+        cls=OptionalValue,
+        bare=DEFAULT_NETWORK,
+        multiple=True,
+        metavar="LIST",
+        help=f"{text}  [default: {DEFAULT_NETWORK}]",
+    )
 
 
 def pull_policy_option(default: PullPolicy) -> Decorator:
