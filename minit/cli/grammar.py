@@ -166,7 +166,7 @@ class MinitCommand(click.Command):
             found, operands = self.split(ctx, args, flags)
         except FlagError as error:
             raise click.UsageError(str(error), ctx) from error
-        operands = with_uuids_of_files(self.params, found, operands)
+        operands = with_uuids_of_files(ctx, found, operands)
         return super().parse_args(ctx, [*click_words(found, flags), "--", *operands])
 
     def split(

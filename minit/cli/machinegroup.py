@@ -19,6 +19,7 @@ from minit.cli.commandgroups import APP_COMMANDS, COMMANDS
 from minit.cli.commandtable import CommandTable, Listing
 from minit.cli.grammar import MinitGroup
 from minit.cli.main import run_here
+from minit.cli.uuidfile import UuidFileOption
 from minit.errors import EXIT_FAILURE
 from minit.stdio import complain
 
@@ -71,7 +72,7 @@ _APP_COMMANDS = {
 }
 
 # How a command of a host is told its pod, and with what it is told here.
-_POD: dict[str, object] = {"uuid": paths.MACHINE_UUID, "uuids": (paths.MACHINE_UUID,), "uuid_file": None}
+_POD: dict[str, object] = {"uuid": paths.MACHINE_UUID, "uuids": (paths.MACHINE_UUID,)}
 _APP = ("app", "apps")
 _OPERAND = "operand"
 # In the help of commands of a host.
@@ -114,10 +115,10 @@ def _for_the_only_pod(command: click.Command) -> click.Command:
     names = [parameter.name for parameter in command.params]
     if not _POD.keys() & names:
         return command
-    told = {one.name: _POD[one.name] for one in command.params if one.name in _POD and one.expose_value}
+    told = {one.name: _POD[one.name] for one in command.params if one.name in _POD}
     app = next((name for name in _APP if name in names), None)
     ours = copy.copy(command)
-    ours.params = [parameter for parameter in command.params if parameter.name not in _POD]
+    ours.params = [one for one in command.params if one.name not in _POD and not isinstance(one, UuidFileOption)]
     if app is not None:
         several = app == "apps"
         ours.params.append(click.Argument([_OPERAND], metavar="[APP]...", nargs=-1 if several else 1, required=False))

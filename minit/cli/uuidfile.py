@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from minit.errors import PodError, describe
+from minit.errors import EXIT_FAILURE, PodError, describe
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EITHER = "give either a UUID or --uuid-file"
 
 
 class UuidFileError(PodError):
@@ -15,25 +20,69 @@ class UuidFileError(PodError):
 
 
 class UuidFileOption(click.Option):
-    """An option whose file has the first operand; its command does not see it."""
+    """
+    An option whose file has the first operand; its command does not see it.
+
+    If it `stands_alone`, there is no operand beside it. `exit_code` is for a file that cannot be read.
+    """
+
+    def __init__(
+        self, *arguments: Any, stands_alone: bool = False, exit_code: int = EXIT_FAILURE, **settings: Any
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self.stands_alone = stands_alone
+        self.exit_code = exit_code
 
 
-uuid_file_first_option = click.option(
-    "--uuid-file", cls=UuidFileOption, expose_value=False, metavar="FILE", help="Read the UUID from a file."
-)
+def _option(**settings: Any) -> Callable[[F], F]:
+    return click.option(
+        "--uuid-file",
+        cls=UuidFileOption,
+        expose_value=False,
+        metavar="FILE",
+        type=click.Path(),
+        help="Read the UUID from a file.",
+        **settings,
+    )
 
 
-def read_uuid(path: Path) -> str:
-    """Return the UUID in a file; UuidFileError if there is none to be read."""
+uuid_file_first_option = _option()
+
+
+def one_pod(*, exit_code: int = EXIT_FAILURE) -> Callable[[F], F]:
+    """Return what gives a command the operand `uuid`, or --uuid-file in its place."""
+    argument = click.argument("uuid", metavar="UUID", required=False, callback=_require)
+    option = _option(stands_alone=True, exit_code=exit_code)
+    return lambda command: option(argument(command))
+
+
+def some_pods(command: F) -> F:
+    """Give a command the operands `uuids`, one or more, or --uuid-file in their place."""
+    argument = click.argument("uuids", metavar="UUID...", nargs=-1, callback=_require)
+    return _option(stands_alone=True)(argument(command))
+
+
+def with_uuids_of_files(ctx: click.Context, found: Iterable[tuple[str, str]], operands: list[str]) -> list[str]:
+    """Return the operands of a command line, before them the UUIDs of the files that its flags name."""
+    options = {
+        name: option for option in ctx.command.params if isinstance(option, UuidFileOption) for name in option.opts
+    }
+    named = [(options[name], Path(value)) for name, value in found if name in options]
+    if operands and any(option.stands_alone for option, _ in named):
+        raise click.UsageError(_EITHER, ctx)
+    return [*(_read_uuid(path, option.exit_code) for option, path in named), *operands]
+
+
+def _read_uuid(path: Path, exit_code: int) -> str:
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UuidFileError(f"cannot read the UUID from {describe(error)}") from error
+        failure = UuidFileError(f"cannot read the UUID from {describe(error)}")
+        failure.exit_code = exit_code
+        raise failure from error
 
 
-def with_uuids_of_files(
-    parameters: Iterable[click.Parameter], found: Iterable[tuple[str, str]], operands: list[str]
-) -> list[str]:
-    """Return the operands of a command line, before them the UUIDs of the files that its flags name."""
-    names = {name for option in parameters if isinstance(option, UuidFileOption) for name in option.opts}
-    return [*(read_uuid(Path(value)) for name, value in found if name in names), *operands]
+def _require(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
+    if not value and not ctx.resilient_parsing:
+        raise click.UsageError(_EITHER, ctx)
+    return value

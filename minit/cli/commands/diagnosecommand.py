@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.diagnosetext import report_text
 from minit.cli.text.jsonoutput import json_text
+from minit.cli.uuidfile import one_pod
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.diagnosis import diagnose as make_report
 
@@ -31,16 +29,14 @@ from minit.stage0.reports.diagnosis import diagnose as make_report
     default="text",
     help="Text, or JSON.  [default: text]",
 )
-@uuid_file_option
-@click.argument("uuid", metavar="UUID", required=False)
+@one_pod()
 @click.pass_obj
 def diagnose(
     invocation: Invocation,
     lines: int,
     show_secrets: bool,
     output_format: str,
-    uuid_file: Path | None,
-    uuid: str | None,
+    uuid: str,
 ) -> None:
     """
     Show why a pod does not do what it should, and everything that is known about it.
@@ -55,8 +51,7 @@ def diagnose(
       minit diagnose --format=json 2d381b2a > report.json
 
     """
-    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    with find_pod(invocation.data, chosen, invocation.note) as pod:
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
         report = make_report(pod, lines, show_secrets=show_secrets)
     if output_format == "text":
         invocation.say(report_text(report), end="")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.commands.stopcommand import for_each
 from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import some_pods
 from minit.errors import EXIT_FAILURE
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
@@ -24,10 +23,9 @@ from minit.stage0.stage1.stopcall import stop_pod
 
 @click.command("rm", cls=MinitCommand)
 @click.option("--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
+@some_pods
 @click.pass_obj
-def remove(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
     """
     Remove pods that do not run, with all their files.
 
@@ -38,7 +36,6 @@ def remove(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: t
 
     """
     invocation.require_root()
-    chosen = chosen_uuids(uuids, uuid_file)
     with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
 
         def remove_one(uuid: str) -> None:
@@ -48,7 +45,7 @@ def remove(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: t
                     collection.remove(pod, cleanup, invocation.note)
                 invocation.say(f'"{pod.uuid}"')
 
-        for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+        for_each(invocation, uuids, remove_one, "failed to remove one or more pods")
 
 
 def _stop(pod: Pod) -> bool:

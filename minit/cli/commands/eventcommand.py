@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.eventtext import json_line, text_line
+from minit.cli.uuidfile import one_pod
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.eventreader import Wanted, pod_events
 
@@ -27,8 +26,7 @@ from minit.stage0.reports.eventreader import Wanted, pod_events
     default="json",
     help="Text, or one JSON object a line.  [default: json]",
 )
-@uuid_file_option
-@click.argument("uuid", metavar="UUID", required=False)
+@one_pod()
 @click.pass_obj
 def events(
     invocation: Invocation,
@@ -36,8 +34,7 @@ def events(
     follow: bool,
     since: int | None,
     output_format: str,
-    uuid_file: Path | None,
-    uuid: str | None,
+    uuid: str,
 ) -> None:
     """
     Show what happened in a pod, also after it exited.
@@ -50,9 +47,8 @@ def events(
       minit events --follow --format=text 2d381b2a
 
     """
-    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     line = json_line if output_format == "json" else text_line
-    with find_pod(invocation.data, chosen, invocation.note) as pod:
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
         wanted = Wanted(apps=frozenset(apps), since=since)
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):
             for event in some:

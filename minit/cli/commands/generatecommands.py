@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from minit import paths
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import one_pod
 from minit.errors import MinitError, PodError
 from minit.stage0.images.store import Store
 from minit.stage0.kubernetes.generate import generate_pod, volume_of_files
@@ -26,10 +26,9 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @click.command(cls=MinitCommand)
-@uuid_file_option
-@click.argument("uuid", metavar="[UUID]", required=False)
+@one_pod()
 @click.pass_obj
-def kube(invocation: Invocation, uuid_file: Path | None, uuid: str | None) -> None:
+def kube(invocation: Invocation, uuid: str) -> None:
     """
     Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.
 
@@ -41,12 +40,11 @@ def kube(invocation: Invocation, uuid_file: Path | None, uuid: str | None) -> No
 
     """
     invocation.require_root()
-    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
 
     def warn(text: str) -> None:
         invocation.note(f"warning: {text}")
 
-    with find_pod(invocation.data, chosen, invocation.note) as pod, Store(invocation.data) as store:
+    with find_pod(invocation.data, uuid, invocation.note) as pod, Store(invocation.data) as store:
         manifest = read_pod_manifest(pod)
         images = {app.name: _reference(store, app.image_id or "") for app in manifest.apps}
         name = read_name(pod.fd) or (manifest.apps[0].name if manifest.apps else "pod")

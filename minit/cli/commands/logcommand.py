@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.flags.moments import parse_moment
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.logview import Choice, reopen_logs, show_logs
+from minit.cli.uuidfile import one_pod
 
 _STREAMS = ("stdout", "stderr")
 
@@ -52,8 +51,7 @@ def _read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> in
     help="One JSON object a line, or text.  [default: text]",
 )
 @click.option("--reopen", is_flag=True, help="Have the pod let go of log files that were moved, and show nothing.")
-@uuid_file_option
-@click.argument("uuid", metavar="UUID", required=False)
+@one_pod()
 @click.pass_obj
 def logs(
     invocation: Invocation,
@@ -66,8 +64,7 @@ def logs(
     timestamps: bool,
     output_format: str,
     reopen: bool,
-    uuid_file: Path | None,
-    uuid: str | None,
+    uuid: str,
 ) -> None:
     """
     Show what the apps of a pod have written, also after it exited.
@@ -80,9 +77,8 @@ def logs(
       minit logs --since=10m --timestamps --format=json 2d381b2a
 
     """
-    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     if reopen:
-        reopen_logs(invocation, chosen, apps)
+        reopen_logs(invocation, uuid, apps)
         return
 
     choice = Choice(
@@ -95,4 +91,4 @@ def logs(
         timestamps=timestamps,
         json=output_format == "json",
     )
-    show_logs(invocation, chosen, choice)
+    show_logs(invocation, uuid, choice)

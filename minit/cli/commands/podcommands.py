@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -15,7 +14,7 @@ from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import OwnFacts, list_text, pod_json, status_text
-from minit.cli.uuidfile import UuidFileError, read_uuid
+from minit.cli.uuidfile import one_pod
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
@@ -41,11 +40,6 @@ def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None)
     # First of all a boolean, so that 1 means for ever, as in rkt.
     seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else read_duration(ctx, parameter, value)
     return math.inf if seconds < 0 else seconds or None
-
-
-uuid_file_option = click.option(
-    "--uuid-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the UUID from a file."
-)
 
 
 @click.command("list", cls=MinitCommand)
@@ -100,16 +94,14 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
     help="Wait until the pod is ready.",
 )
 @format_option
-@uuid_file_option
-@click.argument("uuid", metavar="UUID", required=False)
+@one_pod(exit_code=_UNREADABLE_UUID_FILE)
 @click.pass_obj
 def status(
     invocation: Invocation,
     wait: float | None,
     wait_ready: float | None,
     output_format: str | None,
-    uuid_file: Path | None,
-    uuid: str | None,
+    uuid: str,
 ) -> None:
     """
     Show the state of a pod and the exit codes of its apps.
@@ -124,12 +116,7 @@ def status(
     """
     if wait is not None and wait_ready is not None:
         raise click.UsageError("--wait and --wait-ready exclude each other")
-    try:
-        [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    except UuidFileError as error:
-        error.exit_code = _UNREADABLE_UUID_FILE
-        raise
-    with find_pod(invocation.data, chosen, invocation.note) as pod:
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
         if wait is not None:
             wait_until_ended(pod, wait)
         if wait_ready is not None:
@@ -194,10 +181,9 @@ def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
 
 @click.command("cat-manifest", cls=MinitCommand)
 @pretty_print_option
-@uuid_file_option
-@click.argument("uuid", metavar="UUID", required=False)
+@one_pod()
 @click.pass_obj
-def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | None, uuid: str | None) -> None:
+def cat_manifest(invocation: Invocation, pretty_print: bool, uuid: str) -> None:
     """
     Print the manifest of a pod.
 
@@ -205,23 +191,6 @@ def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | N
       minit cat-manifest 2d381b2a
 
     """
-    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    with find_pod(invocation.data, chosen, invocation.note) as pod:
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
         manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
-
-
-def pod_of_line(words: tuple[str, ...], uuid_file: Path | None) -> tuple[str, tuple[str, ...]]:
-    """Return the pod that a command line means, by --uuid-file or its first operand, and the operands after it."""
-    if uuid_file is not None:
-        return chosen_uuids((), uuid_file)[0], words
-    return chosen_uuids(words[:1], None)[0], words[1:]
-
-
-def chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
-    """Return the pods that a command line means, by its operands or by --uuid-file."""
-    if bool(uuids) == (uuid_file is not None):
-        raise click.UsageError("give either a UUID or --uuid-file")
-    if uuid_file is None:
-        return uuids
-    return (read_uuid(uuid_file),)

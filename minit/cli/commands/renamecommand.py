@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from minit.cli.commands.podcommands import pod_of_line, uuid_file_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.pods.poddirectory import find_pod, name_pod
 
 
 @click.command(cls=MinitCommand)
-@uuid_file_option
+@uuid_file_first_option
 @click.argument("words", metavar="UUID NAME", nargs=-1)
 @click.pass_obj
-def rename(invocation: Invocation, uuid_file: Path | None, words: tuple[str, ...]) -> None:
+def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
     """
     Give a pod a name, or another one.
 
@@ -29,8 +27,8 @@ def rename(invocation: Invocation, uuid_file: Path | None, words: tuple[str, ...
 
     """
     invocation.require_root()
-    uuid, rest = pod_of_line(words, uuid_file)
-    if len(rest) != 1:
+    if len(words) != 2:
         raise click.UsageError("must provide the pod's UUID and its new name")
+    uuid, name = words
     with find_pod(invocation.data, uuid, invocation.note) as pod:
-        name_pod(pod, rest[0])
+        name_pod(pod, name)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.commands.podstart import start_in_background
 from minit.cli.commands.stopcommand import for_each
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.uuidfile import some_pods
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
@@ -21,10 +20,9 @@ from minit.stage0.start.startagain import claim_ended, clear_last_run, is_intera
 
 
 @click.command(cls=MinitCommand)
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
+@some_pods
 @click.pass_obj
-def start(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
     """
     Start pods again that have ended, in the background; print their UUIDs when they are ready.
 
@@ -38,7 +36,6 @@ def start(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]
     """
     invocation.require_root()
     check_kernel()
-    chosen = chosen_uuids(uuids, uuid_file)
     with Store(invocation.data) as store:
 
         def start_one(uuid: str) -> None:
@@ -48,7 +45,7 @@ def start(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]
                 else:
                     _start(invocation, store, pod)
 
-        for_each(invocation, chosen, start_one, "failed to start one or more pods")
+        for_each(invocation, uuids, start_one, "failed to start one or more pods")
 
 
 def _start(invocation: Invocation, store: Store, pod: Pod) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, read_wait, uuid_file_option
+from minit.cli.commands.podcommands import read_wait
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import some_pods
 from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podwaiting import wait_until_ended
@@ -25,12 +25,9 @@ T = TypeVar("T")
 @click.option(
     "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pods ended."
 )
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
+@some_pods
 @click.pass_obj
-def stop(
-    invocation: Invocation, force: bool, wait: float | None, uuid_file: Path | None, uuids: tuple[str, ...]
-) -> None:
+def stop(invocation: Invocation, force: bool, wait: float | None, uuids: tuple[str, ...]) -> None:
     """
     Stop running pods.
 
@@ -42,7 +39,6 @@ def stop(
       minit stop --force --uuid-file=pod.uuid
 
     """
-    chosen = chosen_uuids(uuids, uuid_file)
     with ExitStack() as stack:
         asked: list[Pod] = []
 
@@ -54,7 +50,7 @@ def stop(
             else:
                 invocation.say(f'pod "{pod.uuid}" is already stopped')
 
-        failed = _try_each(invocation, chosen, stop_one)
+        failed = _try_each(invocation, uuids, stop_one)
         if wait is not None:
             # All of them end at the same time.
             failed |= _try_each(invocation, asked, lambda pod: wait_until_ended(pod, wait))
