@@ -13,7 +13,7 @@ from minit.launcher.enter.enterpod import enter_pod
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # Those of `_OWN` are ours.
-_OWN: dict[str, bool | str] = {"privileged": False, "timeout": ""}
+_OWN: dict[str, bool | str] = {"as-app": False, "privileged": False, "timeout": ""}
 _FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", **_OWN}
 _SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", **_OWN}
 # Set by rkt for whoever calls `enter` from another entrypoint.
@@ -41,11 +41,15 @@ def _enter(arguments: list[str]) -> int:
     if not pid.isdecimal() or not command:
         raise _EnterUsage(f'expected --pid=N and a command, got --pid="{pid}" and {len(command)} words')
     app = str(values["appname"] or values["app"] or values["a"]) or os.environ.get(_APP_VARIABLE)
-    privileged = values["privileged"] is True
+    privileged, as_app = values["privileged"] is True, values["as-app"] is True
+    if as_app and (not app or privileged):
+        raise _EnterUsage("--as-app: only a command in an app, without --privileged, can be of the app's user")
     timeout_seconds = _read_timeout(str(values["timeout"]))
     if timeout_seconds is not None and (not app or privileged):
         raise _EnterUsage("--timeout: only a command in an app, without --privileged, can have a time limit")
-    return enter_pod(int(pid), app or None, command, privileged=privileged, timeout_seconds=timeout_seconds)
+    return enter_pod(
+        int(pid), app or None, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
+    )
 
 
 def _read_timeout(text: str) -> float | None:

@@ -151,7 +151,7 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
         limit = [f"--timeout={request.timeout}s"] if request.timeout > 0 else []
         words = self._commands.words(
-            *("app", "exec", f"--app={container.app}", *limit, container.sandbox.uuid), *request.cmd
+            *("app", "exec", "--as-app", f"--app={container.app}", *limit, container.sandbox.uuid), *request.cmd
         )
         begin = trio.current_time()
         process = await trio.lowlevel.open_process(

@@ -43,9 +43,9 @@ def confinement_of(spec: AppSpec) -> Confinement:
 
 
 def confinement_of_command(spec: AppSpec) -> Confinement:
-    """Return that of a command that is entered: root in the app."""
+    """Return that of a command that is entered as the app's user; it is root unless somebody asks for that."""
     # It is looked for by what would tell that it cannot be executed.
-    return replace(confinement_of(spec), uid=0, gid=0, has_own_filters=False)
+    return replace(confinement_of(spec), has_own_filters=False)
 
 
 def confinement_of_handler(spec: AppSpec) -> Confinement:

@@ -26,7 +26,7 @@ class EnterProfile(Value):
     """
     The part of an app's surroundings that is not in its namespaces and control groups, and its confinement.
 
-    `oom_score_adj` and `attributes` None leave the caller's.
+    The ids of the confinement are the app's. `oom_score_adj` and `attributes` None leave the caller's.
     """
 
     environment: tuple[tuple[bytes, bytes], ...]
@@ -56,6 +56,8 @@ def encode_profile(profile: EnterProfile) -> bytes:
     confinement = profile.confinement
     header = {
         "cwd": profile.working_directory,
+        "uid": confinement.uid,
+        "gid": confinement.gid,
         "gids": confinement.supplementary_gids,
         "bounding": confinement.bounding,
         "noNewPrivileges": confinement.no_new_privileges,
@@ -84,6 +86,8 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
             environment=tuple((name, value) for name, _, value in variables),
             working_directory=_expect(str, header["cwd"]),
             confinement=Confinement(
+                uid=_expect(int, header["uid"]),
+                gid=_expect(int, header["gid"]),
                 supplementary_gids=_integers(header["gids"]),
                 bounding=None if bounding is None else _expect(int, bounding),
                 no_new_privileges=_expect(bool, header["noNewPrivileges"]),

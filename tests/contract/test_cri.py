@@ -54,6 +54,14 @@ def container_config(script: str, name: str = "main", **fields: object) -> api.C
     return api.ContainerConfig(**(usual | fields))  # type: ignore[arg-type]
 
 
+def as_user(uid: int, gid: int, *groups: int) -> dict[str, api.LinuxContainerConfig]:
+    """Return the field of a container that runs as a user."""
+    context = api.LinuxContainerSecurityContext(
+        run_as_user=api.Int64Value(value=uid), run_as_group=api.Int64Value(value=gid), supplemental_groups=groups
+    )
+    return {"linux": api.LinuxContainerConfig(security_context=context)}
+
+
 async def created(node: CriNode, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
     """Put a container into a sandbox."""
     request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
@@ -121,6 +129,11 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             )
             done = await node.ask("ExecSync", command)
             assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 7)
+            command.cmd[2] = "id -u; id -G"
+            user = await created(node, sandbox, container_config("exec sleep 1000", "user", **as_user(1000, 7, 42)))
+            await node.ask("StartContainer", user)
+            command.container_id = user.container_id
+            assert (await node.ask("ExecSync", command)).stdout == b"1000\n7 42\n"
             command.cmd[2] = "kill -KILL $$"
             assert (await node.ask("ExecSync", command)).exit_code == 137
             log = (tmp_path / "logs/main/2.log").read_text().splitlines()
@@ -143,6 +156,7 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             assert told.state == api.SANDBOX_NOTREADY
             for _ in range(2):
                 await node.ask("RemoveContainer", container)
+                await node.ask("RemoveContainer", user)
                 await node.ask("RemovePodSandbox", sandbox)
             assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
             assert (await refused(node, "PodSandboxStatus", request))[0] == Code.NOT_FOUND

@@ -109,6 +109,37 @@ def test_an_app_of_another_user(make_pod: MakePod) -> None:
     assert entered["Uid"] == "0\t0\t0\t0"
 
 
+@pytest.mark.parametrize("flags", [(), ("--disable-seccomp",), ("--disable-seccomp", "--disable-paths")])
+def test_as_the_user_of_the_app(make_pod: MakePod, flags: tuple[str, ...]) -> None:
+    """With --as-app the command has the app's ids, and so its capabilities and its way to new privileges."""
+    pod = make_pod({"a": shell(REPORTING, user="1000", group="1001", supplementaryGIDs=[42])})
+    pod.start(*flags)
+    pod.wait_ready()
+    app = shared_report(pod, "app")
+    words = f"--pid={pod.pid}", "--appname=a", "--as-app", "--", GUEST, "report", "/tmp/entered"
+    assert pod.call("enter", *words, from_tree=True).returncode == 0
+    entered = Report(pod.file("a", "/tmp/entered"))
+    assert without(entered.status, OWN_FIELDS) == without(app.status, OWN_FIELDS)
+    for name in ("cgroup", "limits", "oom_score_adj", "cwd", "mountinfo", "uids", "gids"):
+        assert entered.one(name) == app.one(name), name
+    assert (app.status["Uid"], app.status["Gid"], app.status["CapEff"]) == (
+        "\t".join(["1000"] * 4),
+        "\t".join(["1001"] * 4),
+        "0" * 16,
+    )
+
+
+@pytest.mark.parametrize("flags", [("--as-app",), ("--appname=a", "--as-app", "--privileged")])
+def test_as_no_user_of_an_app(make_pod: MakePod, flags: tuple[str, ...]) -> None:
+    """Without an app, or with all privileges, --as-app is refused."""
+    pod = make_pod({"a": shell(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    result = pod.call("enter", f"--pid={pod.pid}", *flags, "--", "true", from_tree=True)
+    assert result.returncode == 1
+    assert "--as-app: only a command in an app" in result.stderr
+
+
 def test_every_namespace_is_joined(make_pod: MakePod) -> None:
     """As the host sees it."""
     pod = make_pod({"a": app_section("/bin/sleep", "1000")})

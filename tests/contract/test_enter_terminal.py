@@ -41,10 +41,16 @@ def terminal() -> Iterator[Terminal]:
 
 
 def enter(
-    pod: PodDirectory, terminal: Terminal, *command: str, app: str = "a", under: Sequence[str] = (), **options: Any
+    pod: PodDirectory,
+    terminal: Terminal,
+    *command: str,
+    app: str = "a",
+    flags: Sequence[str] = (),
+    under: Sequence[str] = (),
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Enter in front of a terminal; `options` may redirect some streams."""
-    words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", f"--appname={app}", "--", *command]
+    words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", f"--appname={app}", *flags, "--", *command]
     return subprocess.Popen([*under, *words], cwd=pod.path, **{**terminal.options, **options})
 
 
@@ -67,6 +73,14 @@ def running_command(enter: subprocess.Popen[bytes], name: str) -> int:
 
 
 # What the command has.
+
+
+@pytest.mark.private_users
+def test_a_command_of_the_apps_user_owns_its_terminal(pod: PodDirectory, terminal: Terminal) -> None:
+    """So it can open it anew."""
+    script = "id -u; stat -c %u $(/bin/busybox tty); echo again > /dev/tty"
+    shown = run(pod, terminal, script, app="user", flags=("--as-app",))
+    assert shown.split() == [b"1000", b"1000", b"again"]
 
 
 @pytest.mark.private_users

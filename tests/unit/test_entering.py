@@ -13,7 +13,6 @@ from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
 from minit.process import read_attributes
-from minit.value import replace
 
 NUMBERS = st.integers(-1, 2**63)
 ATTRIBUTES = st.builds(
@@ -31,8 +30,8 @@ PROFILES = st.builds(
     working_directory=st.text(st.characters(exclude_categories=["Cs"])),
     confinement=st.builds(
         Confinement,
-        uid=st.just(0),
-        gid=st.just(0),
+        uid=st.integers(0, 2**32),
+        gid=st.integers(0, 2**32),
         supplementary_gids=st.lists(NUMBERS).map(tuple),
         bounding=st.none() | NUMBERS,
         no_new_privileges=st.booleans(),
@@ -71,6 +70,8 @@ OWN = read_attributes((1, 2))
 OBJECT = {name: getattr(OWN, name) for name in Attributes._fields}
 GOOD = {
     "cwd": "/",
+    "uid": 0,
+    "gid": 0,
     "gids": [],
     "bounding": None,
     "noNewPrivileges": False,
@@ -116,5 +117,5 @@ def test_of_an_app() -> None:
     profile = profile_of(spec, OWN)
     assert profile.environment == ((b"A", "ä".encode()),)
     assert (profile.oom_score_adj, profile.attributes) == (0, OWN)
-    assert profile.confinement == replace(confinement_of(spec), uid=0)
+    assert profile.confinement == confinement_of(spec)
     assert profile.confinement.no_new_privileges and profile.confinement.filters == (b"12345678",)

@@ -38,6 +38,7 @@ def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("uuid", metavar="UUID"),
         uuid_file_first_option,
         privileged_option,
+        click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
         click.option(
             "--timeout",
             metavar="DURATION",
@@ -58,7 +59,8 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
     """
     Run a command, by default /bin/bash, in an app of a running pod.
 
-    It is root there, and as confined as the app. A terminal in front of it is one of the pod.
+    It is root there, or with --as-app the app's user, and as confined as the app. A terminal in front of it is one
+    of the pod.
 
     The exit code is the command's, 127 if it is not found, 126 if it cannot be executed. UUID may be shortened to any
     prefix that only one pod has, or be the pod's name.
@@ -184,11 +186,14 @@ def _enter(
     invocation: Invocation,
     app: str | None,
     privileged: bool,
+    as_app: bool,
     timeout: float | None,
     uuid: str,
     command: tuple[str, ...],
 ) -> None:
     invocation.require_root()
+    if privileged and as_app:
+        raise click.UsageError("--as-app: a command with --privileged is root")
     if privileged and timeout is not None:
         raise click.UsageError("--timeout: a command with --privileged has no time limit")
     if not command:
@@ -199,4 +204,13 @@ def _enter(
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
         tree_path = TreeStore(invocation.data, store).path
-        enter_pod(pod, tree_path, app, command, flush_output, privileged=privileged, timeout_seconds=timeout)
+        enter_pod(
+            pod,
+            tree_path,
+            app,
+            command,
+            flush_output,
+            privileged=privileged,
+            as_app=as_app,
+            timeout_seconds=timeout,
+        )

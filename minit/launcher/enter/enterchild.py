@@ -105,7 +105,7 @@ class _Command:
         with Step("drop capabilities"):
             # The caller may hold more than PID 1, which gave it up for the whole pod.
             drop_bounding_set(self._entrance.bounding)
-        execute(profile.confinement, lambda: None, lambda: self._get_ready(arguments, variables))
+        execute(profile.confinement, self._fork, lambda: self._get_ready(arguments, variables))
 
     def fail(self, error: BaseException) -> int:
         """Say what went wrong, to the parent or on the command's standard error, and return the exit code."""
@@ -151,15 +151,17 @@ class _Command:
                 # Last: the root of the host may join all others, that of the pod may not.
                 syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
 
-    def _get_ready(self, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> Command:
-        """Return, in the second process, what it has to execute."""
+    def _fork(self) -> None:
+        """Go on as the second process, while no filter is in the way; it has the last frame of the first one."""
         with Step("fork"):
-            # The second one goes on from here, and has the last frame of the first one.
             pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
             if pid:
                 self._link.send(b"%d" % pid)
                 raise SystemExit(EXIT_FAILURE)
         self._is_second = True
+
+    def _get_ready(self, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> Command:
+        """Return what the second process has to execute."""
         with Step("start session"):
             settle(ENTERED, {"link": self._link.fileno()}, self._parent)
         if self._entrance.terminal_streams:

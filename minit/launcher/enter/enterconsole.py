@@ -27,15 +27,16 @@ class EnterConsole(Value):
         return Relay(loop, self.master, self.terminal, hung_up=hung_up, output=self.output)
 
 
-def open_enter_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
+def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterConsole:
     """
     Return a new pty of the pod whose PID 1 is `pid`, for a caller of whose standard streams these are terminals.
 
-    It is made on the host, by PID 1's view of the pod, which no app can change, and needs nothing from PID 1.
+    It belongs to the user `uid` of the pod. It is made on the host, by PID 1's view of the pod, which no app can
+    change, and needs nothing from PID 1.
     """
     try:
         master, slave = open_pty(f"/proc/{pid}/root{PTMX}")
-        os.fchown(slave, _outer_id(pid, "uid_map", 0), _outer_id(pid, "gid_map", TTY_GID))
+        os.fchown(slave, _outer_id(pid, "uid_map", uid), _outer_id(pid, "gid_map", TTY_GID))
     except OSError as error:
         raise LaunchError(f"failed to make a terminal in the pod: {describe(error)}") from error
     terminal = look_at_terminal(is_read=0 in terminals)

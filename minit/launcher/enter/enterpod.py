@@ -29,15 +29,16 @@ def enter_pod(
     command: Sequence[str],
     *,
     privileged: bool = False,
+    as_app: bool = False,
     timeout_seconds: float | None = None,
 ) -> int:
     """
     Run `command` in the pod whose PID 1 is `pid` on the host and return its exit code.
 
-    With an app it has that app's root, environment and confinement; if `privileged`, the root and the environment, but
-    all that PID 1 may do, and none of the app's limits. Without an app it has the stage1 root and the caller's
-    environment. A command that dies of a signal makes this process die of it too. The working directory is the pod
-    directory.
+    With an app it has that app's root, environment and confinement, as root or, with `as_app`, as the app's user; if
+    `privileged`, the root and the environment, but all that PID 1 may do, and none of the app's limits. Without an app
+    it has the stage1 root and the caller's environment. A command that dies of a signal makes this process die of it
+    too. The working directory is the pod directory.
 
     Of a command with a time limit nothing is left when it has ended, and EXIT_TIMED_OUT tells that its time was over.
     Only one that is confined as an app can have one.
@@ -58,6 +59,8 @@ def enter_pod(
         profile = replace(
             profile, environment=(*(pair for pair in profile.environment if pair[0] != b"TERM"), (b"TERM", term))
         )
+        if not as_app:
+            profile = replace(profile, confinement=replace(profile.confinement, uid=0, gid=0))
         if privileged:
             profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
         else:
@@ -67,7 +70,7 @@ def enter_pod(
                 guard = Guard(own, timeout_seconds)
             groups = open_groups(app, own)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
-    console = open_enter_console(pid, terminals) if terminals else None
+    console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
     if has_ended(pidfd):
         # The process that was opened by its number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")

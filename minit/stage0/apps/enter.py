@@ -24,12 +24,13 @@ def enter_pod(
     before_exec: Callable[[], None],
     *,
     privileged: bool = False,
+    as_app: bool = False,
     timeout_seconds: float | None = None,
 ) -> NoReturn:
     """
     Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
-    `privileged`, and killed after a time; `before_exec` is called last. `tree_path` finds a tree of the tree store by
-    its id; without it, on a machine that minit boots, `enter` is the pod's.
+    `privileged`, as its user if `as_app`, and killed after a time; `before_exec` is called last. `tree_path` finds a
+    tree of the tree store by its id; without it, on a machine that minit boots, `enter` is the pod's.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
@@ -41,7 +42,9 @@ def enter_pod(
     pid = wait_for_pid(pod)
     os.chdir(pod.path)
     before_exec()
-    arguments = entrypoints.enter_arguments(pid, name, command, privileged=privileged, timeout_seconds=timeout_seconds)
+    arguments = entrypoints.enter_arguments(
+        pid, name, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
+    )
     entrypoints.execute(program, arguments, dict(os.environ))
 
 

@@ -153,11 +153,12 @@ def run_arguments(
 
 
 def enter_arguments(
-    pid: int, app: str, command: Sequence[str], *, privileged: bool, timeout_seconds: float | None
+    pid: int, app: str, command: Sequence[str], *, privileged: bool, as_app: bool, timeout_seconds: float | None
 ) -> list[str]:
-    """Return the arguments of `enter`; `privileged` and a time limit are extensions of minit's own stage1."""
+    """Return the arguments of `enter`; `privileged`, `as_app` and a time limit are extensions of minit's own stage1."""
     words = [f"--pid={pid}", f"--appname={app}"]
     words += ["--privileged"] if privileged else []
+    words += ["--as-app"] if as_app else []
     words += [] if timeout_seconds is None else [f"--timeout={format_duration(timeout_seconds)}"]
     return [*words, "--", *command]
 
