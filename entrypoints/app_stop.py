@@ -7,14 +7,14 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.goflags import usage
 from minit.launcher.apps import stop_app
-from minit.plan.inputs.appflags import APP_FLAGS, parse_app
+from minit.plan.inputs.appflags import STOP_FLAGS, parse_stop_flags
 
 
 def main() -> NoReturn:
     """Stop and exit."""
-    run_entrypoint("stage1 app stop", usage("app_stop", "", APP_FLAGS), _stop)
+    run_entrypoint("stage1 app stop", usage("app_stop", "", STOP_FLAGS), _stop)
 
 
 def _stop(arguments: list[str]) -> int:
-    stop_app(parse_app(arguments))
+    stop_app(*parse_stop_flags(arguments))
     return 0

@@ -101,15 +101,18 @@ class ContainerCalls:
         if container is not None:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
-                await self._do("stop", container)
+                await self._do("stop", container, f"--timeout={max(request.timeout, 0)}s")
                 self._node.follow(container.sandbox)
         return api.Nothing()
 
     async def remove(self, request: api.ContainerId) -> api.Nothing:
-        """Remove a container, and stop it first if it runs; no error if there is none."""
+        """Remove a container, and kill it first if it runs; no error if there is none."""
         container = self._node.find_container(request.container_id)
         if container is not None:
             async with self._lock(container.sandbox):
+                self._node.follow(container.sandbox)
+                if container.state == api.CONTAINER_RUNNING:
+                    await self._do("stop", container, "--timeout=0s")
                 try:
                     await self._do("rm", container)
                 except CallError:
@@ -162,9 +165,9 @@ class ContainerCalls:
             raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
         return answer
 
-    async def _do(self, verb: str, container: Container) -> None:
+    async def _do(self, verb: str, container: Container, *options: str) -> None:
         """Have a command of minit start, stop or remove a container's app."""
-        await self._commands.run("app", verb, f"--app={container.app}", container.sandbox.uuid)
+        await self._commands.run("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
 
     def _link_log(self, container: Container) -> None:
         """Put the app's log where the kubelet reads it: minit writes logs in the interface's form."""

@@ -39,9 +39,13 @@ def start_app(app: str) -> None:
         raise StartError(f'"{app}" failed to start: {_reason(error)}') from error
 
 
-def stop_app(app: str) -> None:
-    """Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped."""
-    _ask_until_done(OP_APP_STOP, app)
+def stop_app(app: str, grace_seconds: float | None = None) -> None:
+    """
+    Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped.
+
+    It has its own grace period before it is killed, or that one.
+    """
+    _ask_until_done(OP_APP_STOP, app, **({} if grace_seconds is None else {"grace_seconds": grace_seconds}))
 
 
 def remove_app(app: str) -> None:
@@ -54,10 +58,10 @@ def remove_app(app: str) -> None:
         complain(f'stage1 app rm: warning: app "{app}": {problem}')
 
 
-def _ask_until_done(op: str, app: str) -> None:
+def _ask_until_done(op: str, app: str, **options: object) -> None:
     """Ask for what takes its time; a pod that ends meanwhile has no running app either."""
     try:
-        ask({"op": op, "app": app}, _STOP_SECONDS)
+        ask({"op": op, "app": app, **options}, _STOP_SECONDS)
     except ControlError as error:
         try:
             check_running()

@@ -313,6 +313,56 @@ def test_bad_arguments(make_pod: MakePod, verb: str) -> None:
         assert f"Usage of app_{verb}" in result.stderr
 
 
+STUBBORN = "trap 'touch /told' TERM; touch /begun; while :; do sleep 0.05; done"
+
+
+def begun(make_pod: MakePod) -> Sandbox:
+    """Return a pod with an app that a signal does not end, and that would have an hour."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("web", shell(STUBBORN, annotations=[{"name": "minit/stop-grace", "value": "1h"}])))
+    ok(sandbox.start("web"))
+    sandbox.pod.wait_file("web", "begun")
+    return sandbox
+
+
+@pytest.mark.private_users
+@pytest.mark.parametrize(("timeout", "told"), [("500ms", True), ("0s", False)])
+def test_a_stop_with_a_time(make_pod: MakePod, timeout: str, told: bool) -> None:
+    """It is the grace period; without any the app is killed, and told nothing."""
+    sandbox = begun(make_pod)
+    ok(sandbox.call("app/stop", "--app=web", f"--timeout={timeout}"))
+    assert (sandbox.state("web"), sandbox.pod.status("web")) == ("exited", 137)
+    assert sandbox.pod.file("web", "told").exists() is told
+    ok(sandbox.start("web"))
+    ok(sandbox.call("app/stop", "--app=web", "--timeout=0s"))
+    assert sandbox.end().returncode == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("1h", "0s"), ("1h", "500ms"), ("1s", "1h")])
+def test_the_shorter_time_of_two_stops_counts(make_pod: MakePod, first: str, second: str) -> None:
+    """Whichever comes first, and both callers wait for the end."""
+    sandbox = begun(make_pod)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sandbox.call, "app/stop", "--app=web", f"--timeout={first}")
+        sandbox.pod.wait_file("web", "told")
+        ok(sandbox.call("app/stop", "--app=web", f"--timeout={second}"))
+        ok(waiting.result())
+    assert (sandbox.state("web"), sandbox.pod.status("web")) == ("exited", 137)
+    assert sandbox.end().returncode == 0
+
+
+@pytest.mark.parametrize("timeout", ["x", "-1s"])
+def test_a_stop_with_a_bad_time(make_pod: MakePod, timeout: str) -> None:
+    """It is refused, and the app goes on."""
+    sandbox = begun(make_pod)
+    result = sandbox.call("app/stop", "--app=web", f"--timeout={timeout}")
+    assert result.returncode != 0
+    assert "for flag -timeout" in result.stdout
+    assert sandbox.state("web") == "running"
+    ok(sandbox.call("app/stop", "--app=web", "--timeout=0s"))
+    assert sandbox.end().returncode == 0
+
+
 def test_a_stop_while_a_handler_hangs(make_pod: MakePod) -> None:
     """A start that waits for a pre-start handler holds up nobody, and is answered when somebody stops the app."""
     sandbox = Sandbox(make_pod)

@@ -134,6 +134,9 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             await node.ask("StartContainer", user)
             command.container_id = user.container_id
             assert (await node.ask("ExecSync", command)).stdout == b"1000\n7 42\n"
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=user.container_id, timeout=0))
+            assert (await status(node, user)).exit_code == 137
+            command.container_id = container.container_id
             command.cmd[2] = "kill -KILL $$"
             assert (await node.ask("ExecSync", command)).exit_code == 137
             log = (tmp_path / "logs/main/2.log").read_text().splitlines()

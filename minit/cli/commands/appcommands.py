@@ -25,6 +25,13 @@ from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, find_pod
 _DEFAULT_COMMAND = "/bin/bash"
 
 
+def _read_grace(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    seconds = None if value is None else read_duration(ctx, parameter, value)
+    if seconds is not None and seconds < 0:
+        raise click.BadParameter(f'expected 0 or more, got "{value}"', ctx, parameter)
+    return seconds
+
+
 def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     seconds = None if value is None else read_duration(ctx, parameter, value)
     if seconds is not None and seconds <= 0:
@@ -113,10 +120,16 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to stop.")
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    callback=_read_grace,
+    help="Kill the app after so long, in place of its own grace period; 0s at once.",
+)
 @uuid_file_first_option
 @_uuid_operand
 @click.pass_obj
-def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: float | None) -> None:
     """
     Stop an app of a pod, and return when it has stopped; one that does not run is no error.
 
@@ -124,6 +137,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
     \b
       minit app stop --app=web 2d381b2a
+      minit app stop --app=web --timeout=30s 2d381b2a
 
     """
     with _app_of_pod(invocation, uuid, app, "stop") as (pod, name):
@@ -131,7 +145,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
             try:
                 require_controllable(pod)
                 with failing_as("error stopping app"):
-                    stop_app(pod, name, debug=invocation.debug)
+                    stop_app(pod, name, timeout, debug=invocation.debug)
                 return
             except (MinitError, OSError):
                 # It may have ended meanwhile.

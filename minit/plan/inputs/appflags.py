@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minit.errors import UsageError
+from minit.goduration import parse_duration
 from minit.goflags import given_flags, parse_flags
 from minit.manifest.names import is_ac_name
 from minit.plan.inputs.runflags import parse_uuid, refuse_operands
 from minit.value import Value
 
 APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}
+STOP_FLAGS: dict[str, bool | str] = {**APP_FLAGS, "timeout": ""}
 ADD_FLAGS: dict[str, bool | str] = {
     **APP_FLAGS,
     "uuid": "",
@@ -34,10 +36,24 @@ class AddFlags(Value):
 
 
 def parse_app(arguments: Sequence[str]) -> str:
-    """Return the app that `app/start`, `app/stop` or `app/rm` is about; UsageError as Go's flag package, or without."""
+    """Return the app that `app/start` or `app/rm` is about; UsageError as Go's flag package, or without."""
     values, operands = parse_flags(arguments, APP_FLAGS)
     refuse_operands(operands)
     return _app(values)
+
+
+def parse_stop_flags(arguments: Sequence[str]) -> tuple[str, float | None]:
+    """Return the app that `app/stop` is about, and a grace period in seconds if one is given; UsageError as above."""
+    values, operands = parse_flags(arguments, STOP_FLAGS)
+    refuse_operands(operands)
+    text = str(values["timeout"])
+    try:
+        seconds = parse_duration(text) if text else None
+    except ValueError as error:
+        raise UsageError(f'invalid value "{text}" for flag -timeout: {error}') from error
+    if seconds is not None and seconds < 0:
+        raise UsageError(f'invalid value "{text}" for flag -timeout: expected 0 or more')
+    return _app(values), seconds
 
 
 def parse_add_flags(arguments: Sequence[str]) -> AddFlags:

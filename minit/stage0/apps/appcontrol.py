@@ -33,10 +33,14 @@ def start_app(pod: Pod, app: str, *, debug: bool) -> None:
         raise
 
 
-def stop_app(pod: Pod, app: str, *, debug: bool) -> None:
-    """Stop an app, and return when it has stopped; one that does not run is no error. PodError if it goes on."""
+def stop_app(pod: Pod, app: str, grace_seconds: float | None, *, debug: bool) -> None:
+    """
+    Stop an app, and return when it has stopped; one that does not run is no error. PodError if it goes on.
+
+    Another grace period than its own is an extension of minit's own stage1.
+    """
     require_app(read_mutable_manifest(pod), app)
-    call_crossing(pod, "app/stop", entrypoints.app_arguments(app, debug=debug))
+    call_crossing(pod, "app/stop", entrypoints.app_stop_arguments(app, grace_seconds, debug=debug))
 
 
 def _did_not_start(pod: Pod, app: str, *, is_certain: bool) -> bool:

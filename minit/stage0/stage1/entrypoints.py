@@ -183,8 +183,14 @@ def app_add_arguments(uuid: str, app: str, *, debug: bool) -> list[str]:
 
 
 def app_arguments(app: str, *, debug: bool) -> list[str]:
-    """Return the arguments of `app/start`, `app/stop` and `app/rm`."""
+    """Return the arguments of `app/start` and `app/rm`."""
     return [f"--debug={_boolean(debug)}", f"--app={app}"]
+
+
+def app_stop_arguments(app: str, grace_seconds: float | None, *, debug: bool) -> list[str]:
+    """Return the arguments of `app/stop`; a grace period is an extension of minit's own stage1."""
+    timeout = [] if grace_seconds is None else [f"--timeout={format_duration(grace_seconds)}"]
+    return [*app_arguments(app, debug=debug), *timeout]
 
 
 def attach_arguments(mode: str, app: str, options: Sequence[str], *, debug: bool) -> list[str]:

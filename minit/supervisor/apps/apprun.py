@@ -54,8 +54,8 @@ class Run:
     executed, and was not. `handler` is the event handler that runs.
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
-    `deadline`, of the monotonic clock, is that of whatever is waited for. `oom_kills` is the count of the app's group
-    from before the start.
+    `grace_seconds` is its time for that. `deadline`, of the monotonic clock, is that of whatever is waited for.
+    `oom_kills` is the count of the app's group from before the start.
     """
 
     def __init__(self, spec: AppSpec) -> None:
@@ -73,6 +73,7 @@ class Run:
         self.post_stop_pending = spec.post_stop is not None
         self.post_stop_failure: ExitStatus | None = None
         self.is_stopped = False
+        self.grace_seconds = spec.stop_grace_seconds
         self.oom_kills = 0
         self.failure: ExitStatus | None = None
         self.reaped: ExitStatus | None = None

@@ -95,11 +95,19 @@ class PodPolicy:
 
     # Ends.
 
-    def stop_app(self, app: App) -> None:
-        """Begin to stop an app, while the pod goes on."""
+    def stop_app(self, app: App, grace_seconds: float | None = None) -> None:
+        """
+        Begin to stop an app, while the pod goes on, with its own grace period or another one; 0 is at once.
+
+        Of one that is being stopped already the grace period can become shorter.
+        """
         app.run.is_stopped = True
         self.cancel_restart(app)
-        self._handle(app, lifecycle.STOP)
+        if grace_seconds is not None:
+            if app.state in (lifecycle.STOPPING, lifecycle.LINGERING) and app.run.deadline is not None:
+                app.run.deadline = min(app.run.deadline, time.monotonic() + grace_seconds)
+            app.run.grace_seconds = grace_seconds
+        self._handle(app, lifecycle.KILL if grace_seconds == 0 else lifecycle.STOP)
 
     def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
         """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""

@@ -90,7 +90,7 @@ class Processes:
 
 def arm_grace(app: App) -> None:
     """Give an app, or what runs for it, its time to end by itself."""
-    app.run.deadline = time.monotonic() + app.spec.stop_grace_seconds
+    app.run.deadline = time.monotonic() + app.run.grace_seconds
 
 
 def describe_processes(app: App, but: int | None = None) -> str:

@@ -157,7 +157,7 @@ class AppRequests:
         if app is None:
             # The wanted state is there already.
             return {"ok": True}
-        return self._stop(app) if op == OP_APP_STOP else self._remove(app)
+        return self._stop(app, request.get("grace_seconds")) if op == OP_APP_STOP else self._remove(app)
 
     def forget(self, pending: Pending) -> None:
         """Let go of an answer that nobody waits for any more."""
@@ -188,14 +188,16 @@ class AppRequests:
             return self._refuse(app.name, _too_few_descriptors())
         return self._wait(Starting(self._supervisor, app))
 
-    def _stop(self, app: App) -> Pending | dict[str, object]:
+    def _stop(self, app: App, grace_seconds: object) -> Pending | dict[str, object]:
+        if grace_seconds is not None and not (isinstance(grace_seconds, float) and grace_seconds >= 0):
+            return self._refuse(app.name, '"grace_seconds": expected a time')
         for pending in [*self._pending]:
             if isinstance(pending, Starting) and pending.app is app:
                 pending.give_up()
         if app.state == lifecycle.BUILDING:
             # It is not running, and whoever adds it goes on.
             return {"ok": True}
-        self._supervisor.pod.stop_app(app)
+        self._supervisor.pod.stop_app(app, grace_seconds)
         return self._wait(Stopping(self._supervisor, app))
 
     def _remove(self, app: App) -> Pending:

@@ -23,7 +23,9 @@ app-add {"app", "version", "descriptors", "v2"}
                      {} when the app can be started; with a descriptor for each of the roles that `descriptors` names,
                      see minit.supervisor.control.adding
 app-start {"app"}    {} when it is executed, at once if it is already
-app-stop {"app"}     {} when nothing of it is left, or if there is no such app
+app-stop {"app", "grace_seconds"?}
+                     {} when nothing of it is left, or if there is no such app; that is the time until it is killed, in
+                     place of its grace period, and 0.0 at once
 app-rm {"app"}       {} when PID 1 holds nothing of it, or if there is no such app; it is stopped first
 note {"app", "text"} {} when the text, why something could not be asked for, stands in the pod's log
 """
