@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,24 @@ def test_failures(world: World) -> None:
         (world.dump / "attach-signal").write_text("KILL")
         result = world.minit("attach", pod.uuid, code=254)
         assert "attach failed: stage1 was killed by signal 9" in result.stderr
+
+
+class Ended(subprocess.Popen[bytes]):
+    """A process that has ended when its parent hears of it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_stage1_that_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code is told though it has ended before anybody waits for it."""
+    with world.start() as pod:
+        (world.dump / "attach-code").write_text("3")
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", Ended)
+            result = world.minit("attach", pod.uuid, code=254)
+        assert result.stderr.endswith("attach failed: error executing stage1 entrypoint: exit status 3\n")
 
 
 def test_a_terminal_that_a_killed_stage1_left_raw(world: World) -> None:

@@ -88,16 +88,17 @@ def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
     try:
-        # Not by this class's own wait, which would not see that the process is stopped.
-        child = subprocess.Popen(command, cwd=directory, env=environment).pid
+        child = subprocess.Popen(command, cwd=directory, env=environment)
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {command[0]}: {describe(error)}") from error
-    process = os.pidfd_open(child)
+    process = os.pidfd_open(child.pid)
     for missed in early:
         forward(missed)
     while True:
-        _, status = os.waitpid(child, os.WUNTRACED)
+        # Not by this class's own wait, which would not see that the process is stopped.
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
+            child.returncode = os.waitstatus_to_exitcode(status)
             return status
         os.kill(os.getpid(), signal.SIGSTOP)
         signal.pidfd_send_signal(process, signal.SIGCONT)
