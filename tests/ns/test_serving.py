@@ -429,13 +429,15 @@ async def test_what_one_client_does_ends_with_its_connection(served: Served) -> 
                     assert (await client.receive())["ok"] is False
                     with suppress(BrokenPipeError):  # where the refusal was the last word
                         await client.socket.send(data)
+                await trio.testing.wait_all_tasks_blocked()  # else the one that is idle longest makes room
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, (served.output).to_bytes(4, "little") * 253)]
             async with served.client() as client:
                 await client.socket.sendmsg([b'{"op": "ping"}'], rights)
+            await trio.testing.wait_all_tasks_blocked()
             for _ in range(PLACES):
                 async with served.client() as client:
                     await client.socket.send(b'{"op": "state"}')
-                await trio.testing.wait_all_tasks_blocked()  # else the one that is idle longest makes room
+                await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
             assert not set(os.listdir("/proc/self/fd")) - before
             assert (await steady.ask(op="ping"))["ok"] is True
