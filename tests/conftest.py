@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 
 from minit import syscalls
+from minit.mountinfo import find_mounts
 from minit.supervisor.netdevice import bring_up_loopback
 from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
@@ -182,6 +183,15 @@ def loop() -> Iterator[LoopDevice]:
     device = LoopDevice()
     yield device
     device.remove()
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """pytest's directory of the test, gone after it: the session's disk need not hold those of all tests at once."""
+    yield tmp_path
+    # What a test has left mounted there is not its own to delete.
+    if next(find_mounts(str(tmp_path)), None) is None:
+        shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
