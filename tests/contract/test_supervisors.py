@@ -153,6 +153,45 @@ class Dinit(Service):
         return self.call("dinitctl", "-p", self.root / "socket", *words)
 
 
+class OpenRC(Service):
+    """Starts a supervisor of its own for the service, and knows no readiness."""
+
+    needs = ("openrc-run", "supervise-daemon")
+
+    def install(self) -> None:
+        scripts, settings = self.root / "etc/init.d", self.root / "etc/conf.d"
+        scripts.mkdir(parents=True)
+        settings.mkdir()
+        shutil.copy(CONTRIB / "openrc/minit-pod", scripts)
+        (scripts / NAME).symlink_to("minit-pod")
+        word, _, value = Path(self.environment["MINIT_SETTINGS"]).read_text().strip().partition("=")
+        lines = [
+            f'{word.lower()}="{value}"',
+            f"minit={self.root.parent}/bin/minit",
+            f"output_log={self.root.parent}/logs/{NAME}.log",
+            # The control groups are those of the tests.
+            "unset -f cgroup_add_service cgroup_set_limits cgroup2_set_limits",
+        ]
+        (settings / NAME).write_text("\n".join(lines) + "\n")
+        for name in ("daemons", "exclusive", "failed", "inactive", "options", "started", "starting", "stopping", "tmp"):
+            Path("/run/openrc", name).mkdir(parents=True, exist_ok=True)
+        Path("/run/openrc/softlevel").write_text("default\n")
+
+    def command(self) -> Sequence[object]:
+        # Without dependencies, which are services of the machine.
+        call = f"{self.root}/etc/init.d/{NAME} --nodeps"
+        return ("sh", "-c", f'{call} start; sleep infinity & trap "{call} stop; kill $!" TERM; wait $!')
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (Path("/run/openrc/started") / NAME).is_symlink(), "openrc")
+
+    def process(self) -> int:
+        return int((Path("/run/openrc/options") / NAME / "child_pid").read_text())
+
+    def stop(self) -> None:
+        self.call(self.root / "etc/init.d" / NAME, "--nodeps", "stop")
+
+
 @pytest.fixture
 def unpacked() -> Iterator[None]:
     """The programs that are unpacked, where they look for each other, for this session alone."""
@@ -198,8 +237,21 @@ def settings(request: pytest.FixtureRequest, world: World, environment: dict[str
     return str(request.param)
 
 
-@pytest.fixture(params=[Runit, S6, Dinit])
-def service(request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str) -> Service:
+@pytest.fixture
+def own_run(tmp_path: Path) -> Iterator[None]:
+    """A /run where services of the machine are seen, and none of those here are left."""
+    options = f"lowerdir=/run,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "work").mkdir()
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "none", "/run"], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", "/run"], check=True)
+
+
+@pytest.fixture(params=[Runit, S6, Dinit, OpenRC])
+def service(
+    request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str, own_run: None
+) -> Service:
     """A service that is installed."""
     kind: type[Service] = request.param
     if not all(shutil.which(name, path=environment["PATH"]) for name in kind.needs):
@@ -241,8 +293,8 @@ def wait_until_ready(service: Service, world: World, settings: str, before: list
     """Return the UUID of the service's only pod, another than before, when it is ready and its app has begun."""
     wait_for(lambda: len(uuids := world.pods("run")) == 1 and uuids != before, "the pod")
     service.wait_ready()
-    if settings == "play" and isinstance(service, Runit):
-        # ./check knows no name of a pod.
+    if isinstance(service, OpenRC) or (settings == "play" and isinstance(service, Runit)):
+        # Which do not know it.
         wait_for(lambda: world.succeeds("status", "--wait-ready=60s", NAME), "the pod to be ready")
     assert world.minit("status", "--wait-ready=0s", NAME).stdout.startswith("state=running\n")
     wait_for(lambda: logged(world).count("]: started\n") == 1 + len(before), "the app's output")
