@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from minit.launcher.cgroups import read_hierarchies
+from tests.support.owngroup import group_below_own
 from tests.support.stage0_world import DEFAULT_APP, REPOSITORY, World, write_app
 from tests.support.waiting import wait_for
 
@@ -22,8 +24,9 @@ UNPACKED = REPOSITORY / "build/supervisors"
 SCRIPT = 'trap "echo stopped; exit 0" TERM; echo started; while :; do busybox sleep 1000 & wait; done'
 # The program that the services execute, on the world's data directory and with the real stage1.
 PROGRAM = """#!/bin/sh
-case $1 in
-run | play) word=$1; shift; set -- "$word" --stage1-path={world.stage1} --net=none "$@" ;;
+case "$1 $2" in
+"play --down") ;;
+"run "* | "play "*) word=$1; shift; set -- "$word" --stage1-path={world.stage1} --net=none "$@" ;;
 esac
 PYTHONPATH={repository} exec {command} "$@"
 """
@@ -66,6 +69,9 @@ class Service:
     def stop(self) -> None:
         """Stop the service, and return when its process has ended."""
         raise NotImplementedError
+
+    def clean_up(self) -> None:
+        """Remove what a supervisor that has ended has left."""
 
     def call(self, *words: object) -> str:
         """Run a program of the supervisor's to its end, which must be a success."""
@@ -192,6 +198,60 @@ class OpenRC(Service):
         self.call(self.root / "etc/init.d" / NAME, "--nodeps", "stop")
 
 
+class Systemd(Service):
+    """Knows by sd_notify(3) that a pod is ready; as the manager of a user, root, whose units are the same."""
+
+    needs = ("systemctl", "/usr/lib/systemd/systemd")
+
+    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+        own = {"XDG_RUNTIME_DIR": f"{root}/run", "XDG_CONFIG_HOME": f"{root}/config", "HOME": str(root)}
+        super().__init__(root, {**environment, **own})
+        self._groups = [group_below_own(hierarchy, "manager") for hierarchy in read_hierarchies()]
+
+    def install(self) -> None:
+        settings, above = self.environment["MINIT_SETTINGS"], self.root.parent
+        kind = "play" if Path(settings).read_text().startswith("PLAY") else "pod"
+        text = (CONTRIB / f"systemd/minit-{kind}@.service").read_text()
+        text = text.replace("/etc/default/minit-pod-%i", settings).replace(
+            "/etc/minit/play/%i.yaml", f"{above}/pod.yaml"
+        )
+        text = text.replace("/usr/bin/minit", f"{above}/bin/minit")
+        text = text.replace("[Service]", f"[Service]\nStandardOutput=append:{above}/logs/log\nStandardError=inherit")
+        self.unit = f"minit-{kind}@web.service"
+        units = self.root / "config/systemd/user"
+        (units / "default.target.wants").mkdir(parents=True)
+        (units / f"minit-{kind}@.service").write_text(text)
+        (units / "default.target.wants" / self.unit).symlink_to(f"../minit-{kind}@.service")
+        (self.root / "run").mkdir(mode=0o700)
+        # Or else the manager takes it that the machine has another one.
+        Path("/run/systemd/system").mkdir(parents=True, exist_ok=True)
+
+    def command(self) -> Sequence[object]:
+        # In a group of its own: it takes over all processes of the one that it finds itself in. One of cpuset has no
+        # processors, and takes no process.
+        entered = [group for group in self._groups if "cpuset" not in group.parts]
+        for group in entered:
+            group.mkdir()
+        files = " ".join(f"{group}/cgroup.procs" for group in entered)
+        program = "exec /usr/lib/systemd/systemd --user --log-target=console"
+        return ("sh", "-c", f"for file in {files}; do echo $$ > $file; done; {program}")
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (self.root / "run/systemd/private").exists(), "systemd")
+        self.call("systemctl", "--user", "start", self.unit)
+
+    def process(self) -> int:
+        return int(self.call("systemctl", "--user", "show", "--property=MainPID", "--value", self.unit))
+
+    def stop(self) -> None:
+        self.call("systemctl", "--user", "stop", self.unit)
+
+    def clean_up(self) -> None:
+        for group in self._groups:
+            for path in sorted((group, *group.rglob("*/")), reverse=True) if group.exists() else ():
+                path.rmdir()
+
+
 @pytest.fixture
 def unpacked() -> Iterator[None]:
     """The programs that are unpacked, where they look for each other, for this session alone."""
@@ -248,7 +308,7 @@ def own_run(tmp_path: Path) -> Iterator[None]:
     subprocess.run(["umount", "--lazy", "/run"], check=True)
 
 
-@pytest.fixture(params=[Runit, S6, Dinit, OpenRC])
+@pytest.fixture(params=[Runit, S6, Dinit, OpenRC, Systemd])
 def service(
     request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str, own_run: None
 ) -> Service:
@@ -268,6 +328,7 @@ def supervisor(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(words, env=service.environment, stdin=subprocess.DEVNULL) as process:
         yield process
         process.send_signal(signal.SIGTERM)
+    service.clean_up()
 
 
 def test_a_service(service: Service, supervisor: subprocess.Popen[bytes], world: World, settings: str) -> None:
@@ -277,11 +338,11 @@ def test_a_service(service: Service, supervisor: subprocess.Popen[bytes], world:
     os.kill(service.process(), signal.SIGKILL)
     second = wait_until_ready(service, world, settings, first)
     service.stop()
-    if settings == "run":
+    if settings == "run" or isinstance(service, Systemd):
         wait_for(lambda: not world.pods("run") + world.pods("exited-garbage"), "the removal of the pod")
     else:
         assert "state=exited\n" in world.minit("status", *second).stdout
-    assert logged(world).rstrip().endswith("]: stopped")
+    assert [line for line in logged(world).splitlines() if "]: " in line][-1].endswith("]: stopped")
 
 
 def logged(world: World) -> str:
