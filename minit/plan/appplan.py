@@ -12,6 +12,7 @@ from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
+    ANNOTATION_HOOKS,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
@@ -37,6 +38,7 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
 from minit.plan.life.expansion import Texts
 from minit.plan.life.health import HealthCheck
+from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, Hook, plan_hooks
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
@@ -86,8 +88,8 @@ POD_ANNOTATIONS = (
 _POD_ONLY = (ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
-    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_MOUNTS, ANNOTATION_NOTIFY_FD),
-    *(ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
+    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS, ANNOTATION_MOUNTS),
+    *(ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -115,16 +117,16 @@ class AppPlan(Value):
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
     else of the root can be written at last. `late_volumes` are devices that are not there yet,
-    `memory_volumes` those that PID 1 has in the stage1 root. It is executed with
-    `sockets` open.
+    `memory_volumes` those that PID 1 has in the stage1 root. It is executed with `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of
     its file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
-    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may
-    be started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is
-    ready by a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is
-    executed. `health` are the checks whether it works. A pod does not go on for the sake of one that `is_sidecar`.
-    `expansion` are the texts in its arguments and variables that stand for something. `devices` is what it may use,
-    None for everything; with `hotplug` those that are volumes come and go as they do on the host.
+    `pre_start` and `post_stop` are the arguments of the event handlers, `post_start` and `pre_stop` are its hooks while
+    it runs, None without one. With `starts_again` it may be started once more after its end, by `restart` of itself. It
+    is started `after` others. It tells that it is ready by a socket if it `notifies`, or by the descriptor `notify_fd`;
+    with neither it is as soon as it is executed. `health` are the checks whether it works. A pod does not go on for the
+    sake of one that `is_sidecar`. `expansion` are the texts in its arguments and variables that stand for something.
+    `devices` is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on
+    the host.
     """
 
     name: str
@@ -161,6 +163,8 @@ class AppPlan(Value):
     sockets: tuple[ListenSocket, ...] = ()
     pre_start: tuple[str, ...] | None = None
     post_stop: tuple[str, ...] | None = None
+    post_start: Hook | None = None
+    pre_stop: Hook | None = None
     devices: tuple[DeviceRule, ...] | None = None
     hotplug: bool = False
     starts_again: bool = False
@@ -197,7 +201,12 @@ class AppPlan(Value):
     @property
     def is_joined_later(self) -> bool:
         """Tell whether PID 1 makes processes for its control groups after the first: handlers, or another start."""
-        return self.starts_again or bool(self.handlers)
+        return self.starts_again or self.has_handlers
+
+    @property
+    def has_handlers(self) -> bool:
+        """Tell whether PID 1 runs other programs for it, event handlers or hooks."""
+        return bool(self.handlers) or any(hook.sleep_seconds is None for hook in self.hooks.values())
 
     @property
     def tells_readiness(self) -> bool:
@@ -209,6 +218,12 @@ class AppPlan(Value):
         """The arguments of the event handlers there are, by name."""
         both = {HANDLER_PRE_START: self.pre_start, HANDLER_POST_STOP: self.post_stop}
         return {name: arguments for name, arguments in both.items() if arguments is not None}
+
+    @property
+    def hooks(self) -> dict[str, Hook]:
+        """The hooks there are, by name."""
+        both = {HOOK_POST_START: self.post_start, HOOK_PRE_STOP: self.pre_stop}
+        return {name: hook for name, hook in both.items() if hook is not None}
 
     def _describe_guards(self) -> str:
         missing = sorted(DEFAULT_GUARDS - self.guards)
@@ -236,6 +251,7 @@ class AppPlan(Value):
             lines.append(f"app {self.name}: limits {self.limits.describe()}")
         lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
+        lines += [f"app {self.name}: {name} {hook.describe()}" for name, hook in self.hooks.items()]
         lines += [f"app {self.name}: after {dependency.describe()}" for dependency in self.after]
         lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
         lines += [f"app {self.name}: health {check.describe()}" for check in self.health]
@@ -292,6 +308,7 @@ def plan_app(
     handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
+    hooks = plan_hooks(runtime, lambda command: _find_candidates(command, app, working_directory))
     seccomp, warnings = plan_seccomp(name, app.isolators)
     no_new_privileges = plan_no_new_privileges(name, app.isolators)
     return (
@@ -312,6 +329,8 @@ def plan_app(
             read_only_root=runtime.read_only_root_fs,
             pre_start=handlers.get(HANDLER_PRE_START),
             post_stop=handlers.get(HANDLER_POST_STOP),
+            post_start=hooks.get(HOOK_POST_START),
+            pre_stop=hooks.get(HOOK_PRE_STOP),
         ),
         warnings,
     )
@@ -326,7 +345,10 @@ def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[
     """
     if not app.exec or not app.exec[0]:
         raise PlanError(f'app "{name}" has no executable: its image has an empty "exec" (try --exec=BINARY)')
-    command = app.exec[0]
+    return _find_candidates(app.exec[0], app, working_directory)
+
+
+def _find_candidates(command: str, app: App, working_directory: str) -> tuple[tuple[str, ...], str | None]:
     if command.startswith("/"):
         return (command,), None
     if "/" in command:

@@ -11,6 +11,7 @@ from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
 from minit.plan.appplan import AppSpec, Dependency
 from minit.plan.life.health import HealthCheck, Target
+from minit.plan.life.hooks import Hook
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.rights.limits import Limits
@@ -33,7 +34,7 @@ _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind
     for kind in (
         *(AppSpec, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
-        *(Dependency, HealthCheck, RestartPolicy, Target),
+        *(Dependency, HealthCheck, Hook, RestartPolicy, Target),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )
 }

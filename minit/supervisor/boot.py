@@ -209,7 +209,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
             spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.handlers for app in apps)
+        has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.has_handlers for app in apps)
         spawner = Spawner(ends.sidecar_filter) if has_output else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):

@@ -87,7 +87,9 @@ class Supervisor:
             plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name)
         )
         self._outputs = outputs = Outputs(pod, loop, records, journal, sidecar_filter)
-        self._handlers = handlers = Handlers(pod.apps, loop, journal, records, outputs.sidecars, lives.handle)
+        self._handlers = handlers = Handlers(
+            pod.apps, loop, journal, records, outputs.sidecars, lives.handle, pod.end_failed
+        )
         self._listeners = listeners = Listeners(loop, journal, self._retry_soon, pod.on_progress)
         self._starts = starts = Starts(
             plan,

@@ -144,6 +144,35 @@ def test_init_containers_and_probes(world: World) -> None:
     play(world, file, "--down")
 
 
+HOOKS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: hooked}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c, "trap 'echo signal; exit 0' TERM; exec 2>/dev/null; while :; do busybox sleep 0.05; done"]
+    lifecycle:
+      postStart: {exec: {command: [/bin/sh, -c, "echo started"]}}
+      preStop: {exec: {command: [/bin/sh, -c, "echo stopping"]}}
+"""
+
+
+def test_hooks(world: World) -> None:
+    """One runs when the container has started, one before it is stopped, and so they do in a pod of its YAML."""
+    file = HOOKS
+    for _ in range(2):
+        [uuid] = play(world, file, "--detach").stdout.split()
+        wait_for(lambda: world.minit("logs", uuid).stdout == "started\n", "the first hook")  # noqa: B023
+        file = world.minit("generate", "kube", uuid).stdout
+        world.minit("stop", uuid)
+        world.minit("status", "--wait", uuid)
+        assert world.minit("logs", uuid).stdout == "started\nstopping\nsignal\n"
+        world.minit("rm", uuid)
+
+
 def test_what_cannot_be_had(world: World) -> None:
     """It is named before anything is made; if wanted it is only warned of."""
     text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  hostPID: true", 1)

@@ -14,6 +14,7 @@ from minit.errors import ManifestError, PodError
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import RuntimeApp, parse_pod_manifest
 from minit.plan.life.health import plan_health
+from minit.plan.life.hooks import plan_hooks
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.container.environment import expand
 from minit.stage0.kubernetes.documents import read_file
@@ -293,12 +294,22 @@ def test_probes() -> None:
     assert [check.kind for check in plan_health(runtime)] == ["startup", "liveness", "readiness"]
 
 
+def test_hooks() -> None:
+    """They become hooks of minit's stage1, which takes them."""
+    fields = ", lifecycle: {postStart: {exec: {command: [warm, '$(X)']}}, preStop: {sleep: {seconds: 5}}}"
+    [annotation] = app_of("  restartPolicy: Never\n" + container(fields))["annotations"]
+    assert annotation["name"] == "minit/hooks"
+    assert json.loads(annotation["value"]) == {"post-start": {"exec": ["warm", "$(X)"]}, "pre-stop": {"sleep": "5s"}}
+    runtime = RuntimeApp(name="main", annotations=((annotation["name"], annotation["value"]),))
+    assert list(plan_hooks(runtime, lambda command: ((command,), None))) == ["post-start", "pre-stop"]
+
+
 @pytest.mark.parametrize(
     ("spec", "unsupported"),
     [
         (
-            container(", lifecycle: {preStop: {sleep: {}}}"),
-            "lifecycle.preStop: not supported: nothing is run in a container",
+            container(", lifecycle: {preStop: {httpGet: {port: 80}}}"),
+            "lifecycle.preStop.httpGet: not supported: a hook is a command of the container, exec, or sleep",
         ),
         (container(", securityContext: {privileged: true}"), "spec.containers[0].securityContext.privileged"),
         (
@@ -394,7 +405,8 @@ def test_jobs() -> None:
 def test_a_pod_is_written_down() -> None:
     """A pod of what generate makes of a pod is equal, in all that a Pod can say."""
     fields = (
-        ", command: [/bin/run, $(IP), '$$(X)', yes please], workingDir: /srv, lifecycle: {stopSignal: SIGINT},"
+        ", command: [/bin/run, $(IP), '$$(X)', yes please], workingDir: /srv,"
+        " lifecycle: {stopSignal: SIGINT, postStart: {sleep: {seconds: 1}}, preStop: {exec: {command: [a, b]}}},"
         " tty: true, stdin: true, env: ["
         "{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: URL, value: 'http://$(IP)/'}],"
         " ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1},"
@@ -445,6 +457,13 @@ def test_a_pod_is_written_down() -> None:
         (HEAD + container(", envFrom: [{configMapRef: {name: x}}]"), "expected the name of a ConfigMap of this file"),
         (HEAD + container(name="Main"), "spec.containers[0].name: expected a name of lower-case letters"),
         (HEAD + container() + container()[2:].replace("containers:", "  containers:"), '"containers" is given twice'),
+        (HEAD + container(", lifecycle: {preStop: {}}"), "preStop: expected one of exec and sleep"),
+        (HEAD + container(", lifecycle: {preStop: {exec: {}}}"), "exec.command: expected a command and its arguments"),
+        (
+            f"{HEAD}  initContainers:\n  - {{name: a, image: a, lifecycle: {{postStart: {{sleep: {{seconds: 1}}}}}}}}\n"
+            + container(),
+            "postStart: expected no hook of an init container without restartPolicy: Always",
+        ),
         (HEAD + "  containers: [}", "pod.yaml: line 5: "),
         ("a: !!python/object:os.system x", "line 1: the tag"),
         ("a: &a [*a]", "line 1: an anchor is used within itself"),

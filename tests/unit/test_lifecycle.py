@@ -12,6 +12,7 @@ from minit.supervisor.apps.lifecycle import EVENTS, EXITED, PREPARING, REMOVED, 
 
 ACTIONS = {
     *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),
+    *(lifecycle.RUN_POST_START, lifecycle.GO_ON, lifecycle.RUN_PRE_STOP, lifecycle.END_HOOK),
     *(lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP, lifecycle.CHECK_GROUP),
     *(
         lifecycle.CLEAR_GROUP,
@@ -26,7 +27,13 @@ DEPTH = 8
 # Before the first start of an app and after its last.
 AROUND = (lifecycle.BUILDING, lifecycle.ABANDONED, lifecycle.ADDED, lifecycle.DELETING, REMOVED)
 # What comes once at most: the main process dies once, the pod is stopped once, each handler runs once.
-ONCE = (lifecycle.DIED, lifecycle.STOP, lifecycle.HANDLE_START, lifecycle.HANDLE_STOP)
+ONCE = (
+    *(lifecycle.DIED, lifecycle.STOP, lifecycle.HANDLE_START, lifecycle.HANDLE_STOP),
+    *(lifecycle.HANDLE_RUNNING, lifecycle.HANDLE_STOPPING),
+)
+BEGINNINGS_OF_HANDLERS = (
+    *(lifecycle.HANDLE_START, lifecycle.HANDLE_RUNNING, lifecycle.HANDLE_STOPPING, lifecycle.HANDLE_STOP),
+)
 ENDS_OF_HANDLERS = (lifecycle.HANDLED, lifecycle.HANDLER_FAILED)
 
 
@@ -56,7 +63,7 @@ def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _handler_runs(events: tuple[str, ...]) -> bool:
-    begun = sum(event in (lifecycle.HANDLE_START, lifecycle.HANDLE_STOP) for event in events)
+    begun = sum(event in BEGINNINGS_OF_HANDLERS for event in events)
     return begun > sum(event in ENDS_OF_HANDLERS for event in events)
 
 
@@ -157,10 +164,31 @@ def test_nothing_is_asked_politely_after_sigkill() -> None:
             assert not (killed and action == lifecycle.TERMINATE), events
 
 
+def test_a_pre_stop_hook_comes_before_the_stop_signal() -> None:
+    """However it ends, or does not, TERMINATE follows once, unless the app was killed; never SIGKILL instead of it."""
+    ends = (lifecycle.HANDLED, lifecycle.HANDLER_FAILED, lifecycle.GRACE_OVER, lifecycle.DIED)
+    for event in ends:
+        assert lifecycle.TERMINATE in next_state(lifecycle.PRE_STOP, event)[1]
+        assert lifecycle.KILL_GROUP not in next_state(lifecycle.PRE_STOP, event)[1]
+    for events, actions, state in paths():
+        if lifecycle.RUN_PRE_STOP in actions and lifecycle.KILL_GROUP not in actions and state != lifecycle.PRE_STOP:
+            assert lifecycle.TERMINATE in actions[actions.index(lifecycle.RUN_PRE_STOP) :], events
+
+
+def test_a_hook_needs_an_executed_app_that_lives() -> None:
+    """EXECUTE comes before any hook, and none begins after RECORD, TERMINATE or KILL_GROUP."""
+    for events, actions, _ in paths():
+        for hook in (lifecycle.RUN_POST_START, lifecycle.RUN_PRE_STOP):
+            if hook in actions:
+                before = actions[: actions.index(hook)]
+                assert lifecycle.EXECUTE in before, events
+                assert not {lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*before}, events
+
+
 def test_an_app_is_executed_once_and_after_its_handler() -> None:
     """EXECUTE comes at most once, never while a handler runs or after one that failed, and never after a death."""
     for events, actions, state in paths():
-        assert actions.count(lifecycle.EXECUTE) == (state == lifecycle.RUNNING or lifecycle.EXECUTE in actions)
+        assert actions.count(lifecycle.EXECUTE) == (state in lifecycle.ALIVE or lifecycle.EXECUTE in actions)
         if lifecycle.EXECUTE in actions and lifecycle.RUN_PRE_START in actions:
             assert lifecycle.HANDLED in events, events
         if lifecycle.EXECUTE in actions and lifecycle.RECORD in actions:
@@ -193,10 +221,18 @@ def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited() -> 
 
 def test_every_wait_has_a_timer() -> None:
     """A state that waits for processes to end was entered with an action that arms a timer."""
-    waiting = (lifecycle.CLEARING, lifecycle.STOPPING, lifecycle.LINGERING, lifecycle.KILLED, lifecycle.REMNANTS)
+    waiting = (
+        lifecycle.CLEARING,
+        lifecycle.PRE_STOP,
+        lifecycle.STOPPING,
+        lifecycle.LINGERING,
+        lifecycle.KILLED,
+        lifecycle.REMNANTS,
+    )
     for events, actions, state in paths():
         if state in waiting:
-            assert {lifecycle.CLEAR_GROUP, lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*actions}, events
+            timed = {lifecycle.CLEAR_GROUP, lifecycle.RUN_PRE_STOP, lifecycle.TERMINATE, lifecycle.KILL_GROUP}
+            assert timed & {*actions}, events
 
 
 def test_a_post_stop_handler_has_no_timer_until_the_pod_is_stopped() -> None:
@@ -241,6 +277,20 @@ def test_a_forced_stop_always_kills(state: str) -> None:
         (
             [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLER_FAILED, lifecycle.DIED],
             [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.KILLED, lifecycle.REMNANTS],
+        ),
+        (
+            [
+                *(lifecycle.READY_TO_EXEC, lifecycle.GO, lifecycle.HANDLE_RUNNING, lifecycle.HANDLED),
+                *(lifecycle.HANDLE_STOPPING, lifecycle.HANDLED, lifecycle.GRACE_OVER),
+            ],
+            [
+                *(lifecycle.PREPARED, lifecycle.RUNNING, lifecycle.POST_START, lifecycle.RUNNING),
+                *(lifecycle.PRE_STOP, lifecycle.STOPPING, lifecycle.KILLED),
+            ],
+        ),
+        (
+            [*(lifecycle.READY_TO_EXEC, lifecycle.GO, lifecycle.HANDLE_STOPPING), lifecycle.GRACE_OVER, lifecycle.DIED],
+            [*(lifecycle.PREPARED, lifecycle.RUNNING, lifecycle.PRE_STOP), lifecycle.STOPPING, lifecycle.LINGERING],
         ),
         (
             [lifecycle.DIED, lifecycle.HANDLE_STOP, lifecycle.STOP, lifecycle.GRACE_OVER, lifecycle.GROUP_EMPTY],

@@ -12,6 +12,7 @@ from minit.stage0.kubernetes.manifest import (
     AFTER,
     EXPAND,
     HEALTH,
+    HOOKS,
     MEMORY_VOLUMES,
     MOUNTS,
     NAME_ANNOTATION,
@@ -50,6 +51,7 @@ _EVERY_CALL = "@appc.io/all"
 _SHARES_OF_A_CPU = 1024
 _FOR_GROUPS = ("2777", "2775")
 _PROBES = {"startup": "startupProbe", "liveness": "livenessProbe", "readiness": "readinessProbe"}
+_HOOKS = {"post-start": "postStart", "pre-stop": "preStop"}
 _TIMES = {"delay": "initialDelaySeconds", "interval": "periodSeconds", "timeout": "timeoutSeconds"}
 _COUNTS = {"failures": "failureThreshold", "successes": "successThreshold"}
 _OWN = "minit/"
@@ -80,8 +82,8 @@ def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], da
     grace = manifest.annotation(STOP_GRACE) or ""
     memory = _object(manifest.annotation(MEMORY_VOLUMES))
     spec: Json = {"restartPolicy": _RESTARTS[(apps[0].annotation(RESTART) if apps else None) or "never"]}
-    if grace.endswith("s") and grace[:-1].isdecimal():
-        spec["terminationGracePeriodSeconds"] = int(grace[:-1])
+    if (seconds := _whole_seconds(grace)) is not None:
+        spec["terminationGracePeriodSeconds"] = seconds
     spec |= _given(securityContext=_pod_security(manifest))
     init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]
     spec |= _given(initContainers=init)
@@ -142,8 +144,8 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
         if mode in ("stream", "tty"):
             container |= {"stdin": True} if stream == "stdin" else {}
             container |= {"tty": True} if mode == "tty" else {}
-    if (signal := runtime.annotation(STOP_SIGNAL)) is not None:
-        container["lifecycle"] = {"stopSignal": signal}
+    lifecycle = _hooks(_object(runtime.annotation(HOOKS)), warn)
+    container |= _given(lifecycle=lifecycle | _given(stopSignal=runtime.annotation(STOP_SIGNAL)))
     return container | _probes(_object(runtime.annotation(HEALTH)), warn)
 
 
@@ -263,13 +265,31 @@ def _probes(health: Json, warn: Warn) -> Json:
                 probe[field] = {**target, **_given(httpHeaders=listed)}
         for name, field in _TIMES.items():
             text = str(check.get(name, ""))
-            if text.endswith("s") and text[:-1].isdecimal():
-                probe[field] = int(text[:-1])
+            if (seconds := _whole_seconds(text)) is not None:
+                probe[field] = seconds
             elif text:
                 warn(f"{kind}: a Pod has whole seconds, not {name} {text}")
         probe |= {field: check[name] for name, field in _COUNTS.items() if name in check}
         probes[_PROBES[kind]] = probe
     return probes
+
+
+def _hooks(hooks: Json, warn: Warn) -> Json:
+    lifecycle: Json = {}
+    for name, hook in hooks.items():
+        if not isinstance(hook, dict):
+            continue
+        if "exec" in hook:
+            lifecycle[_HOOKS[name]] = {"exec": {"command": hook["exec"]}}
+        elif (seconds := _whole_seconds(str(hook.get("sleep")))) is not None:
+            lifecycle[_HOOKS[name]] = {"sleep": {"seconds": seconds}}
+        else:
+            warn(f"{name}: a Pod has whole seconds, not sleep {hook.get('sleep')}")
+    return lifecycle
+
+
+def _whole_seconds(text: str) -> int | None:
+    return int(text[:-1]) if text.endswith("s") and text[:-1].isdecimal() else None
 
 
 def _object(text: str | None) -> Json:

@@ -24,6 +24,7 @@ NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 
 AFTER = "minit/after"
 HEALTH = "minit/health"
+HOOKS = "minit/hooks"
 RESTART = "minit/restart"
 _RESTART_LIMIT = "minit/restart-limit"
 _RESTART_RESET = "minit/restart-reset"
@@ -110,6 +111,8 @@ def _overrides(
         annotations[AFTER] = ",".join(before)
     if container.health is not None:
         annotations[HEALTH] = container.health
+    if container.hooks is not None:
+        annotations[HOOKS] = container.hooks
     if container.restart is not None:
         annotations[SIDECAR] = "true"
     if container.stop_signal is not None:

@@ -14,7 +14,7 @@ FORKED, BEGUN, EXECUTED, READY = range(4)
 
 
 class Handler:
-    """A handler that runs: its name, its process and what it writes."""
+    """A handler or hook that runs: its name, its process and what it writes."""
 
     def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
         self.name = name
@@ -51,7 +51,8 @@ class Run:
 
     `report` is open until the process has executed its program, or ended. `reached` is how far it has come, EXECUTED
     of that at `executed_at` of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be
-    executed, and was not. `handler` is the event handler that runs.
+    executed, and was not. `handler` is the event handler or hook that runs; a hook that only `sleeps` is none.
+    `grace_ends_at`, of the monotonic clock, is the end of the time for a pre-stop hook and the stop together.
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
     `grace_seconds` is its time for that. `deadline`, of the monotonic clock, is that of whatever is waited for.
@@ -66,6 +67,9 @@ class Run:
         self.health: dict[str, dict[str, object]] = {}
         self.is_unhealthy = False
         self.handler: Handler | None = None
+        self.sleeps = False
+        self.post_start_pending = spec.post_start is not None
+        self.grace_ends_at: float | None = None
         self.reached = FORKED
         self.executed_at: float | None = None
         self.started_ns: int | None = None
@@ -84,6 +88,11 @@ class Run:
     def has_executed(self) -> bool:
         """Tell whether the app's own program was executed, and nothing is known to have failed."""
         return self.is_executed and self.report is None and self.failure is None
+
+    @property
+    def has_started(self) -> bool:
+        """Tell whether its start is complete: it was executed, and its post-start hook has ended well."""
+        return self.has_executed and not self.post_start_pending
 
     @property
     def is_executed(self) -> bool:

@@ -54,6 +54,8 @@ class Ends:
         self._processes = Processes(loop, self.check_groups)
         lives.actions |= {
             lifecycle.RECORD: self._record,
+            lifecycle.RUN_PRE_STOP: self._run_pre_stop,
+            lifecycle.END_HOOK: handlers.end_late,
             lifecycle.TERMINATE: self._processes.terminate,
             lifecycle.KILL_GROUP: self._processes.kill,
             lifecycle.CLEAR_GROUP: self._processes.clear,
@@ -72,6 +74,7 @@ class Ends:
         was_born_there = app.namespace is not None and app.group.birthplace is not None
         app.group.note_death(status.signal)
         self._loop.unwatch(run.pidfd)
+        run.reaped = status
         while run.report is not None:
             self._starts.hear(app)
         if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
@@ -83,7 +86,6 @@ class Ends:
             self._starts.spawn_again(app)
             return
         self._listeners.hear_last_words(app)
-        run.reaped = status
         self._lives.handle(app, lifecycle.DIED)
 
     def check_groups(self) -> None:
@@ -120,6 +122,11 @@ class Ends:
         if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
             complain_at_once(f'stage1: app "{app.name}": {text}')
         self._pod.on_end(app)
+
+    def _run_pre_stop(self, app: App) -> None:
+        arm_grace(app)
+        app.run.grace_ends_at = app.run.deadline
+        self._handlers.run(app)
 
     def _run_post_stop(self, app: App) -> None:
         app.run.deadline = None

@@ -1,19 +1,23 @@
-"""The event handlers of the pod's apps, as PID 1 sees them: started, put off while there is no process, ended."""
+"""Event handlers and hooks of the pod's apps, as PID 1 sees them: started, put off without a process, ended."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from minit.errors import describe
 from minit.loop import Loop
 from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.apprun import Run
 from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.processes import kill_process
 from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
@@ -24,12 +28,19 @@ FORK_PAUSE_SECONDS = 0.005
 # A fork can fail for a moment, while a neighbour takes all processes, say.
 _FORK_ATTEMPTS = 10
 _LONGEST_PAUSE_SECONDS = 1.0
-_HANDLER_OF = {lifecycle.PRE_START: HANDLER_PRE_START, lifecycle.POST_STOP: HANDLER_POST_STOP}
+_HANDLER_OF = {
+    lifecycle.PRE_START: HANDLER_PRE_START,
+    lifecycle.POST_START: HOOK_POST_START,
+    lifecycle.PRE_STOP: HOOK_PRE_STOP,
+    lifecycle.POST_STOP: HANDLER_POST_STOP,
+}
 
 
 class Handlers:
     """
-    Runs the handler that the state of an app calls for; `handle` feeds the lifecycle table with what comes of it.
+    Runs the handler or hook that the state of an app calls for; `handle` feeds the lifecycle table with its end.
+
+    `end_failed` begins to end an app that runs, for the reason that it is given.
     """
 
     def __init__(
@@ -40,47 +51,86 @@ class Handlers:
         records: Records,
         sidecars: Sidecars,
         handle: Callable[[App, str], None],
+        end_failed: Callable[[App, ExitStatus], None],
     ) -> None:
         self._apps = apps
+        self._loop = loop
         self._retry = loop.deadline(self._run_put_off)
         self._failed_forks: dict[str, int] = {}
         self._journal = journal
         self._records = records
         self._sidecars = sidecars
         self._handle = handle
+        self._end_failed = end_failed
 
     def run(self, app: App) -> None:
-        """Start the handler of an app that has come to the state for it."""
+        """Start the handler or hook of an app that has come to the state for it; a hook that still runs ends first."""
         self._failed_forks.pop(app.name, None)
-        self._run(app)
+        app.run.sleeps = False
+        if app.run.handler is not None:
+            kill_process(app.run.handler.pidfd)
+        else:
+            self._run(app)
+
+    def end_late(self, app: App) -> None:
+        """End the pre-stop hook of an app, which takes longer than the app has."""
+        complain_at_once(f'stage1: app "{app.name}": {HOOK_PRE_STOP}: not over within the grace period')
+        if app.run.handler is not None:
+            kill_process(app.run.handler.pidfd)
+        if app.run.sleeps:
+            self._journal.event("handler.ended", app=app.name, handler=HOOK_PRE_STOP, end="cut short")
 
     def on_end(self, app: App, status: ExitStatus) -> None:
-        """Act on the end of the handler of an app, which has been reaped."""
+        """Act on the end of the handler or hook of an app, which has been reaped."""
         handler, app.run.handler = app.run.handler, None
         assert handler is not None
         os.close(handler.pidfd)
         self._journal.event("handler.ended", app=app.name, handler=handler.name, end=status.describe())
-        if status.code == 0:
-            self._handle(app, lifecycle.HANDLED)
+        if handler.name in HOOKS and _HANDLER_OF.get(app.state) != handler.name:
+            # It was ended with its app, or before the next one.
+            if app.state == lifecycle.PRE_STOP:
+                self._run(app)
+        elif status.code == 0:
+            self._succeed(app)
         else:
             self._fail(app, handler.name, status)
 
     def _run(self, app: App) -> None:
         name = _HANDLER_OF[app.state]
+        hook = app.spec.hooks.get(name)
+        if hook is not None and hook.sleep_seconds is not None:
+            app.run.sleeps = True
+            self._journal.event("handler.started", app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)
+            wake = self._loop.deadline(partial(self._wake, app, app.run, app.state))
+            wake.set(time.monotonic() + hook.sleep_seconds)
+            return
         try:
             app.run.handler = spawn_handler(app, name)
         except OSError as error:
             self._put_off(app, name, error)
             return
+        self._failed_forks.pop(app.name, None)
         if name == HANDLER_POST_STOP:
             app.run.post_stop_pending = False
         self._journal.event("handler.started", app=app.name, handler=name, pid=app.run.handler.pid)
         if app.run.handler.streams.ends:
             self._sidecars.start(app.run.handler.streams)
 
+    def _wake(self, app: App, run: Run, state: str) -> None:
+        """Act on the end of a sleep, if the app has not gone on without it."""
+        if app.run is run and run.sleeps and app.state == state:
+            run.sleeps = False
+            self._journal.event("handler.ended", app=app.name, handler=_HANDLER_OF[state], end="slept")
+            self._succeed(app)
+
+    def _succeed(self, app: App) -> None:
+        if app.state == lifecycle.POST_START:
+            app.run.post_start_pending = False
+        self._handle(app, lifecycle.HANDLED)
+
     def _run_put_off(self) -> None:
         for app in [*self._apps.values()]:
-            if app.run.handler is None and app.state in _HANDLER_OF:
+            if app.name in self._failed_forks and app.run.handler is None and app.state in _HANDLER_OF:
                 self._run(app)
 
     def _put_off(self, app: App, name: str, error: OSError) -> None:
@@ -95,7 +145,13 @@ class Handlers:
 
     def _fail(self, app: App, name: str, status: ExitStatus) -> None:
         failure = ExitStatus(step=name, path=status.describe())
-        if name == HANDLER_POST_STOP:
+        if name == HOOK_POST_START:
+            self._end_failed(app, failure)
+            return
+        if name == HOOK_PRE_STOP:
+            # Nothing else follows from it (Kubernetes).
+            complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
+        elif name == HANDLER_POST_STOP:
             # The app has its status; that its handler failed is said beside it.
             complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
             app.run.post_stop_pending = False

@@ -14,7 +14,9 @@ PREPARING = "preparing"  # forked, building its root
 PREPARED = "prepared"  # waiting to be told to exec
 PRE_START = "pre-start"  # prepared, and its pre-start handler runs
 CLEARING = "clearing"  # what its pre-start handler left behind was sent SIGKILL
+POST_START = "post-start"  # executed, and its post-start hook runs
 RUNNING = "running"
+PRE_STOP = "pre-stop"  # to be asked to stop when its pre-stop hook, which runs, has ended
 STOPPING = "stopping"  # asked to stop, its main process still there
 LINGERING = "lingering"  # the process in charge is gone, others of its group are not
 KILLED = "killed"  # its group was sent SIGKILL, its main process is still there
@@ -26,9 +28,11 @@ REMOVED = "removed"
 
 STATES = (
     *(BUILDING, ABANDONED, ADDED, DELETING, REMOVED),
-    *(PREPARING, PREPARED, PRE_START, CLEARING, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED),
+    *(PREPARING, PREPARED, PRE_START, CLEARING, POST_START, RUNNING, PRE_STOP, STOPPING),
+    *(LINGERING, KILLED, REMNANTS, POST_STOP, EXITED),
 )
 STARTING = (PREPARING, PREPARED, PRE_START, CLEARING)
+ALIVE = (POST_START, RUNNING, PRE_STOP, STOPPING)
 # In these an app has no process, and none comes unasked.
 RESTING = (ADDED, EXITED)
 
@@ -41,7 +45,9 @@ FORK_FAILED = "fork-failed"  # there is no process to prepare the app in
 READY_TO_EXEC = "ready-to-exec"
 GO = "go"
 HANDLE_START = "handle-start"  # go, but the pre-start handler comes first
-HANDLED = "handled"  # the handler that ran has ended well
+HANDLE_RUNNING = "handle-running"  # executed, and the post-start hook comes before it counts as running
+HANDLE_STOPPING = "handle-stopping"  # stop, but the pre-stop hook comes first
+HANDLED = "handled"  # the handler or hook that ran has ended well
 HANDLER_FAILED = "handler-failed"
 DIED = "died"  # the main process ended; a failed set-up or exec ends it too
 GROUP_CLEAR = "group-clear"  # nothing but the main process is left in the group
@@ -55,6 +61,7 @@ KILL_WAIT_OVER = "kill-wait-over"
 EVENTS = (
     *(BUILT, BUILD_FAILED, REMOVE),
     *(START, FORK_FAILED, READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED),
+    *(HANDLE_RUNNING, HANDLE_STOPPING),
     *(GROUP_CLEAR, GROUP_EMPTY, HANDLE_STOP, STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
 )
 
@@ -63,6 +70,10 @@ FORK = "fork"  # fork the main process, which prepares itself
 RUN_PRE_START = "run-pre-start"
 EXECUTE = "execute"  # tell the main process to exec
 RECORD = "record"  # write the status and apply the pod's policy
+RUN_POST_START = "run-post-start"
+GO_ON = "go-on"  # its start is complete, for which others may wait
+RUN_PRE_STOP = "run-pre-stop"  # arm the grace timer too
+END_HOOK = "end-hook"  # SIGKILL to the hook that takes too long
 TERMINATE = "terminate"  # stop signal and SIGCONT to the group, arm the grace timer
 KILL_GROUP = "kill-group"  # SIGKILL to the group, arm the kill-wait timer
 CLEAR_GROUP = "clear-group"  # SIGKILL to the group but for the main process, arm the kill-wait timer
@@ -92,7 +103,7 @@ _TABLE: dict[tuple[str, str], Answer] = {
     (DELETING, GROUP_EMPTY): (REMOVED, (RELEASE,)),
     (DELETING, KILL_WAIT_OVER): (REMOVED, (REPORT_UNKILLABLE, RELEASE)),
     (PREPARING, FORK_FAILED): (EXITED, (RECORD, FINISH)),
-    **{(state, event): answer for state in (*STARTING, RUNNING, STOPPING) for event, answer in _WHILE_ALIVE.items()},
+    **{(state, event): answer for state in (*STARTING, *ALIVE) for event, answer in _WHILE_ALIVE.items()},
     (PREPARING, READY_TO_EXEC): (PREPARED, ()),
     # Nothing has been executed yet: there is nobody to be polite to.
     (PREPARING, STOP): (KILLED, (KILL_GROUP,)),
@@ -106,7 +117,12 @@ _TABLE: dict[tuple[str, str], Answer] = {
     **{(state, DIED): (REMNANTS, (RECORD, KILL_GROUP, CHECK_GROUP)) for state in (PRE_START, CLEARING)},
     (CLEARING, GROUP_CLEAR): (RUNNING, (EXECUTE,)),
     (CLEARING, KILL_WAIT_OVER): (KILLED, (FAIL_START, KILL_GROUP)),
-    (RUNNING, STOP): (STOPPING, (TERMINATE,)),
+    (RUNNING, HANDLE_RUNNING): (POST_START, (RUN_POST_START,)),
+    (POST_START, HANDLED): (RUNNING, (GO_ON,)),
+    **{(state, STOP): (STOPPING, (TERMINATE,)) for state in (POST_START, RUNNING)},
+    **{(state, HANDLE_STOPPING): (PRE_STOP, (RUN_PRE_STOP,)) for state in (POST_START, RUNNING)},
+    **{(PRE_STOP, event): (STOPPING, (TERMINATE,)) for event in (HANDLED, HANDLER_FAILED)},
+    (PRE_STOP, GRACE_OVER): (STOPPING, (END_HOOK, TERMINATE)),
     (STOPPING, GRACE_OVER): (KILLED, (KILL_GROUP,)),
     (KILLED, DIED): (REMNANTS, (RECORD, CHECK_GROUP)),
     (KILLED, KILL_WAIT_OVER): (EXITED, (REPORT_UNKILLABLE, FINISH)),
@@ -128,8 +144,8 @@ _TABLE: dict[tuple[str, str], Answer] = {
 _NAMES_OF_THE_API = {
     **dict.fromkeys((BUILDING, ABANDONED, PREPARING), "preparing"),
     **dict.fromkeys((ADDED, PREPARED, PRE_START, CLEARING), "prepared"),
-    RUNNING: "running",
-    **dict.fromkeys((STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP), "stopping"),
+    **dict.fromkeys((POST_START, RUNNING), "running"),
+    **dict.fromkeys((PRE_STOP, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP), "stopping"),
     EXITED: "exited",
     DELETING: "deleting",
     REMOVED: "unknown",

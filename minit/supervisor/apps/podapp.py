@@ -61,7 +61,7 @@ class App:
     @property
     def is_ready(self) -> bool:
         """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
-        if not self.run.has_executed or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
+        if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
             return False
         health = self.run.health
         return all(health.get(check.kind, {}).get("healthy") for check in self.spec.health if check.decides_readiness)

@@ -104,18 +104,30 @@ class PodPolicy:
         app.run.is_stopped = True
         self.cancel_restart(app)
         if grace_seconds is not None:
-            if app.state in (lifecycle.STOPPING, lifecycle.LINGERING) and app.run.deadline is not None:
-                app.run.deadline = min(app.run.deadline, time.monotonic() + grace_seconds)
-            app.run.grace_seconds = grace_seconds
-        self._handle(app, lifecycle.KILL if grace_seconds == 0 else lifecycle.STOP)
+            ends_at, run = time.monotonic() + grace_seconds, app.run
+            if app.state in (lifecycle.PRE_STOP, lifecycle.STOPPING, lifecycle.LINGERING) and run.deadline is not None:
+                run.deadline = min(run.deadline, ends_at)
+            if run.grace_ends_at is not None:
+                run.grace_ends_at = min(run.grace_ends_at, ends_at)
+            run.grace_seconds = grace_seconds
+        if grace_seconds == 0:
+            self._handle(app, lifecycle.KILL)
+        else:
+            self._stop(app)
 
     def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
         """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
         app.run.is_unhealthy = True
-        app.run.failure = ExitStatus(step=check, path=reason)
-        self._handle(app, lifecycle.STOP)
+        failure = ExitStatus(step=check, path=reason)
+        self.end_failed(app, failure)
         if with_pod:
-            self._fail_with(app, app.run.failure.describe(), EXIT_FAILURE)
+            self._fail_with(app, failure.describe(), EXIT_FAILURE)
+
+    def end_failed(self, app: App, failure: ExitStatus) -> None:
+        """Begin to end an app that runs, for this reason."""
+        self._stop(app)
+        # Not before: one that has failed already is not stopped in order.
+        app.run.failure = failure
 
     def remove(self, app: App) -> None:
         """Begin to remove an app, which is stopped first."""
@@ -212,7 +224,13 @@ class PodPolicy:
         self.order.give_up()
         for app in [*self.apps.values()]:
             self.cancel_restart(app)
-            self._handle(app, lifecycle.STOP)
+            self._stop(app)
+
+    def _stop(self, app: App) -> None:
+        """Begin to stop an app, with its pre-stop hook if it runs and has time for that."""
+        runs = app.state in (lifecycle.POST_START, lifecycle.RUNNING) and app.run.has_executed
+        hooked = runs and app.spec.pre_stop is not None and app.run.grace_seconds > 0
+        self._handle(app, lifecycle.HANDLE_STOPPING if hooked else lifecycle.STOP)
 
     def _fail_with(self, app: App, words: str | None, number: int) -> None:
         """Begin the shutdown because an app failed, as `words` say."""

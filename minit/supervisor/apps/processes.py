@@ -14,6 +14,8 @@ from minit.supervisor.apps.podapp import App
 from minit.syscalls import pidfd_send_signal
 
 KILL_WAIT_SECONDS = 10.0
+# So long an app has after its stop signal, however long its pre-stop hook took (Kubernetes).
+_LEAST_STOP_SECONDS = 2.0
 # How often a v1 group is looked at while it empties; a v2 group tells.
 _RECHECK_SECONDS = 0.1
 _EVENTS_BYTES = 256
@@ -33,8 +35,10 @@ class Processes:
         self._events: dict[str, int] = {}
 
     def terminate(self, app: App) -> None:
-        """Ask all of an app to end, and give it its time for that."""
+        """Ask all of an app to end, and give it its time for that, or the rest that its pre-stop hook has left."""
         arm_grace(app)
+        if app.run.end is None and app.run.grace_ends_at is not None:
+            app.run.deadline = max(app.run.grace_ends_at, time.monotonic() + _LEAST_STOP_SECONDS)
         # Children that a dead main process left behind may not know the app's own signal.
         app.group.signal(app.spec.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
 
@@ -44,9 +48,9 @@ class Processes:
         app.group.kill()
         # Between its fork and joining a group a process is not in it yet.
         if app.run.end is None and app.run.pidfd is not None:
-            _kill(app.run.pidfd)
+            kill_process(app.run.pidfd)
         if app.run.handler is not None:
-            _kill(app.run.handler.pidfd)
+            kill_process(app.run.handler.pidfd)
 
     def clear(self, app: App) -> None:
         """Give all of an app but its main process, which waits, the time to be killed by `is_clear`."""
@@ -98,7 +102,8 @@ def describe_processes(app: App, but: int | None = None) -> str:
     return ", ".join(f"{pid} ({wait_channel(pid)})" for pid in app.group.processes() if pid != but)
 
 
-def _kill(pidfd: int) -> None:
+def kill_process(pidfd: int) -> None:
+    """Send SIGKILL to one process; nothing if it has ended."""
     try:
         pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,5 +1,6 @@
 """
-Event handlers: a program of the image that runs as root in an app's surroundings before it starts or after it ended.
+Other programs that run in an app's surroundings: event handlers of the image, as root before the app starts or after it
+ended, and hooks, as the app while it runs.
 
 PID 1's half forks it; the other half runs in a process of its own, first with PID 1's view of the pod, then inside the
 app's mount namespace, where nothing may be imported. A failure there before the exec is a line on the handler's
@@ -19,31 +20,33 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
 from minit.forks import HANDLER, Kept, clone
 from minit.harmless import harmless
 from minit.plan.appplan import STREAM_NULL, AppSpec
-from minit.plan.confinement import confinement_of_handler
+from minit.plan.confinement import confinement_of, confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.podapp import App
+from minit.supervisor.exec.child import NotFound, find_executable
 from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.output.streams import Streams
 
 
 def spawn_handler(app: App, name: str) -> Handler:
-    """Fork the handler `name` of a prepared app and return it; OSError, and nothing left, if there is no process."""
+    """
+    Fork the handler or hook `name` of a prepared app and return it; OSError, and nothing left, if there is no process.
+    """
     streams = Streams(app.name, app.run.streams.log)
     # Logged also where the app has the console: a handler is no part of what goes on there.
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
-        words = app.spec.handlers[name]
         kept: dict[str, Kept] = {
             "mount namespace": app.namespace,
             "control groups": (app.ends.directory, *app.ends.tasks),
             "stdout": writers.get("stdout"),
             "stderr": writers.get("stderr"),
         }
-        pid, pidfd = clone(HANDLER, lambda: _run(app, words), kept, tell=lambda error: _fail(words, error))
+        pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, tell=_fail)
     except OSError:
         streams.close()
         raise
@@ -54,16 +57,27 @@ def spawn_handler(app: App, name: str) -> Handler:
     return Handler(name, pid, pidfd, streams)
 
 
-def _run(app: App, words: Sequence[str]) -> NoReturn:
-    _enter_app(app)
-    confinement = confinement_of_handler(app.spec)
-    execute(confinement, lambda: _change_directory(app.spec), lambda: _encode(app.spec, words))
+def _run(app: App, name: str) -> NoReturn:
+    spec, hook = app.spec, app.spec.hooks.get(name)
+    _enter_app(app, is_hook=hook is not None)
+    words = spec.handlers.get(name, ())
+
+    def look_up() -> None:
+        nonlocal words
+        if hook is not None:
+            with Step("find executable"):
+                words = (find_executable(hook), *hook.arguments)
+        with Step("change directory to"):
+            os.chdir(spec.working_directory)
+
+    confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
+    execute(confinement, look_up, lambda: _encode(spec, words))
 
 
-def _fail(words: Sequence[str], error: BaseException) -> int:
+def _fail(error: BaseException) -> int:
     step = step_of(error)
     if step == STEP_EXEC and isinstance(error, OSError):
-        reason = diagnose_exec(words[0], errno.ENOENT if error.errno is None else error.errno)
+        reason = diagnose_exec(os.fsdecode(error.filename), errno.ENOENT if error.errno is None else error.errno)
     else:
         reason = _describe_step(step, error)
     with suppress(OSError):
@@ -71,14 +85,16 @@ def _fail(words: Sequence[str], error: BaseException) -> int:
     return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
 
 
-def _enter_app(app: App) -> None:
+def _enter_app(app: App, *, is_hook: bool) -> None:
     assert app.namespace is not None
     with Step("join control groups"):
         if app.ends.starts_processes:
             join_v2_group(app.ends.directory)
         join_cgroups(app.ends.tasks)
+        if is_hook and app.spec.has_group_namespace:
+            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
     with Step("set oom_score_adj"):
-        set_oom_score(0)
+        set_oom_score((app.spec.oom_score_adj or 0) if is_hook else 0)
     with Step("set resource limits"):
         take_attributes(app.attributes)
     with Step("join mount namespace"):
@@ -90,11 +106,6 @@ def _enter_app(app: App) -> None:
         syscalls.close_range(3)
 
 
-def _change_directory(spec: AppSpec) -> None:
-    with Step("change directory to"):
-        os.chdir(spec.working_directory)
-
-
 def _encode(spec: AppSpec, words: Sequence[str]) -> Command:
     with Step("encode arguments"):
         environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.environment}
@@ -102,6 +113,8 @@ def _encode(spec: AppSpec, words: Sequence[str]) -> Command:
 
 
 def _describe_step(step: str, error: BaseException) -> str:
+    if isinstance(error, NotFound):
+        return f"{step}: {error}"
     if not isinstance(error, OSError) or error.errno is None:
         return f"{step}: {error!r}"
     path = None if error.filename is None else os.fsdecode(error.filename)

@@ -62,6 +62,8 @@ class Starts:
             lifecycle.FORK: self._fork,
             lifecycle.RUN_PRE_START: self._run_pre_start,
             lifecycle.EXECUTE: self._execute,
+            lifecycle.RUN_POST_START: handlers.run,
+            lifecycle.GO_ON: pod.on_progress,
             lifecycle.FAIL_START: self._fail,
         }
 
@@ -113,6 +115,8 @@ class Starts:
             run.started_ns = time.time_ns()
             if self._plan.mutable:
                 self._records.note_state(app)
+            if run.post_start_pending and run.reaped is None:
+                self._lives.handle(app, lifecycle.HANDLE_RUNNING)
         self._lives.notify(app)
         if not self._pod.order.starting:
             # Before, they would take processors from apps that are being started; a pod that is ready has them.

@@ -99,7 +99,7 @@ class Starting(Pending):
         if app.state in lifecycle.RESTING:
             self.start = app.starts + 1
             self._supervisor.pod.start_again(app)
-        elif app.state in (*lifecycle.STARTING, lifecycle.RUNNING):
+        elif app.state in (*lifecycle.STARTING, lifecycle.POST_START, lifecycle.RUNNING):
             self.start = app.starts
             self.look()
 

@@ -25,6 +25,7 @@ from minit.harmless import harmless
 from minit.messages import Socket, send_message
 from minit.plan.appplan import STREAM_CONSOLE, STREAM_TTY, AppSpec
 from minit.plan.confinement import confinement_of
+from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.plan.root.mountoperations import DEV
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
@@ -241,7 +242,7 @@ class _Child:
                 raise SystemExit(EXIT_FAILURE)
 
 
-def find_executable(spec: AppSpec) -> str:
+def find_executable(spec: AppSpec | Hook) -> str:
     """
     Return the first candidate that is an executable file inside the present root; NotFound if none is.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from minit.manifest.app import MAX_PORT
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.container.environment import expand, read_environment
+from minit.stage0.kubernetes.container.lifecyclehooks import read_hooks
 from minit.stage0.kubernetes.container.probes import read_probes
 from minit.stage0.kubernetes.container.security import PodSecurity, Security, read_security
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name, read_text
@@ -47,8 +48,8 @@ class Container(Value):
     """
     A container; None is what its image decides.
 
-    `health` are its probes as the value of an annotation; `restart` is its own policy, which only init containers can
-    have.
+    `health` and `hooks` are its probes and hooks as values of annotations; `restart` is its own policy, which only init
+    containers can have.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Container(Value):
     tty: bool = False
     restart: str | None = None
     stop_signal: str | None = None
+    hooks: str | None = None
 
 
 def read_container(
@@ -86,12 +88,10 @@ def read_container(
         known = dict(environment)
         fields.ignored("terminationMessagePath", "terminationMessagePolicy")
         fields.only("stdinOnce", False)
-        with fields.within("lifecycle") as lifecycle:
-            for hook in ("postStart", "preStop"):
-                if lifecycle[hook].given:
-                    findings.refuse(lifecycle[hook], "nothing is run in a container when it starts or is to stop")
-            stop_signal = lifecycle["stopSignal"].optional(Node.non_empty)
         restart = fields["restartPolicy"].optional(lambda policy: policy.one_of("Always")) if init else None
+        with fields.within("lifecycle") as lifecycle:
+            hooks = read_hooks(lifecycle, of_init=init and restart is None)
+            stop_signal = lifecycle["stopSignal"].optional(Node.non_empty)
         ports = fields.each("ports", lambda port, found: _read_port(port, found, name))
         return Container(
             name=name,
@@ -110,6 +110,7 @@ def read_container(
             tty=fields["tty"].optional(Node.boolean) or False,
             restart=restart,
             stop_signal=stop_signal,
+            hooks=hooks,
         )
 
 
