@@ -233,6 +233,36 @@ def test_what_the_start_decides(world: World) -> None:
     play(world, file, "--down")
 
 
+CLAIM = """
+apiVersion: v1
+kind: Pod
+metadata: {name: claim}
+spec:
+  restartPolicy: Never
+  securityContext: {fsGroup: 44, runAsUser: USER, runAsGroup: USER}
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c, "busybox stat -c '%g %a' /db; for f in /db/*; do busybox cat $f; done; echo USER > /db/USER"]
+    volumeMounts: [{name: db, mountPath: /db}]
+  volumes: [{name: db, persistentVolumeClaim: {claimName: db}}]
+"""
+
+
+def test_a_group_of_claims(world: World) -> None:
+    """Users of the group share a claim, also with files of others from before, and in a pod of the YAML of one."""
+    world.minit("volume", "create", "db")
+    (world.data / "minit/volumes/db/data/secret").write_text("secret\n")
+    (world.data / "minit/volumes/db/data/secret").chmod(0o600)
+    result = play(world, CLAIM.replace("USER", "7"))
+    assert [line.partition("]: ")[2] for line in (result.stdout + result.stderr).splitlines()] == ["44 2775", "secret"]
+    result = play(world, CLAIM.replace("USER", "8"), "--replace")
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["44 2775", "7", "secret"]
+    [uuid] = world.pods("run")
+    text = world.minit("generate", "kube", uuid).stdout
+    assert "fsGroup: 44" in text and "supplementalGroups" not in text
+
+
 JOB = """
 apiVersion: batch/v1
 kind: Job

@@ -440,6 +440,7 @@ def test_a_pod_is_written_down() -> None:
         for app in (first["apps"][-1], again["apps"][-1])
     ]
     assert json.loads(json.dumps(again).replace(marks[1], marks[0])) == first
+    assert pod.security.group == 9
     assert said == []
 
 

@@ -33,7 +33,7 @@ from minit.stage0.pods.poddirectory import Pod, PodState, open_pod, uuid_of_name
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import run_pod
-from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
+from minit.stage0.start.volumefiles import give_named_volumes, prepare_host_paths, write_volume_files
 from minit.value import Value, replace
 
 _WHOLE_MACHINE = 1 << 30
@@ -135,6 +135,8 @@ def _make(invocation: Invocation, store: Store, trees: TreeStore, kubernetes: Ku
         pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
     with discarded_on_failure(pod):
         write_volume_files(pod, kubernetes.volumes)
+        security = kubernetes.security
+        give_named_volumes(invocation.data, kubernetes.volumes, if_root_differs=security.group_if_root_differs)
     return pod
 
 

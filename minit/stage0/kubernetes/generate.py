@@ -11,6 +11,7 @@ from minit.manifest.pod import PodManifest, RuntimeApp, Volume
 from minit.stage0.kubernetes.manifest import (
     AFTER,
     EXPAND,
+    GROUP_ANNOTATION,
     HEALTH,
     HOOKS,
     MEMORY_VOLUMES,
@@ -67,6 +68,7 @@ def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], da
     user = dict(manifest.user_annotations)
     namespace = user.pop(NAMESPACE_ANNOTATION, DEFAULT_NAMESPACE)
     metadata: Json = {"name": user.pop(NAME_ANNOTATION, name)}
+    group = user.pop(GROUP_ANNOTATION, "")
     own = {
         key: text
         for key, text in manifest.annotations
@@ -84,7 +86,7 @@ def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], da
     spec: Json = {"restartPolicy": _RESTARTS[(apps[0].annotation(RESTART) if apps else None) or "never"]}
     if (seconds := _whole_seconds(grace)) is not None:
         spec["terminationGracePeriodSeconds"] = seconds
-    spec |= _given(securityContext=_pod_security(manifest))
+    spec |= _given(securityContext=_pod_security(manifest, group))
     init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]
     spec |= _given(initContainers=init)
     spec["containers"] = [_container(app, manifest, images[app.name], warn) for app in apps]
@@ -214,10 +216,11 @@ def _security(runtime: RuntimeApp, app: App) -> Json:
     return security
 
 
-def _pod_security(manifest: PodManifest) -> Json:
+def _pod_security(manifest: PodManifest, group: str) -> Json:
     groups = {app.app.supplementary_gids for app in manifest.apps if app.app is not None}
     every = [*groups.pop()] if len(groups) == 1 else []
     owner = next((volume.gid for volume in manifest.volumes if volume.mode in _FOR_GROUPS), None)
+    owner = int(group) if group.isdecimal() else owner
     security = {} if owner is None else {"fsGroup": owner}
     sysctls = [{"name": name, "value": value} for name, value in _object(manifest.annotation(SYSCTLS)).items()]
     return security | _given(supplementalGroups=[group for group in every if group != owner], sysctls=sysctls)

@@ -21,6 +21,7 @@ Json = dict[str, object]
 # Of the pod, so that it is found again; what speaks the Container Runtime Interface calls them so.
 NAME_ANNOTATION = "io.kubernetes.pod.name"
 NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
+GROUP_ANNOTATION = "io.kubernetes.pod.fs-group"
 
 AFTER = "minit/after"
 HEALTH = "minit/health"
@@ -171,6 +172,7 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
         **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},
         NAME_ANNOTATION: pod.names.name,
         NAMESPACE_ANNOTATION: pod.names.namespace,
+        **({} if pod.security.group is None else {GROUP_ANNOTATION: str(pod.security.group)}),
     }
     if pod.names.labels:
         manifest["userLabels"] = dict(pod.names.labels)

@@ -11,6 +11,8 @@ from minit import paths
 from minit.errors import PodError, describe
 from minit.stage0.kubernetes.storage.podvolumes import PodVolume
 from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.volumes.volumegroup import give_to_group
+from minit.stage0.volumes.volumestore import NAMED
 
 # For the group of a Pod, as Kubernetes has it.
 _READABLE = 0o440
@@ -53,6 +55,14 @@ def _give_to_group(top: Path, group: int) -> None:
     for directory, _, _ in os.walk(top):
         os.chown(directory, -1, group)
         os.chmod(directory, _GROUP_DIRECTORY)
+
+
+def give_named_volumes(data: Path, volumes: Iterable[PodVolume], *, if_root_differs: bool) -> None:
+    """Give the named volumes that are for a group to it; StoreError for what cannot be changed."""
+    for volume in volumes:
+        if volume.volume.kind == NAMED and volume.group is not None:
+            assert volume.volume.source is not None
+            give_to_group(data, volume.volume.source, volume.group, if_root_differs=if_root_differs)
 
 
 def prepare_host_paths(volumes: Iterable[PodVolume]) -> None:

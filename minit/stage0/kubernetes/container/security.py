@@ -27,12 +27,15 @@ _PRIVILEGED = "give the container the capabilities and volumes that it needs"
 
 
 class PodSecurity(Value):
-    """The defaults of all containers; `group` owns empty directories."""
+    """
+    The defaults of all containers; `group` owns volumes, with `group_if_root_differs` if it is not the top's already.
+    """
 
     user: int | None = None
     group_of_processes: int | None = None
     not_root: bool = False
     group: int | None = None
+    group_if_root_differs: bool = False
     supplementary: tuple[int, ...] = ()
     unconfined: bool = False
     sysctls: tuple[tuple[str, str], ...] = ()
@@ -51,7 +54,7 @@ def read_pod_security(fields: Fields) -> PodSecurity:
     """Read the securityContext of a pod."""
     with fields:
         group = fields["fsGroup"].optional(_read_id)
-        fields.only("fsGroupChangePolicy", "Always", "OnRootMismatch")
+        policy = fields["fsGroupChangePolicy"].optional(lambda node: node.one_of("Always", "OnRootMismatch"))
         fields.only("supplementalGroupsPolicy", "Merge")
         more = fields["supplementalGroups"].each(_read_id)
         return PodSecurity(
@@ -59,6 +62,7 @@ def read_pod_security(fields: Fields) -> PodSecurity:
             group_of_processes=fields["runAsGroup"].optional(_read_id),
             not_root=fields["runAsNonRoot"].optional(Node.boolean) or False,
             group=group,
+            group_if_root_differs=policy == "OnRootMismatch",
             supplementary=more if group is None else (group, *more),
             unconfined=_read_profile(fields) or False,
             sysctls=fields.each("sysctls", _read_sysctl),

@@ -28,9 +28,9 @@ class PodVolume(Value):
     """
     A volume, and what has to be there before the pod runs.
 
-    `files` are written into an empty volume, and `group` may read them if it is not None. `host_type` is what
-    Kubernetes calls that which is to be at a path of the host, or is to be made there; empty for anything. An empty one
-    that is `in_memory` has at most `size`, a quantity, if that is not None.
+    `files` are written into an empty volume, and `group` may read them if it is not None; a named volume is given to
+    it. `host_type` is what Kubernetes calls that which is to be at a path of the host, or is to be made there; empty
+    for anything. An empty one that is `in_memory` has at most `size`, a quantity, if that is not None.
     """
 
     volume: Volume
@@ -42,7 +42,7 @@ class PodVolume(Value):
 
 
 def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
-    """Read one of `spec.volumes`; empty directories belong to the group of `sources`, if there is one."""
+    """Read one of `spec.volumes`, which belongs to the group of `sources` if there is one and it is not the host's."""
     with Fields(node, findings) as fields:
         name = read_name(fields["name"])
         kinds = [kind for kind in _KINDS if fields[kind].raw() is not None]
@@ -56,7 +56,7 @@ def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
         if kinds == ["hostPath"]:
             return _read_host(name, of_kind)
         if kinds == ["persistentVolumeClaim"]:
-            return _read_claim(name, of_kind)
+            return _read_claim(name, of_kind, sources.group)
         return _with_files(name, _read_files(kinds[0], of_kind, sources), sources.group)
 
 
@@ -95,11 +95,12 @@ def _empty(name: str, group: int | None) -> PodVolume:
     return PodVolume(volume=Volume(name=name, kind="empty", mode=mode, uid=0, gid=group or 0))
 
 
-def _read_claim(name: str, fields: Fields) -> PodVolume:
+def _read_claim(name: str, fields: Fields, group: int | None) -> PodVolume:
     with fields:
         claim = fields["claimName"].matching(is_volume_name, NAME_FORM)
         read_only = fields["readOnly"].optional(Node.boolean) or None
-        return PodVolume(volume=Volume(name=name, kind=NAMED, source=claim, read_only=read_only))
+        volume = Volume(name=name, kind=NAMED, source=claim, read_only=read_only)
+        return PodVolume(volume=volume, group=None if read_only else group)
 
 
 def _read_host(name: str, fields: Fields) -> PodVolume:
