@@ -420,7 +420,7 @@ class _Served:
             os.close(self.end)
             directory = os.open(path, os.O_RDONLY)
             plain = PlainLog("plain.log", directory) if log else None
-            run_sidecar("web", 7, [], Log("web", directory), attachable=dict(descriptors), attachable_log=plain)
+            run_sidecar("web", 7, [], Log("web", directory), attachable=dict(descriptors), plain_log=plain)
             os._exit(0)
         theirs.close()
 

@@ -16,6 +16,9 @@ import time
 LINE_BYTES = 16 * 1024
 # More than any line of the log, with its time and stream.
 _TORN_BYTES = LINE_BYTES + 128
+# More than what one write makes of the most output, if that is empty lines.
+_WRITE_BYTES = 6 << 20
+LOG = "log"
 _LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -26,6 +29,8 @@ class Log:
 
     There are at most `files` of them, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit.
     """
+
+    kind = LOG
 
     def __init__(self, app: str, directory: int, size_bytes: int = 0, files: int = 1) -> None:
         self._app = app
@@ -39,13 +44,18 @@ class Log:
         self._end = 0
         self._lost_bytes = 0
 
-    def write(self, stream: str, data: bytes) -> None:
-        """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
-        now_ns = time.time_ns()
+    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
+        """
+        Append output; a full disk loses it here, with a note once there is space, but blocks no app.
+
+        The records are of `now_ns` since 1970, or of now.
+        """
+        now_ns = now_ns or time.time_ns()
         records = format_records(stream, data, now_ns)
         note = b""
         if self._lost_bytes:
-            note = format_records(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns)
+            # Of another time: `written_bytes` is about output.
+            note = format_records(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns - 1)
         pending = note + records
         try:
             lock = self._take_lock()
@@ -58,6 +68,31 @@ class Log:
         except OSError:
             is_noted = len(pending) <= len(records)
             self._lost_bytes = len(pending) if is_noted else self._lost_bytes + len(records)
+
+    def written_bytes(self, stream: str, now_ns: int) -> int:
+        """Return how much of the output of `now_ns`, the last of its sidecar, was written before that was killed."""
+        head = _record_head(stream, now_ns)
+        size_bytes = 0
+        try:
+            lock = self._take_lock()
+            try:
+                fd = self._open_current()
+                _cut_torn_line(fd, os.fstat(fd).st_size)
+                for name in self._names():
+                    data = _read_end(name, self._directory)
+                    texts = [line[len(head) :] for line in data.split(b"\n") if line.startswith(head)]
+                    size_bytes += sum(len(text) - len(b"F ") + text.startswith(b"F") for text in texts)
+                    if data and not data.startswith(head):
+                        break
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+        except OSError:
+            pass  # what cannot be read is written once more
+        return size_bytes
+
+    def note_lost(self, size_bytes: int) -> None:
+        """Say that so much is missing, before the next output."""
+        self._lost_bytes += size_bytes
 
     def reopen(self) -> None:
         """Let go of a file that somebody moved or deleted, and make the new one, though there is nothing to write."""
@@ -116,7 +151,7 @@ class Log:
 
     def _rotate(self) -> None:
         """Move every file one number up, from the oldest on, so that none is ever without a name."""
-        names = [self._name, *(f"{self._name}.{number}" for number in range(1, self._files))]
+        names = self._names()
         if self._files == 1:
             os.unlink(self._name, dir_fd=self._directory)
         for newer, older in zip(names[-2::-1], names[:0:-1]):
@@ -124,6 +159,9 @@ class Log:
                 os.rename(newer, older, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             except FileNotFoundError:
                 pass  # there are not that many yet
+
+    def _names(self) -> list[str]:
+        return [self._name, *(f"{self._name}.{number}" for number in range(1, self._files))]
 
 
 def finish_log(app: str, directory: str) -> None:
@@ -150,9 +188,7 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
 
     Text without a line feed, and all but the last part of a line that is longer than LINE_BYTES, has the tag P.
     """
-    seconds, fraction = divmod(now_ns, 10**9)
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    start = f"{moment}.{fraction:09d}Z {stream} ".encode()
+    start = _record_head(stream, now_ns)
     full, part = start + b"F ", start + b"P "
     whole, end, rest = data.rpartition(b"\n")
     if len(data) > LINE_BYTES and max(map(len, data.split(b"\n"))) > LINE_BYTES:
@@ -161,6 +197,25 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
     # One replacement for all lines: a loop over them is what would limit the speed of the log.
     records = full + whole.replace(b"\n", b"\n" + full) + b"\n" if end else b""
     return records + (part + rest + b"\n" if rest else b"")
+
+
+def _record_head(stream: str, now_ns: int) -> bytes:
+    """Return time and stream, with the space behind them."""
+    seconds, fraction = divmod(now_ns, 10**9)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{moment}.{fraction:09d}Z {stream} ".encode()
+
+
+def _read_end(name: str, directory: int) -> bytes:
+    """Return the end of a file, in which all records of one write fit; nothing if it is not there."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(fd, _WRITE_BYTES, max(0, os.fstat(fd).st_size - _WRITE_BYTES))
+    finally:
+        os.close(fd)
 
 
 def _cut_line(line: bytes, last: bytes, part: bytes) -> bytes:

@@ -10,11 +10,14 @@ import errno
 import os
 import time
 
+PLAIN_LOG = "plain-log"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PlainLog:
     """The file `name` in `directory`; it is begun anew unless a sidecar that was killed has written to it."""
+
+    kind = PLAIN_LOG
 
     def __init__(self, name: str, directory: int, renewed: bool = False) -> None:
         self._name = name
@@ -24,9 +27,9 @@ class PlainLog:
         self._lost_bytes = 0
         self._is_in_line = False
 
-    def write(self, stream: str, data: bytes) -> None:
+    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
         """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
-        now_ns = time.time_ns()
+        now_ns = now_ns or time.time_ns()
         lines = format_lines(stream, data, now_ns)
         note = b"\n" if self._is_in_line else b""
         if self._lost_bytes:
@@ -38,6 +41,14 @@ class PlainLog:
             self._is_in_line = not lines.endswith(b"\n")
         except OSError:
             self._lost_bytes += len(lines)
+
+    def written_bytes(self, stream: str, now_ns: int) -> int:
+        """Return 0: what a sidecar was killed in is written once more."""
+        return 0
+
+    def note_lost(self, size_bytes: int) -> None:
+        """Say that so much is missing, before the next output."""
+        self._lost_bytes += size_bytes
 
     def reopen(self) -> None:
         """Go on in the file that has the name now."""

@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from minit import syscalls
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
+from minit.iottymux.protocol import STDERR, STDOUT
 from minit.iottymux.streams.mux import Mux
-from minit.iottymux.streams.output import LineLog
+from minit.iottymux.streams.outputlog import LineLog
 from minit.loop import Loop, Wait
 from minit.stdio import line_end
 from minit.value import Value
@@ -49,7 +50,7 @@ def run_sidecar(
     log: Log,
     renewed: bool = False,
     attachable: Mapping[str, int] | None = None,
-    attachable_log: LineLog | None = None,
+    plain_log: LineLog | None = None,
     null: int | None = None,
     filter: bytes = b"",
 ) -> None:
@@ -57,18 +58,18 @@ def run_sidecar(
     Serve the streams of process `pid` of `app` until each is at its end.
 
     `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.streams.mux, and
-    `attachable_log` is where what comes through its pipes is logged, if it is. `renewed` says that a killed sidecar had
-    them before. `null` is /dev/null if that cannot be opened. From the first turn on nothing is done that `filter`, a
+    what comes through its pipes is in `plain_log` too, if there is one. `renewed` says that a killed sidecar had them
+    before. `null` is /dev/null if that cannot be opened. From the first turn on nothing is done that `filter`, a
     filter of system calls, could forbid.
     """
     if null is None:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     loop = Loop()
-    logs: list[LineLog] = [log] if attachable_log is None else [log, attachable_log]
-    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, renewed)
+    plain_logs = [] if plain_log is None else [plain_log]
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), [log, *plain_logs], renewed)
     mux: Mux | None = None
     if attachable:
-        mux = Mux(loop, app, attachable, null, attachable_log, renewed=renewed)
+        mux = Mux(loop, app, attachable, null, {STDOUT: plain_logs, STDERR: plain_logs}, renewed=renewed)
     if filter:
         syscalls.install_seccomp_filter(filter)
     if renewed:

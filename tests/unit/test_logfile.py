@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from minit.iottymux.logfile import LINE_BYTES, Log, finish_log, format_records
 from minit.iottymux.plainlog import PlainLog, format_lines
+from tests.support.forked import in_child, succeed_in_child
 from tests.support.waiting import wait_for
 
 NOW_NS = 1_700_000_000_000_000_007
@@ -44,19 +44,6 @@ def files(directory: Path) -> list[Path]:
     numbers = sorted((int(path.suffix[1:]) for path in directory.glob("web.log.*")), reverse=True)
     current = directory / "web.log"
     return [directory / f"web.log.{number}" for number in numbers] + ([current] if current.exists() else [])
-
-
-def in_child(action: Callable[[], object]) -> int:
-    """Do something in a process of its own and return its pid."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
-    return pid
 
 
 def wait_well(pid: int) -> None:
@@ -229,6 +216,36 @@ def test_a_torn_line_is_cut_off(tmp_path: Path, directory: int) -> None:
         file.write(HEAD + b"F to")
     Log("web", directory, 100, 2).write("stdout", b"torn " + b"x" * 60 + b"\n")
     assert [texts(path) for path in files(tmp_path)] == [[b"one"], [b"torn " + b"x" * 60]]
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=30), st.just(b"x" * (LINE_BYTES + 100))), max_size=40).map(b"\n".join),
+    st.floats(0, 1),
+    st.sampled_from([0, 2000]),
+)
+def test_the_end_of_a_torn_write_is_found(
+    tmp_path_factory: pytest.TempPathFactory, output: bytes, part: float, size_bytes: int
+) -> None:
+    """Whatever a sidecar was killed in, its successor knows what is there by the time, and writes the rest alone."""
+    path = tmp_path_factory.mktemp("log")
+
+    def check() -> None:
+        directory = os.open(path, os.O_RDONLY)
+        log = Log("web", directory, size_bytes, 100)
+        log.write("stdout", b"before\n", NOW_NS - 9)
+        log.note_lost(3)
+        log.write("stdout", output, NOW_NS)
+        newest = path / "web.log"
+        os.truncate(newest, int(newest.stat().st_size * part))
+        successor = Log("web", directory, size_bytes, 100)
+        written = successor.written_bytes("stdout", NOW_NS)
+        assert successor.written_bytes("stderr", NOW_NS) == 0
+        successor.write("stdout", output[written:], NOW_NS + 9)
+        records = [match.groups() for each in files(path) for match in RECORD.finditer(each.read_bytes())]
+        text = b"".join(text + (b"\n" if tag == b"F" else b"") for _, tag, text in records)
+        assert text.removeprefix(b"before\n").removeprefix(b"minit: 3 bytes of log were lost\n") == output
+
+    succeed_in_child(check)
 
 
 def test_a_finished_log_has_whole_lines(tmp_path: Path, directory: int) -> None:

@@ -10,6 +10,9 @@ import mmap
 import os
 import struct
 
+from minit.iottymux.logfile import LOG
+from minit.iottymux.plainlog import PLAIN_LOG
+
 _NUMBER = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 _BYTES = 4096
@@ -23,7 +26,8 @@ FLUSHES = "flushes"
 INTAKE_FROM = "intake-from"
 _RING = ("stdout", "stderr", "tty-out")
 # The position at which the intake of the terminal begins; and of each output how much has gone into its ring, how much
-# was in there then, whether it ever had a client, and how many it has.
+# was in there then, whether it ever had a client, how many it has, and how much of it is in each log, with the time of
+# what is being written there, since 1970.
 _FIELDS = (
     CLIENTS,
     ROWS,
@@ -33,6 +37,7 @@ _FIELDS = (
     FLUSHES,
     INTAKE_FROM,
     *(f"{n}:{x}" for n in _RING for x in ("at", "in", "seen", "peers")),
+    *(f"{n}:{log}{x}" for n in _RING for log in (LOG, PLAIN_LOG) for x in ("", ":ns")),
 )
 OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
 
@@ -66,6 +71,12 @@ def read_intake(fd: int) -> tuple[int, int]:
     return _number(data, INTAKE_FROM), _number(data, "tty-out:at")
 
 
+def read_unlogged(fd: int, name: str) -> int:
+    """Return how much of an output is in its ring and not in the log."""
+    data = os.pread(fd, _BYTES, 0)
+    return max(0, _number(data, f"{name}:at") - _number(data, f"{name}:{LOG}"))
+
+
 def _number(data: bytes, name: str) -> int:
     # A sidecar that was taken over could have cut the file short.
     return int.from_bytes(data[OFFSETS[name] :][: _NUMBER.size], "little")
@@ -93,6 +104,15 @@ class Counters:
         """Return what `set_ring` noted last."""
         position, size_bytes = _PAIR.unpack_from(self._memory, OFFSETS[f"{name}:at"])
         return position, size_bytes
+
+    def set_logged(self, name: str, log: str, position: int, now_ns: int = 0) -> None:
+        """Note how much of an output is in a log, and that more is written there at `now_ns`."""
+        _PAIR.pack_into(self._memory, OFFSETS[f"{name}:{log}"], position, now_ns)
+
+    def logged(self, name: str, log: str) -> tuple[int, int]:
+        """Return what `set_logged` noted last."""
+        position, now_ns = _PAIR.unpack_from(self._memory, OFFSETS[f"{name}:{log}"])
+        return position, now_ns
 
     def is_seen(self, name: str) -> bool:
         """Return whether an output ever had a client."""

@@ -22,7 +22,8 @@ from minit.iottymux.streams.clients import Client, RawClient, Session
 from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
 from minit.iottymux.streams.input import Input, PipeInput, TtyInput
 from minit.iottymux.streams.intake import Intake
-from minit.iottymux.streams.output import LineLog, Output, PipeOutput, TtyOutput
+from minit.iottymux.streams.output import Output, PipeOutput, TtyOutput
+from minit.iottymux.streams.outputlog import LineLog, OutputLog
 from minit.iottymux.streams.peer import PATIENCE_SECONDS
 from minit.iottymux.streams.ring import Ring, Scratch
 from minit.loop import Loop
@@ -55,8 +56,7 @@ class Mux:
     The streams of `app` that clients attach to, with the descriptors of all that belongs to them by name, and `null`,
     /dev/null.
 
-    `log` gets what the app writes to its pipes too, as the log mode k8s-plain has it. `renewed` says that a killed
-    sidecar had the descriptors before.
+    `logs` has those of an output by its name. `renewed` says that a killed sidecar had the descriptors before.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Mux:
         app: str,
         descriptors: Mapping[str, int],
         null: int,
-        log: LineLog | None = None,
+        logs: Mapping[str, Sequence[LineLog]],
         *,
         renewed: bool,
     ) -> None:
@@ -85,19 +85,27 @@ class Mux:
         def ring(name: str) -> Ring:
             return Ring(name, descriptors[RING + name], null, scratch, self._counters)
 
-        self._outputs: dict[str, Output] = {
-            name: PipeOutput(name, descriptors[name], loop, ring(name), scratch, log, was_interrupted=renewed)
-            for name in (STDOUT, STDERR)
-            if name in descriptors
-        }
+        def output_logs(stream: str, ring: Ring) -> list[OutputLog]:
+            return [OutputLog(stream, log, ring, self._counters) for log in logs.get(ring.name, ())]
+
+        self._outputs: dict[str, Output] = {}
+        for name in (STDOUT, STDERR):
+            if name in descriptors:
+                kept = ring(name)
+                own = output_logs(name, kept)
+                self._outputs[name] = PipeOutput(
+                    name, descriptors[name], loop, kept, scratch, own, was_interrupted=renewed
+                )
         self._inputs: dict[str, Input] = {}
         if STDIN in descriptors:
             self._inputs[STDIN] = PipeInput(descriptors[STDIN], loop, self._count_input, self._on_stdin_ended)
         if MASTER in descriptors:
             master = descriptors[MASTER]
-            shown = ring(TTY_OUT)
-            intake = Intake(descriptors[INTAKE], shown, null, scratch, self._counters)
-            self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, shown, intake, was_interrupted=renewed)
+            kept = ring(TTY_OUT)
+            intake = Intake(descriptors[INTAKE], kept, null, scratch, self._counters)
+            # A terminal has one output, whatever is written to it.
+            own = output_logs(STDOUT, kept)
+            self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, kept, intake, own, was_interrupted=renewed)
             # Another descriptor, since the same one cannot be waited for twice.
             self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
             size = struct.unpack("=HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import select
-from typing import Protocol
+from collections.abc import Sequence
 
 from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.logfile import LINE_BYTES
 from minit.iottymux.streams.clientqueue import interrupted_marker
 from minit.iottymux.streams.intake import Intake
+from minit.iottymux.streams.outputlog import OutputLog
 from minit.iottymux.streams.peer import Peer
 from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
 from minit.loop import Loop
-
-
-class LineLog(Protocol):
-    """A log that takes output of a stream in whole lines."""
-
-    def write(self, stream: str, data: bytes) -> None:
-        """Append output."""
-
-    def reopen(self) -> None:
-        """Let go of a file that somebody moved."""
-
 
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
 _MOST_SPLICED = 8
@@ -34,7 +23,7 @@ _COPIED_BYTES = 64 * 1024
 
 class Output:
     """
-    The output `name`, one of the protocol's: goes to every peer, and into the ring.
+    The output `name`, one of the protocol's: goes into each of `logs`, to every peer, and into the ring.
 
     `was_interrupted` says that another sidecar read it before. Then nothing is read until as many clients as that one
     had are back, or `stop_awaiting` is called: they would miss what does not fit into the ring.
@@ -42,8 +31,11 @@ class Output:
 
     line_end = b"\n"
 
-    def __init__(self, name: str, fd: int, loop: Loop, ring: Ring, *, was_interrupted: bool) -> None:
+    def __init__(
+        self, name: str, fd: int, loop: Loop, ring: Ring, logs: Sequence[OutputLog] = (), *, was_interrupted: bool
+    ) -> None:
         self.name = name
+        self.logs = logs
         self.ring = ring
         self.ended = False
         self.awaited = ring.peers if was_interrupted else 0
@@ -181,6 +173,8 @@ class Output:
 
     def end(self) -> None:
         """Note that there is no more to come."""
+        for log in self.logs:
+            log.put(b"", ended=True)
         self.ended = True
         self._loop.unwatch(self._fd)
         peers, self._peers = [*self._peers, *self._behind], []
@@ -190,6 +184,10 @@ class Output:
     def _keep_what_waits(self) -> None:
         # If this sidecar is killed, clients get from the next one what they had not been sent.
         self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._queued), default=0))
+
+    def _log(self, data: bytes) -> None:
+        for log in self.logs:
+            log.put(data)
 
     def _deliver(self, data: bytes) -> None:
         for peer in [*self._peers]:
@@ -214,17 +212,12 @@ class PipeOutput(Output):
         loop: Loop,
         ring: Ring,
         scratch: Scratch,
-        log: LineLog | None = None,
+        logs: Sequence[OutputLog] = (),
         *,
         was_interrupted: bool,
     ) -> None:
-        super().__init__(name, fd, loop, ring, was_interrupted=was_interrupted)
+        super().__init__(name, fd, loop, ring, logs, was_interrupted=was_interrupted)
         self._scratch = scratch
-        self._log = log
-        self._unfinished = b""
-        if log is not None and was_interrupted:
-            # Whole lines are logged before they are moved into the ring.
-            self._unfinished = ring.read().rpartition(b"\n")[2][-LINE_BYTES:]
 
     def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
         """Do it as for any output; what many clients have in their sockets could be too much."""
@@ -233,9 +226,9 @@ class PipeOutput(Output):
         return super().attach(peer, replay=replay, resume=resume)
 
     def _on_event(self, events: int) -> None:
-        is_looked_at = self._log is not None or bool(self._peers)
-        is_spliced = self._log is None and len(self._peers) <= _MOST_SPLICED and not self._queued
-        is_large = is_spliced or (self._log is None and len(self._peers) > _MOST_SPLICED)
+        is_looked_at = bool(self.logs or self._peers)
+        is_spliced = not self.logs and len(self._peers) <= _MOST_SPLICED and not self._queued
+        is_large = is_spliced or (not self.logs and len(self._peers) > _MOST_SPLICED)
         most = CHUNK_BYTES if is_large else _COPIED_BYTES
         try:
             size = self._scratch.tee(self._fd, most) if is_looked_at else unread_bytes(self._fd)
@@ -243,7 +236,6 @@ class PipeOutput(Output):
             size = 0
         if not size:
             if events & select.EPOLLHUP:
-                self._write_log(b"", ended=True)
                 self.end()
             return
         size = min(size, most)
@@ -252,7 +244,7 @@ class PipeOutput(Output):
             self._splice(size)
         elif is_looked_at:
             data = self._scratch.take(size)
-            self._write_log(data)
+            self._log(data)
             self._deliver(data)
         self._keep_what_waits()
         self.ring.move_from(self._fd, size)
@@ -270,25 +262,24 @@ class PipeOutput(Output):
                 if not peer.is_closed:
                     peer.offer(rest)
 
-    def _write_log(self, data: bytes, ended: bool = False) -> None:
-        """Log whole lines, and parts of those that are too long to be kept."""
-        if self._log is None:
-            return
-        lines, end, rest = (self._unfinished + data).rpartition(b"\n")
-        if len(rest) >= LINE_BYTES or ended:
-            lines, end, rest = lines + end + rest, b"", b""
-        if lines or end:
-            self._log.write(self.name, lines + end)
-        self._unfinished = rest
-
 
 class TtyOutput(Output):
     """Output of the app to its terminal: taken until nothing is left, then sent as one piece."""
 
     line_end = b"\r\n"
 
-    def __init__(self, name: str, fd: int, loop: Loop, ring: Ring, intake: Intake, *, was_interrupted: bool) -> None:
-        super().__init__(name, fd, loop, ring, was_interrupted=was_interrupted)
+    def __init__(
+        self,
+        name: str,
+        fd: int,
+        loop: Loop,
+        ring: Ring,
+        intake: Intake,
+        logs: Sequence[OutputLog] = (),
+        *,
+        was_interrupted: bool,
+    ) -> None:
+        super().__init__(name, fd, loop, ring, logs, was_interrupted=was_interrupted)
         self._intake = intake
         if not self._holds:
             self._pass_on()
@@ -308,6 +299,7 @@ class TtyOutput(Output):
     def _pass_on(self) -> None:
         while self._intake.size:
             data = self._intake.read()
+            self._log(data)
             self.ring.write(data)
             self._intake.let_go()
             self._sent_to = self.ring.position

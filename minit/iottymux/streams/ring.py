@@ -60,7 +60,7 @@ class Ring:
     """
 
     def __init__(self, name: str, fd: int, null: int, scratch: Scratch, counters: Counters) -> None:
-        self._name = name
+        self.name = name
         self._fd = fd
         self._null = null
         self._scratch = scratch
@@ -74,20 +74,20 @@ class Ring:
     @property
     def peers(self) -> int:
         """The number of the output's clients; it outlives the sidecar, as the ring does."""
-        return self._counters.peers(self._name)
+        return self._counters.peers(self.name)
 
     def note_peers(self, count: int) -> None:
         """Note how many clients the output has."""
-        self._counters.set_peers(self._name, count)
+        self._counters.set_peers(self.name, count)
 
     @property
     def is_seen(self) -> bool:
         """Tell whether the output ever had a client."""
-        return self._counters.is_seen(self._name)
+        return self._counters.is_seen(self.name)
 
     def see(self) -> bool:
         """Note that the output has a client, and return whether it had one before."""
-        return self._counters.see(self._name)
+        return self._counters.see(self.name)
 
     def move_from(self, pipe: int, size_bytes: int) -> None:
         """Consume so much of what `pipe` holds."""
@@ -159,7 +159,7 @@ class Ring:
             self._note()
 
     def _note(self) -> None:
-        self._counters.set_ring(self._name, self.position, self.size)
+        self._counters.set_ring(self.name, self.position, self.size)
 
 
 def make_pipe() -> int:
