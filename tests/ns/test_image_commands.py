@@ -101,6 +101,21 @@ def test_removing_counts(image: str, minit: Command) -> None:
     assert lines[1:] == ["rm: 2 image(s) successfully removed", "rm: failed to remove one or more images"]
 
 
+def test_removing_what_was_unpacked(image: str, minit: Command, data: Path) -> None:
+    """`image rm --unpacked` removes the trees of images that are gone, also of earlier ones, and no others."""
+
+    def unpacked() -> set[str]:
+        return {(tree / "image").read_text() for tree in (data / "cas/tree").iterdir()}
+
+    [lower] = unpacked() - {image}
+    minit("image", "rm", image)
+    assert unpacked() == {lower, image}
+    minit("image", "rm", "--unpacked", "missing", code=254)
+    assert unpacked() == {lower}
+    minit("image", "rm", "--unpacked", lower)
+    assert unpacked() == set()
+
+
 def test_export_is_the_uncompressed_image(tmp_path: Path, image: str, minit: Command) -> None:
     """`image export` writes the bytes whose hash is the ID, whole or not at all, and replaces nothing unasked."""
     output = tmp_path / "out.aci"

@@ -75,9 +75,10 @@ def list_images(
 
 
 @click.command("rm", cls=MinitCommand)
+@click.option("--unpacked", is_flag=True, help="Remove unpacked images, too, that are gone and that no pod refers to.")
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
-def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
+def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...]) -> None:
     """
     Remove images from the store; pods that use them are not affected.
 
@@ -98,6 +99,9 @@ def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
             else:
                 invocation.say(f'successfully removed aci for image: "{image.id}"')
                 removed += 1
+        if unpacked:
+            trees = TreeStore(invocation.data, store)
+            collect_trees(invocation.data, trees, None, invocation.note, gone_only=True)
     _tell_removed(invocation, removed)
     if failed:
         raise StoreError("failed to remove one or more images")

@@ -14,16 +14,18 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note
 
 
-def collect_trees(data: Path, trees: TreeStore, kept: StoredImage | None, note: Note) -> None:
+def collect_trees(
+    data: Path, trees: TreeStore, kept: StoredImage | None, note: Note, *, gone_only: bool = False
+) -> None:
     """
     Remove the trees that no pod refers to, but for that of the image `kept`.
 
-    A failure with one is noted, and the others go on.
+    With `gone_only` those of images stay that are in the store. A failure with one is noted, and the others go on.
     """
     with trees.removal() as remove, no_pod_is_prepared(data):
         needed = {*tree_users(data, note), *([] if kept is None else [trees.tree_id_of(kept.id)])}
         for tree_id in trees.ids():
-            if tree_id in needed:
+            if tree_id in needed or (gone_only and trees.has_image(tree_id)):
                 continue
             try:
                 remove(tree_id)

@@ -94,6 +94,13 @@ class TreeStore:
         """Return the IDs of all trees, half-rendered ones too."""
         return sorted(name for name in os.listdir(self._trees) if _TREE_ID.fullmatch(name))
 
+    def has_image(self, tree_id: str) -> bool:
+        """Return whether the store still has the image of a tree, as far as the tree tells."""
+        try:
+            return self._store.has((self.path(tree_id) / "image").read_text())
+        except FileNotFoundError:
+            return True
+
     def verify(self, tree_id: str) -> None:
         """Raise StoreError if a tree that minit or rkt rendered was changed since; rkt's may have other attributes."""
         target = self.path(tree_id)
