@@ -32,6 +32,9 @@ POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 POD_FAILURE = "stage1/rootfs/rkt/minit/failure"
 POD_PLUGINS = "stage1/rootfs/usr/lib/rkt/plugins/net"
 
+CRI_RECORDS = "cri"
+"""What a kubelet asked for, in a data directory."""
+
 STAGE1_CONTROL = "/rkt/minit/control"
 STAGE1_STATE = "/rkt/minit/state"
 STAGE1_FAILURE = "/rkt/minit/failure"

@@ -37,6 +37,11 @@ class ImageName(Value):
         return f"{self.registry}/{self.repository}" if self.registry else self.repository
 
     @property
+    def host(self) -> str:
+        """The registry as users write it."""
+        return "docker.io" if self.registry == DEFAULT_REGISTRY else self.registry
+
+    @property
     def canonical(self) -> str:
         """The whole name with its digest, or else its tag, however it was written."""
         return f"{self.whole}@{self.digest}" if self.digest else f"{self.whole}:{self.tag}" if self.tag else self.whole

@@ -15,7 +15,9 @@ from minit import paths
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
+from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands
 from minit.cri.records import ContainerRecord
 from minit.cri.translation import container_words, environment_text
@@ -29,9 +31,10 @@ _OUTPUT_BYTES = 7 << 20
 class ContainerCalls:
     """CreateContainer to ListContainers, ReopenContainerLog and ExecSync."""
 
-    def __init__(self, node: Node, commands: OwnCommands) -> None:
+    def __init__(self, node: Node, commands: OwnCommands, images: ImageCalls) -> None:
         self._node = node
         self._commands = commands
+        self._images = images
         self._locks: dict[str, trio.Lock] = {}
 
     async def create(self, request: api.CreateContainerRequest) -> api.ContainerId:
@@ -42,7 +45,9 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
         if not request.config.image.image:
             raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
-        words = container_words(request.config, request.config.image.image)
+        image = self._images.get(request.config.image.image)
+        request = _settled(request, image)
+        words = container_words(request.config, image.stored[-1].id)
         environment = environment_text(request.config)
         async with self._lock(sandbox):
             for present in sandbox.containers.values():
@@ -188,14 +193,32 @@ class ContainerCalls:
         return self._locks.setdefault(sandbox.uuid, trio.Lock())
 
 
+def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:
+    """Return a request that has the image by its id, and by the name that users know."""
+    settled = api.CreateContainerRequest()
+    settled.CopyFrom(request)
+    spec = settled.config.image
+    spec.user_specified_image = spec.user_specified_image or image.name_of(spec.image)
+    spec.image = image.id
+    return settled
+
+
+def _named(spec: api.ImageSpec) -> api.ImageSpec:
+    """Return a container's image by the name that users know."""
+    named = api.ImageSpec()
+    named.CopyFrom(spec)
+    named.image = spec.user_specified_image or spec.image
+    return named
+
+
 def _told(container: Container) -> dict[str, Any]:
     """Return what lists and statuses have in common."""
     return {
         "id": container.id,
         "metadata": container.config.metadata,
-        "image": container.config.image,
+        "image": _named(container.config.image),
         "image_ref": container.config.image.image,
-        "image_id": container.image_id,
+        "image_id": container.config.image.image,
         "state": container.state,
         "created_at": container.created_ns,
         "labels": container.config.labels,

@@ -87,9 +87,10 @@ async def _run(settings: Settings, records: Records, listening: socket.socket, n
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
-            containers = ContainerCalls(node, commands)
+            images = ImageCalls(node, commands)
+            containers = ContainerCalls(node, commands, images)
             await _restore(records, sandboxes, containers)
-            methods = all_methods(RuntimeCalls(), sandboxes, containers, ImageCalls(node, commands))
+            methods = all_methods(RuntimeCalls(), sandboxes, containers, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             nursery.start_soon(_serve, listener, methods, report)
             note(f"serving {settings.data} at unix://{settings.socket}")

@@ -1,18 +1,23 @@
-"""The calls about images: those of the store, by their ids there, and the registries that skopeo reaches."""
+"""The calls about images: those of the store, and the registries that skopeo reaches."""
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Sequence
 
+import trio
+
+from minit.archives.imagenames import parse_image_name
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.imageusage import ImageUsage
 from minit.cri.node import Node
+from minit.cri.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
 from minit.cri.owncommands import OwnCommands
-from minit.errors import StoreError
-from minit.paths import ANNOTATION_STAGE1
+from minit.errors import ImageError
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+
+_LARGEST_USER_ID = (1 << 32) - 1
 
 
 class ImageCalls:
@@ -21,71 +26,89 @@ class ImageCalls:
     def __init__(self, node: Node, commands: OwnCommands) -> None:
         self._data = node.data
         self._commands = commands
+        self._usage = ImageUsage(node.data)
+        self._removing = trio.Lock()
+
+    def find(self, reference: str) -> NodeImage | None:
+        """Return an image by its id or one of its names, None if there is none."""
+        return find_image(self._images(), reference)
+
+    def get(self, reference: str) -> NodeImage:
+        """Return an image by its id or one of its names; CallError if there is none."""
+        found = self.find(reference)
+        if found is None:
+            raise CallError(Code.NOT_FOUND, f'image "{reference}" is not in the store {self._data}: pull it first')
+        return found
 
     async def list(self, request: api.ListImagesRequest) -> api.ListImagesResponse:
         """Return the images of the store, or the one that a filter names."""
         wanted = request.filter.image.image
-        if wanted:
-            found = self._find(wanted)
-            return api.ListImagesResponse(images=[] if found is None else [_described(found)])
-        with Store(self._data) as store:
-            return api.ListImagesResponse(images=[_described(image) for image in store.list() if _is_app_image(image)])
+        found = self.find(wanted) if wanted else None
+        images = self._images() if not wanted else [] if found is None else [found]
+        return api.ListImagesResponse(images=[_described(image) for image in images])
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
         """Return an image by its id or name; an empty answer if there is none."""
-        found = self._find(request.image.image)
+        found = self.find(request.image.image)
         return api.ImageStatusResponse(image=None if found is None else _described(found))
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
         """Fetch an image from a registry, and return its id."""
         if any(value for _, value in request.auth.ListFields()):
             raise CallError(Code.UNIMPLEMENTED, "auth: minit pulls without credentials yet")
-        name = request.image.image
-        if not name:
-            raise CallError(Code.INVALID_ARGUMENT, "image.image: expected a name")
-        image_id = await self._commands.run("fetch", "--full", "--quiet", f"docker://{name}")
-        return api.PullImageResponse(image_ref=image_id)
+        try:
+            name = reference_text(parse_image_name(request.image.image))
+        except ImageError as error:
+            raise CallError(Code.INVALID_ARGUMENT, f"image.image: {error}") from error
+        stored = await self._commands.run("fetch", "--full", "--quiet", f"docker://{name}")
+        self._settle_tags()
+        return api.PullImageResponse(image_ref=self.get(stored).id)
 
     async def remove(self, request: api.RemoveImageRequest) -> api.Nothing:
-        """Remove an image; no error if there is none."""
-        found = self._find(request.image.image)
-        if found is not None:
-            await self._commands.run("image", "rm", found.id)
+        """Remove an image, or one of its tags; no error if there is none."""
+        async with self._removing:
+            stored = meant(self._images(), request.image.image)
+            if stored:
+                self._settle_tags()
+                await self._commands.run("image", "rm", "--unpacked", *stored)
         return api.Nothing()
+
+    def _settle_tags(self) -> None:
+        """Have each tag be that of its last import for good, even when that is removed."""
+        with Store(self._data) as store:
+            for image_id in outdated(node_images(store.list())):
+                store.untag(image_id)
 
     async def filesystem(self, _: api.Nothing) -> api.ImageFsInfoResponse:
         """Return how much there is of images, and on which file system."""
-        usage = os.statvfs(self._data)
-        with Store(self._data) as store:
-            size_bytes = sum(image.size_bytes for image in store.list())
+        usage = await self._usage.read()
         return api.ImageFsInfoResponse(
             image_filesystems=[
                 api.FilesystemUsage(
                     timestamp=time.time_ns(),
                     fs_id=api.FilesystemIdentifier(mountpoint=str(self._data)),
-                    used_bytes=api.UInt64Value(value=size_bytes),
-                    inodes_used=api.UInt64Value(value=usage.f_files - usage.f_ffree),
+                    used_bytes=api.UInt64Value(value=usage.size_bytes),
+                    inodes_used=api.UInt64Value(value=usage.inodes),
                 )
             ]
         )
 
-    def _find(self, reference: str) -> StoredImage | None:
+    def _images(self) -> Sequence[NodeImage]:
         with Store(self._data) as store:
-            try:
-                return store.find(reference)
-            except StoreError:
-                return None
+            return node_images(store.list())
 
 
-def _is_app_image(image: StoredImage) -> bool:
-    return image.manifest.annotation(f"{ANNOTATION_STAGE1}run") is None
-
-
-def _described(image: StoredImage) -> api.Image:
-    name = image.name if image.version is None else f"{image.name}:{image.version}"
-    described = api.Image(id=image.id, repo_tags=[name], size=image.size_bytes, spec=api.ImageSpec(image=image.id))
-    user = image.manifest.app.user if image.manifest.app is not None else "0"
-    if user.isdecimal():
+def _described(image: NodeImage) -> api.Image:
+    latest = image.stored[-1]
+    described = api.Image(
+        id=image.id,
+        repo_tags=image.tags,
+        repo_digests=image.digests,
+        size=latest.size_bytes,
+        spec=api.ImageSpec(image=image.id),
+    )
+    user = latest.manifest.app.user if latest.manifest.app is not None else "0"
+    if user.isascii() and user.isdigit() and int(user) <= _LARGEST_USER_ID:
         described.uid.value = int(user)
     else:
         described.username = user

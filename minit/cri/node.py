@@ -54,7 +54,6 @@ class Container:
         self.finished_ns = 0
         self.exit_code = 0
         self.reason = ""
-        self.image_id = ""
 
     def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
         """Take what the pod tells of the app; None if the pod does not know it any more."""
@@ -63,7 +62,6 @@ class Container:
             return
         self.state = _STATES.get(status.state, api.CONTAINER_UNKNOWN)
         self.started_ns = status.started_ns or 0
-        self.image_id = status.image_id or ""
         if self.state == api.CONTAINER_EXITED:
             self.finished_ns = status.finished_ns or max(self.started_ns, self.created_ns)
             self.exit_code = _exit_code(end, status.exit_code)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minit.cri.api.cri_pb2 import CreateContainerRequest, PodSandboxMetadata, RunPodSandboxRequest
+from minit.paths import CRI_RECORDS
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_directory
 
 _REQUEST = "request"
@@ -108,7 +109,7 @@ class Records:
     """All records of a data directory."""
 
     def __init__(self, data: Path) -> None:
-        self.directory = data / "cri"
+        self.directory = data / CRI_RECORDS
         make_directory(self.directory, 0o700)
 
     def keep(self, request: RunPodSandboxRequest) -> SandboxRecord:

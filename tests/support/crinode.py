@@ -55,6 +55,17 @@ class CriNode:
             raise CallFailed(answer)
         return _ANSWERS.get(name, api.Nothing).FromString(answer.messages()[0])
 
+    async def pull(self, name: str, **auth: str) -> str:
+        """Pull an image and return its id."""
+        answer = await self.ask("PullImage", pull_request(name, **auth))
+        assert isinstance(answer.image_ref, str)
+        return answer.image_ref
+
+
+def pull_request(name: str, **auth: str) -> api.PullImageRequest:
+    """Return the request for an image with credentials."""
+    return api.PullImageRequest(image=api.ImageSpec(image=name), auth=api.AuthConfig(**auth) if auth else None)
+
 
 class Daemon:
     """The process that serves a data directory."""

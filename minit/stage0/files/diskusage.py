@@ -7,14 +7,27 @@ import stat
 from pathlib import Path
 
 from minit import syscalls
+from minit.value import Value
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _BLOCK_BYTES = 512
 
 
+class DiskUsage(Value):
+    """Bytes and inodes."""
+
+    size_bytes: int = 0
+    inodes: int = 0
+
+
 def used_bytes(path: Path, seen: set[int] | None = None) -> int:
+    """Return the bytes that `disk_usage` finds."""
+    return disk_usage(path, seen).size_bytes
+
+
+def disk_usage(path: Path, seen: set[int] | None = None) -> DiskUsage:
     """
-    Return the bytes that a directory takes with all below it, 0 if there is none.
+    Return what a directory takes with all below it, nothing if there is none.
 
     A file with several names counts once, and not at all if its inode is among the `seen`, to which it is added. No
     link is followed and no mount point crossed; what cannot be read, or is gone meanwhile, does not count.
@@ -22,8 +35,8 @@ def used_bytes(path: Path, seen: set[int] | None = None) -> int:
     try:
         root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return 0
-    total = 0
+        return DiskUsage()
+    total = inodes = 0
     seen = set() if seen is None else seen
     pending = ["."]
     try:
@@ -35,6 +48,7 @@ def used_bytes(path: Path, seen: set[int] | None = None) -> int:
                 continue
             try:
                 total += os.fstat(fd).st_blocks * _BLOCK_BYTES
+                inodes += 1
                 for name in os.listdir(fd):
                     status = _status(name, fd)
                     if status is None or status.st_ino in seen:
@@ -45,11 +59,12 @@ def used_bytes(path: Path, seen: set[int] | None = None) -> int:
                     if status.st_nlink > 1:
                         seen.add(status.st_ino)
                     total += status.st_blocks * _BLOCK_BYTES
+                    inodes += 1
             finally:
                 os.close(fd)
     finally:
         os.close(root)
-    return total
+    return DiskUsage(size_bytes=total, inodes=inodes)
 
 
 def _status(name: str, directory: int) -> os.stat_result | None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from minit.errors import MinitError, StoreError, describe
+from minit.paths import CRI_RECORDS
 from minit.progress import Progress
 from minit.stage0.garbage.references import images_of_pods, no_pod_is_prepared, tree_users
 from minit.stage0.images.store import Store
@@ -49,13 +50,18 @@ def collect_images(
     """
     Remove minit's images that no pod was prepared from for that long and no running pod has, but for `kept`.
 
-    Without `running_only` those of all pods stay. Return how many were removed.
+    Without `running_only`, and on the node of a kubelet, those of all pods stay, with all their names. Return how many
+    were removed.
     """
+    running_only = running_only and not (data / CRI_RECORDS).exists()
     needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
+    images = store.list()
+    configurations = {image.digests.configuration for image in images if image.id in needed and image.digests}
     now_ns = time.time_ns()
     removed = 0
-    for image in store.list():
-        if image.id in needed or now_ns - image.last_used_ns <= grace_seconds * 1e9:
+    for image in images:
+        is_needed = image.id in needed or (image.digests and image.digests.configuration in configurations)
+        if is_needed or now_ns - image.last_used_ns <= grace_seconds * 1e9:
             continue
         try:
             if not store.is_own(image.id):

@@ -16,11 +16,10 @@ from minit.archives.imagenames import (
     sanitize_ac_identifier,
 )
 from minit.errors import ImageError, StoreError
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import ORIGINAL_NAME, StoredImage
 
-_ORIGINAL_NAME = "appc.io/docker/originalname"
 _REPOSITORY = "appc.io/docker/repository"
-_NAMES = (_ORIGINAL_NAME, _REPOSITORY, "appc.io/docker/registryurl", "appc.io/docker/tag")
+_NAMES = (ORIGINAL_NAME, _REPOSITORY, "appc.io/docker/registryurl", "appc.io/docker/tag")
 _LATEST = "latest"
 _NEAREST = 3
 
@@ -50,7 +49,7 @@ def name_of_content(images: Sequence[StoredImage], manifest: bytes) -> ImageName
         annotations = dict(image.manifest.annotations)
         repository = annotations.get(_REPOSITORY)
         if repository is not None and _content(image.manifest_bytes) == content:
-            original = annotations.get(_ORIGINAL_NAME)
+            original = annotations.get(ORIGINAL_NAME)
             return name_of_file(repository, image.version) if original is None else parse_image_name(original)
     return None
 
@@ -77,7 +76,7 @@ def missing_image(reference: str, images: Sequence[StoredImage], data: Path, *, 
 def _fits(image: StoredImage, reference: ImageReference) -> bool:
     if image.name not in reference.names or not set(reference.labels) <= set(image.manifest.labels):
         return False
-    original = dict(image.manifest.annotations).get(_ORIGINAL_NAME, "")
+    original = image.original_name or ""
     return reference.digest is None or original.partition("@")[2] == reference.digest
 
 
@@ -86,7 +85,7 @@ def _nearest(reference: str, images: Sequence[StoredImage]) -> list[str]:
     spellings: dict[str, str] = {}
     for image in images:
         # It has the colon of a port, which no name of an ACI can have.
-        original = dict(image.manifest.annotations).get(_ORIGINAL_NAME)
+        original = image.original_name
         familiar = familiar_name(original, None) if original else familiar_name(image.name, image.version)
         name = familiar_name(image.name, None)
         for spelling in (familiar, name, name.rpartition("/")[2], f"{image.name}:{image.version}"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.archives.imagenames import DEFAULT_REGISTRY, ImageName, parse_image_name
+from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.oci import configuration_of, entry_for_machine
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.errors import ImageError, StoreError, describe
@@ -42,7 +42,7 @@ class SkopeoSource(Value):
     def at(self, digest: str) -> str:
         """Return what skopeo is to be asked for an image of the same repository of a registry by its digest."""
         assert self.name is not None
-        return f"docker://{_host(self.name)}/{self.name.repository}@{digest}"
+        return f"docker://{self.name.host}/{self.name.repository}@{digest}"
 
 
 class RawManifest(Value):
@@ -64,7 +64,7 @@ def skopeo_source(reference: str) -> SkopeoSource:
         if reference.startswith(scheme):
             name = parse_image_name(reference.removeprefix(scheme))
             end = f"@{name.digest}" if name.digest else f":{name.tag}"
-            return SkopeoSource(wanted=f"docker://{_host(name)}/{name.repository}{end}", name=name, is_remote=True)
+            return SkopeoSource(wanted=f"docker://{name.host}/{name.repository}{end}", name=name, is_remote=True)
     transport, _, rest = reference.partition(":")
     assert transport in SKOPEO_TRANSPORTS
     if not rest:
@@ -174,10 +174,6 @@ def _authentication(authfile: bytes | None, no_credentials: str) -> Iterator[tup
     with open(os.memfd_create("authfile"), "wb", buffering=0) as file:
         file.write(authfile)
         yield [f"--authfile=/dev/fd/{file.fileno()}"], (file.fileno(),)
-
-
-def _host(name: ImageName) -> str:
-    return "docker.io" if name.registry == DEFAULT_REGISTRY else name.registry
 
 
 def _missing(wanted: str) -> StoreError:

@@ -31,7 +31,7 @@ from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file, sync_directory
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
 from minit.stage0.images.imagedigests import ImageDigests, joined, parse_digests
@@ -50,7 +50,7 @@ _IMPORT_AGAIN = "import it again with: minit fetch FILE"
 _ANY_RECIPE = "recipe/sha512/*/sha512-*"
 _CONTENT = ("blob", "recipe")
 # In the order in which they are removed: the blob or recipe is how what was left of a removal is found.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", *_CONTENT)
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "untagged", *_CONTENT)
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -182,6 +182,7 @@ class Store:
             if digests is not None:
                 self._note_digests(scratch, image_id, digests)
             self._move(scratch, "imageManifest", image_id)
+            remove_file(_file_of(self._own, "untagged", image_id))
             for other in _CONTENT:
                 if other != kind:
                     remove_file(_file_of(self._own, other, image_id))
@@ -211,6 +212,16 @@ class Store:
                     with scratch_directory(self.temporary) as scratch:
                         self._note_digests(scratch, image_id, digests)
                 os.utime(_file_of(self._own, "imageManifest", image_id))
+                remove_file(_file_of(self._own, "untagged", image_id))
+
+    def untag(self, image_id: str) -> None:
+        """Note that an image has its tag no more for Kubernetes, until it is imported again."""
+        with disk_errors(f"untag image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            if self.is_own(image_id):
+                target = _file_of(self._own, "untagged", image_id)
+                make_directory(target.parent, _DIRECTORY_MODE)
+                target.touch(_FILE_MODE)
+                sync_directory(target.parent)
 
     def temporary_file(self) -> BinaryIO:
         """Return a new file without a name, open for reading and writing."""
@@ -246,6 +257,7 @@ class Store:
             import_time_ns=import_time_ns,
             last_used_ns=last_used_ns,
             digests=digests,
+            is_untagged=_file_of(self._own, "untagged", image_id).exists(),
         )
 
     def find(self, reference: str) -> StoredImage:

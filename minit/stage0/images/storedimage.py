@@ -6,6 +6,8 @@ from minit.manifest.image import ImageManifest
 from minit.stage0.images.imagedigests import ImageDigests
 from minit.value import Value
 
+ORIGINAL_NAME = "appc.io/docker/originalname"
+
 
 class StoredImage(Value):
     """
@@ -22,11 +24,18 @@ class StoredImage(Value):
     last_used_ns: int
     """When a pod was last prepared from it, or its import."""
     digests: ImageDigests | None = None
+    is_untagged: bool = False
+    """Whether a kubelet has taken the tag away, which an older image of the name would be found by again."""
 
     @property
     def name(self) -> str:
         """The image's name, without version."""
         return self.manifest.name
+
+    @property
+    def original_name(self) -> str | None:
+        """The name that it has in its registry; None if it has none of Docker's."""
+        return self.manifest.annotation(ORIGINAL_NAME)
 
     @property
     def version(self) -> str | None:

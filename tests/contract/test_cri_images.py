@@ -1,0 +1,219 @@
+"""minit cri: images from registries and from files, by their ids and names, on a node with pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
+from tests.support.commands import Stage0
+from tests.support.crinode import CallFailed, CriNode, Daemon
+from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped
+from tests.support.skopeostandin import SkopeoStandIn
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
+    pytest.mark.trio,
+]
+
+PATIENCE_SECONDS = 100
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+BOX = "registry.example/team/box"
+
+
+@pytest.fixture
+def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon without images that is not started yet."""
+    daemon = Daemon(minit, tmp_path / "cri.sock")
+    yield daemon
+    if daemon.process is not None:
+        daemon.end()
+    for pod in minit.data.glob("pods/run/*"):
+        minit.call("stop", "--force", "--wait", pod.name)
+
+
+@pytest.fixture
+def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SkopeoStandIn:
+    """A stand-in for skopeo."""
+    return SkopeoStandIn(tmp_path / "skopeo", monkeypatch)
+
+
+def box(*tags: str, **config: object) -> Layout:
+    """Return a layout with a shell, under some tags."""
+    layout = Layout()
+    for tag in tags:
+        layout.add(busybox_layer(), tag=tag, config=config, architecture=MACHINE, compress=gzipped, suffix="+gzip")
+    return layout
+
+
+def configuration(layout: Layout) -> str:
+    """Return the digest of the configuration of a layout's first image."""
+    digest = str(layout.index[0]["digest"])
+    document = layout.files["blobs/" + digest.replace(":", "/")]
+    return document.partition(b'"config": ')[2].partition(b'"digest": "')[2][:71].decode()
+
+
+def manifest(layout: Layout) -> str:
+    """Return the digest of the manifest of a layout's first image."""
+    return str(layout.index[0]["digest"])
+
+
+async def status(node: CriNode, reference: str) -> api.Image | None:
+    """Return the image that a reference means."""
+    request = api.ImageStatusRequest(image=api.ImageSpec(image=reference))
+    answer = await node.ask("ImageStatus", request)
+    return answer.image if answer.HasField("image") else None
+
+
+async def listed(node: CriNode) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the tags and digests of all images by their ids."""
+    images = (await node.ask("ListImages", api.ListImagesRequest())).images
+    return {image.id: (list(image.repo_tags), list(image.repo_digests)) for image in images}
+
+
+async def remove(node: CriNode, reference: str) -> None:
+    """Remove what a reference means."""
+    await node.ask("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)))
+
+
+def left_of_images(data: Path) -> list[str]:
+    """Return the files of the store, without locks and lasting directories."""
+    own = [path for path in (data / "minit/cas").rglob("*") if path.is_file() and path.parent.name != "known"]
+    trees = [path for place in ("tree", "tmp") for path in (data / "cas" / place).glob("*")]
+    return sorted(str(path) for path in (*own, *trees))
+
+
+async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, tmp_path: Path) -> None:
+    """An image has the digest of its configuration from registries and files, under all its names."""
+    layout, other = box("1", "2", User="app:app"), box("1", Env=["A=b"])
+    skopeo.put(BOX, layout)
+    skopeo.put("docker.io/library/box", layout)
+    image_id, digest = configuration(layout), manifest(layout)
+    layout.write_archive(tmp_path / "saved.tar")
+    files = docker_files(busybox_layer(), tags=["team/tool:3"])
+    (tmp_path / "docker.tar").write_bytes(archive(files))
+    for source in (f"oci-archive:{tmp_path}/saved.tar:1", f"docker-archive:{tmp_path}/docker.tar"):
+        assert daemon.minit.call("fetch", source).returncode == 0
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            assert [await node.pull(name) for name in (f"{BOX}:1", f"{BOX}:2", f"{BOX}@{digest}", "box:1")] == [
+                image_id
+            ] * 4
+            tool = f"sha256:{next(iter(files)).removesuffix('.json')}"
+            found = await listed(node)
+            tags, digests = found.pop(image_id)
+            assert set(tags) == {f"{BOX}:1", f"{BOX}:2", "docker.io/library/box:1", "docker.io/library/saved:1"}
+            assert digests == [f"{BOX}@{digest}", f"docker.io/library/box@{digest}"]
+            assert found == {tool: (["docker.io/team/tool:3"], [])}
+            for reference in (image_id, image_id[7:], f"{BOX}:2", f"{BOX}@{digest}", "box:1", "docker.io/box:1"):
+                image = await status(node, reference)
+                assert image is not None and image.id == image_id, reference
+                assert (image.username, image.HasField("uid"), image.size > 100_000) == ("app", False, True)
+            image = await status(node, tool)
+            assert image is not None and (image.uid.value, image.HasField("uid")) == (0, True)
+            assert await status(node, "box") is None  # which is box:latest
+
+            config = api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a", namespace="b", uid="c"))
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            for number, (given, name) in enumerate(((image_id, tags[0]), (f"{BOX}:2", f"{BOX}:2"))):
+                container = api.ContainerConfig(
+                    metadata=api.ContainerMetadata(name="box", attempt=number),
+                    image=api.ImageSpec(image=given),
+                    command=["/bin/sh", "-c", "exit 0"],
+                )
+                request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=container)
+                made = await node.ask("CreateContainer", request)
+                assert await node.ask("CreateContainer", request) == made
+                asked = api.ContainerStatusRequest(container_id=made.container_id)
+                told = (await node.ask("ContainerStatus", asked)).status
+                assert (told.image.image, told.image_ref, told.image_id) == (name, image_id, image_id)
+            request.config.metadata.attempt = 2
+            request.config.image.image = f"{tmp_path}/saved.tar"
+            with pytest.raises(CallFailed, match="is not in the store .*: pull it first") as caught:
+                await node.ask("CreateContainer", request)
+            assert caught.value.code == Code.NOT_FOUND
+
+            # The tag moves; nothing that a pod has is collected, with all its names.
+            skopeo.put(BOX, other)
+            moved = await node.pull(f"{BOX}:1")
+            assert moved == configuration(other) != image_id
+            found = await listed(node)
+            assert found[moved] == ([f"{BOX}:1"], [f"{BOX}@{manifest(other)}"])
+            assert f"{BOX}:1" not in found[image_id][0] and f"{BOX}:2" in found[image_id][0]
+            await node.ask("StopPodSandbox", sandbox)
+            assert daemon.minit.call("image", "gc", "--grace-period=0s").returncode == 0
+            assert {image_id: found[image_id]} == await listed(node)
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """A tag goes alone, an id with all tags, with all that was unpacked; no older image gets a tag back."""
+    old, new = box("1"), box("1", "2", Env=["A=b"])
+    skopeo.put(BOX, old)
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            empty = (await node.ask("ImageFsInfo")).image_filesystems[0]
+            first = await node.pull(f"{BOX}:1")
+            [full] = (await node.ask("ImageFsInfo")).image_filesystems
+            assert full.fs_id.mountpoint == str(daemon.minit.data)
+            assert full.used_bytes.value - empty.used_bytes.value > 100_000
+            assert full.inodes_used.value > empty.inodes_used.value
+            skopeo.put(BOX, new)
+            second = [await node.pull(f"{BOX}:{tag}") for tag in ("1", "2")]
+            assert first != second[0] == second[1]
+            for _ in range(2):
+                await remove(node, f"{BOX}:1")
+            digest = f"{BOX}@{manifest(new)}"
+            assert await listed(node) == {first: ([], [f"{BOX}@{manifest(old)}"]), second[0]: ([f"{BOX}:2"], [digest])}
+            assert await status(node, f"{BOX}:1") is None
+            assert await node.pull(f"{BOX}:1") == second[0]
+            for _ in range(2):
+                await remove(node, second[0])
+            assert list(await listed(node)) == [first]
+            skopeo.put(BOX, old)
+            assert await node.pull(f"{BOX}:1") == first
+            assert await listed(node) == {first: ([f"{BOX}:1"], [f"{BOX}@{manifest(old)}"])}
+            await remove(node, f"{BOX}@{manifest(old)}")
+            assert await listed(node) == {}
+            assert left_of_images(daemon.minit.data) == []
+            [gone] = (await node.ask("ImageFsInfo")).image_filesystems
+            assert gone.used_bytes.value < full.used_bytes.value - 100_000
+
+
+async def test_an_image_that_a_container_has_is_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """Its containers go on, and can be started; what was unpacked for them goes with a later image."""
+    skopeo.put(BOX, box("1"))
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            config = api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a", namespace="b", uid="c"))
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            stage1 = left_of_images(daemon.minit.data)
+            image_id = await node.pull(f"{BOX}:1")
+            container = api.ContainerConfig(
+                metadata=api.ContainerMetadata(name="box"),
+                image=api.ImageSpec(image=image_id),
+                command=["/bin/sh", "-c", "exec sleep 1000"],
+            )
+            request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=container)
+            made = await node.ask("CreateContainer", request)
+            await remove(node, image_id)
+            assert await listed(node) == {}
+            await node.ask("StartContainer", made)
+            command = api.ExecSyncRequest(container_id=made.container_id, cmd=["/bin/busybox", "echo", "here"])
+            assert (await node.ask("ExecSync", command)).stdout == b"here\n"
+            asked = api.ContainerStatusRequest(container_id=made.container_id)
+            told = (await node.ask("ContainerStatus", asked)).status
+            assert (told.image.image, told.image_ref) == (f"{BOX}:1", image_id)
+            await node.ask("RemovePodSandbox", sandbox)
+            assert left_of_images(daemon.minit.data) != stage1
+            skopeo.put(BOX, box("1", Env=["A=b"]))
+            await remove(node, await node.pull(f"{BOX}:1"))
+            assert left_of_images(daemon.minit.data) == stage1
