@@ -51,7 +51,7 @@ def container_words(config: api.ContainerConfig, image: str) -> list[str]:
     for number, device in enumerate(config.devices):
         words.append(_device_word(number, device))
     _refuse(bool(config.CDI_devices), "CDI_devices", "none")
-    words += ["--stdin=tty", "--stdout=tty", "--stderr=tty"] if config.tty else []
+    words += ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"] if config.tty else []
     words += ["--stdin=stream"] if config.stdin and not config.tty else []
     words += _stop_words(config.stop_signal)
     words += _resource_words(config.linux.resources)

@@ -50,6 +50,7 @@ def run_sidecar(
     log: Log,
     renewed: bool = False,
     attachable: Mapping[str, int] | None = None,
+    logged: Sequence[str] = (),
     plain_log: LineLog | None = None,
     null: int | None = None,
     filter: bytes = b"",
@@ -57,10 +58,10 @@ def run_sidecar(
     """
     Serve the streams of process `pid` of `app` until each is at its end.
 
-    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.streams.mux, and
-    what comes through its pipes is in `plain_log` too, if there is one. `renewed` says that a killed sidecar had them
-    before. `null` is /dev/null if that cannot be opened. From the first turn on nothing is done that `filter`, a
-    filter of system calls, could forbid.
+    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.streams.mux.
+    The outputs among these that are `logged` are in `log` too. They and all pipes are in `plain_log`, if there is one.
+    `renewed` says that a killed sidecar had them before. `null` is /dev/null if that cannot be opened. From the first
+    turn on nothing is done that `filter`, a filter of system calls, could forbid.
     """
     if null is None:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -69,7 +70,9 @@ def run_sidecar(
     readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), [log, *plain_logs], renewed)
     mux: Mux | None = None
     if attachable:
-        mux = Mux(loop, app, attachable, null, {STDOUT: plain_logs, STDERR: plain_logs}, renewed=renewed)
+        pipes = {STDOUT, STDERR}
+        logs = {name: [*([log] if name in logged else []), *plain_logs] for name in pipes.union(logged)}
+        mux = Mux(loop, app, attachable, null, logs, renewed=renewed)
     if filter:
         syscalls.install_seccomp_filter(filter)
     if renewed:

@@ -62,16 +62,18 @@ class Spawner:
         log: tuple[int, int],
         renewed: bool = False,
         attachable: Sequence[tuple[str, int]] = (),
+        logged: Sequence[str] = (),
         plain_log: str | None = None,
     ) -> None:
         """
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
         The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
-        size and number of the log files. `plain_log` is the file of the log mode k8s-plain.
+        size and number of the log files. `logged` are the attachable outputs that are in the log too, `plain_log` is
+        the file of the log mode k8s-plain.
         """
         message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
-        message["plain_log"] = plain_log
+        message |= {"logged": list(logged), "plain_log": plain_log}
         message["streams"] = [name for name, _, _ in streams]
         message["attachable"] = [name for name, _ in attachable]
         try:
@@ -212,8 +214,8 @@ def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
 def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongings: _Belongings) -> None:
     app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
     assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
-    others = message["attachable"]
-    assert isinstance(others, list)
+    others, logged = message["attachable"], message["logged"]
+    assert isinstance(others, list) and isinstance(logged, list)
     own = zip(names, descriptors[::2], descriptors[1::2])
     streams = [Stream(name=name, fd=fd, buffer=buffer, console=_CONSOLE[name]) for name, fd, buffer in own]
     log = Log(app, belongings.log_directory, *limits)
@@ -223,4 +225,15 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongin
     if isinstance(message["plain_log"], str):
         assert belongings.kubernetes_log is not None
         plain_log = PlainLog(message["plain_log"], belongings.kubernetes_log, renewed)
-    run_sidecar(app, pid, streams, log, renewed, attachable, plain_log, null=belongings.null, filter=belongings.filter)
+    run_sidecar(
+        app,
+        pid,
+        streams,
+        log,
+        renewed,
+        attachable,
+        logged=logged,
+        plain_log=plain_log,
+        null=belongings.null,
+        filter=belongings.filter,
+    )

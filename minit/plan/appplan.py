@@ -59,6 +59,12 @@ STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
 STREAM_STREAM = "stream"
 STREAM_TTY = "tty"
+STREAM_LOG_STREAM = "log+stream"
+STREAM_LOG_TTY = "log+tty"
+PIPE_STREAMS = (STREAM_STREAM, STREAM_LOG_STREAM)
+"""The modes of a pipe that clients attach to."""
+TTY_STREAMS = (STREAM_TTY, STREAM_LOG_TTY)
+"""The modes of a terminal of the app's own."""
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
 RESTART_ANNOTATIONS = (
@@ -186,12 +192,12 @@ class AppPlan(Value):
     @property
     def has_tty(self) -> bool:
         """Tell whether any stream is a terminal of the app's own."""
-        return STREAM_TTY in (self.stdin, self.stdout, self.stderr)
+        return any(mode in TTY_STREAMS for mode in (self.stdin, self.stdout, self.stderr))
 
     @property
     def is_attachable(self) -> bool:
         """Tell whether clients can attach to any stream."""
-        return self.has_tty or STREAM_STREAM in (self.stdin, self.stdout, self.stderr)
+        return self.has_tty or any(mode in PIPE_STREAMS for mode in (self.stdin, self.stdout, self.stderr))
 
     @property
     def sheds_privileges(self) -> bool:
@@ -302,7 +308,7 @@ def plan_app(
     stdin, stdout, stderr = (_plan_stream(runtime, stream, flags) for stream in ("stdin", "stdout", "stderr"))
     has_console = STREAM_CONSOLE in (stdin, stdout, stderr)
     term = terminal_type or DEFAULT_TERM if has_console else None
-    if term is None and STREAM_TTY in (stdin, stdout, stderr):
+    if term is None and any(mode in TTY_STREAMS for mode in (stdin, stdout, stderr)):
         term = TTY_TERM
     _refuse_nul(name, app)
     handlers = _plan_handlers(name, app)
@@ -375,7 +381,7 @@ def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
     mode = "interactive" if flags.interactive else runtime.annotation(ANNOTATION_STREAM + stream)
     if mode == "interactive":
         return STREAM_CONSOLE
-    if mode in (STREAM_STREAM, STREAM_TTY):
+    if mode in (STREAM_STREAM, STREAM_TTY) or (stream != "stdin" and mode in (STREAM_LOG_STREAM, STREAM_LOG_TTY)):
         return mode
     return STREAM_NULL if stream == "stdin" or mode == "null" else STREAM_LOG
 

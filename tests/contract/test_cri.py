@@ -168,6 +168,26 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_the_log_of_a_terminal(daemon: Daemon, tmp_path: Path) -> None:
+    """All that a container writes to its terminal is output in its log, with the line ends of one."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            asked = container_config("[ -t 0 ] && echo out && echo error >&2", tty=True)
+            container = await created(node, sandbox, asked)
+            await node.ask("StartContainer", container)
+            assert (await ended(node, container)).exit_code == 0
+            log = tmp_path / "logs/main/2.log"
+            while not log.exists() or log.read_bytes().count(b"\n") < 2:
+                await trio.sleep(0.02)
+            assert [line.split(b" ", 1)[1] for line in log.read_bytes().split(b"\n")[:-1]] == [
+                b"stdout F out\r",
+                b"stdout F error\r",
+            ]
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_ends_of_containers_and_lists(daemon: Daemon, tmp_path: Path) -> None:
     """Exit codes and reasons are told as they happen, lists are about what filters say, for older kubelets too."""
     with trio.fail_after(PATIENCE_SECONDS):

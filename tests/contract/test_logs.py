@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.attached import connect, read_all, read_until
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.stage0_world import REPOSITORY
 from tests.support.waiting import wait_for
@@ -59,6 +60,13 @@ def tell_to_end(pod: PodDirectory, app: str) -> None:
     pod.file(app, "/tmp/end").touch()
 
 
+def renew_sidecar(pod: PodDirectory) -> None:
+    """Kill the sidecar and wait for the next one."""
+    sidecar = pod.children()["iottymux-web"]
+    os.kill(sidecar, signal.SIGKILL)
+    wait_for(lambda: pod.children().get("iottymux-web", sidecar) != sidecar, "another sidecar")
+
+
 @pytest.mark.host_users("a pod without overlays has no mounts")
 def test_what_an_app_wrote(make_pod: MakePod) -> None:
     """The log of a pod that ended is its output, byte for byte, with and without the pod's mounts."""
@@ -70,6 +78,37 @@ def test_what_an_app_wrote(make_pod: MakePod) -> None:
     # As after a reboot.
     unmount = ["unshare", "-m", "/bin/sh", "-c", 'umount -R -l "$0" && exec "$@"', str(pod.stage1)]
     assert subprocess.check_output([*unmount, *words(pod, "--stream=stderr")]) == b"error\n"
+
+
+@pytest.mark.private_users
+@pytest.mark.parametrize(
+    ("modes", "end", "endpoint"),
+    [
+        ({"stdout": "log+stream"}, b"\n", "stdout"),
+        ({"stdin": "tty", "stdout": "log+tty", "stderr": "log+tty"}, b"\r\n", "tty"),
+    ],
+)
+def test_what_can_be_attached_to(make_pod: MakePod, modes: dict[str, str], end: bytes, endpoint: str) -> None:
+    """It is logged as well, once, though files are rotated, sidecars killed and clients attached meanwhile."""
+    streams = {f"coreos.com/rkt/stage2/{name}": mode for name, mode in modes.items()}
+    annotations = [{"name": name, "value": value} for name, value in (SMALL_FILES | streams).items()]
+    script = f"i=0; while [ $i -lt 9000 ]; do echo line $i; i=$((i+1)); done; {UNTIL_TOLD}; printf 'no end'"
+    pod = make_pod({"web": shell(script, annotations=annotations)})
+    process = pod.start()
+    pod.wait_ready()
+    with connect(pod.stage1 / "rkt/iottymux/web", f"sock-{endpoint}") as client:
+        read_until(client, b"line 1" + end)
+    for _ in range(3):
+        renew_sidecar(pod)
+    with connect(pod.stage1 / "rkt/iottymux/web", f"sock-{endpoint}") as client:
+        read_until(client, b"line 8999" + end)
+        tell_to_end(pod, "web")
+        assert read_all(client) == b"no end"
+    result = pod.finish(process)
+    assert result.returncode == 0
+    assert "line" not in result.stdout + result.stderr
+    assert logs(pod) == b"".join(b"line %d%b" % (number, end) for number in range(9000)) + b"no end"
+    assert len(list((pod.stage1 / "rkt/minit/log").glob("web.log*"))) > 2
 
 
 def test_forms(make_pod: MakePod) -> None:

@@ -103,6 +103,25 @@ def test_up_and_down(world: World) -> None:
     assert result.stdout == "" and 'there is no pod of Pod "one"' in result.stderr
 
 
+TERMINAL = """
+apiVersion: v1
+kind: Pod
+metadata: {name: shown}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: IMAGE, tty: true, command: [/bin/sh, -c, "[ -t 1 ] && echo out && echo error >&2"]}
+"""
+
+
+def test_a_terminal_is_logged(world: World) -> None:
+    """What an app writes to its terminal is in the log, with the line ends of one."""
+    uuid = play(world, TERMINAL, "--detach").stdout.strip()
+    world.minit("status", "--wait", uuid)
+    lines = [json.loads(line) for line in world.minit("logs", "--format=json", uuid).stdout.splitlines()]
+    assert [(line["stream"], line["text"]) for line in lines] == [("stdout", "out\r"), ("stdout", "error\r")]
+
+
 INIT = """
 apiVersion: v1
 kind: Pod

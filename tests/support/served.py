@@ -25,7 +25,7 @@ class Served:
     """
     The streams of an app with these modes, below `directory`, and the sidecars that serve them.
 
-    `app` are the app's ends: `stdin`, `stdout`, `stderr` and `tty`.
+    `app` are the app's ends: `stdin`, `stdout`, `stderr` and `tty`. `limits` are those of its log.
     """
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, **modes: str) -> None:
@@ -34,6 +34,7 @@ class Served:
         self.directory = directory / "web"
         self.attachable = Attachable("web")
         self.app = self.attachable.open(AppSpec(name="web", candidates=("/bin/app",), **{**none, **modes}))
+        self.limits = (0, 1)
         self.sidecar: int | None = None
         self._feeders: list[int] = []
 
@@ -48,8 +49,9 @@ class Served:
                 syscalls.close_all_but([0, 1, 2, *dict(descriptors).values()])
                 prepare()
                 syscalls.set_no_new_privileges()
-                log = Log("web", os.open(self.directory, os.O_RDONLY))
-                run_sidecar("web", 7, [], log, renewed=renewed, attachable=dict(descriptors), filter=filter)
+                log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
+                logged = self.attachable.logged
+                run_sidecar("web", 7, [], log, renewed, dict(descriptors), logged, filter=filter)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -313,7 +313,7 @@ def test_completion() -> None:
     options = {item.value for item in completion.get_completions(["run", "a.aci"], "--")}
     assert {"--exec", "--mount", "--volume", "--hostname", "--dir"} <= options
     modes = {item.value for item in completion.get_completions(["run", "a.aci", "--stdout"], "")}
-    assert modes == {"log", "null", "stream", "tty"}
+    assert modes == {"log", "null", "stream", "tty", "log+stream", "log+tty"}
 
 
 def test_options_stand_in_one_section_each() -> None:

@@ -266,16 +266,21 @@ def test_dev_console() -> None:
     assert "/dev/console" not in {operation.target for operation in spec_of().mounts}
 
 
-@pytest.mark.parametrize("mode", ["stream", "tty"])
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("stream", "mode"),
+    [
+        *((stream, mode) for stream in ("stdin", "stdout", "stderr") for mode in ("stream", "tty")),
+        *((stream, mode) for stream in ("stdout", "stderr") for mode in ("log+stream", "log+tty")),
+    ],
+)
 def test_streams_that_can_be_attached_to(stream: str, mode: str) -> None:
     """Each stream has its own mode, and others keep theirs; a terminal comes with a type."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     expected = {"stdin": "null", "stdout": "log", "stderr": "log", stream: mode}
     assert {name: getattr(spec, name) for name in expected} == expected
     assert spec.is_attachable
-    assert spec.has_tty == (mode == "tty")
-    assert dict(spec.environment).get("TERM") == ("xterm" if mode == "tty" else None)
+    assert spec.has_tty == mode.endswith("tty")
+    assert dict(spec.environment).get("TERM") == ("xterm" if spec.has_tty else None)
 
 
 def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
@@ -285,7 +290,7 @@ def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
     assert not spec.is_attachable
 
 
-@pytest.mark.parametrize("mode", ["null", "log", "other"])
+@pytest.mark.parametrize("mode", ["null", "log", "other", "log+stream", "log+tty"])
 def test_a_stdin_that_needs_nothing_is_accepted(mode: str) -> None:
     """Every other mode of stdin means /dev/null."""
     plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)

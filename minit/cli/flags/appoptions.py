@@ -22,7 +22,7 @@ from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAI
 from minit.value import replace
 
 STDIN_MODES = ("null", "stream", "tty")
-OUTPUT_MODES = ("log", "null", "stream", "tty")
+OUTPUT_MODES = ("log", "null", "stream", "tty", "log+stream", "log+tty")
 
 SIGNATURE = "--signature"  # of rkt, which verifies images
 

@@ -21,6 +21,8 @@ from minit.paths import (
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 
 _K8S_PLAIN = "k8s-plain"
+# Of a stream that goes there: rkt's and ours.
+_MODES = ("stream", "log+stream", "log+tty")
 # Several writes of a sidecar fit into a file.
 _SMALLEST_BYTES = 64 * 1024
 _LARGEST_BYTES = 1 << 50
@@ -71,11 +73,11 @@ def plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[s
 
 def plan_kubernetes_log(runtime: RuntimeApp) -> str | None:
     """
-    Return the name of an app's file in the directory of k8s-plain; None for an app without a stream in mode `stream`.
+    Return the name of an app's file in the directory of k8s-plain; None for an app without a stream that goes there.
 
     PlanError if it has none, or one that lies elsewhere (stage1 contract 14.6).
     """
-    if not any(runtime.annotation(ANNOTATION_STREAM + name) == "stream" for name in ("stdin", "stdout", "stderr")):
+    if not any(runtime.annotation(ANNOTATION_STREAM + name) in _MODES for name in ("stdin", "stdout", "stderr")):
         return None
     where = f'app "{runtime.name}": '
     path = runtime.annotation(ANNOTATION_KUBERNETES_PATH)

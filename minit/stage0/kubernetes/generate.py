@@ -143,9 +143,9 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
     )
     for stream in ("stdin", "stdout"):
         mode = runtime.annotation(_STREAM + stream)
-        if mode in ("stream", "tty"):
+        if mode in ("stream", "tty", "log+tty"):
             container |= {"stdin": True} if stream == "stdin" else {}
-            container |= {"tty": True} if mode == "tty" else {}
+            container |= {"tty": True} if mode != "stream" else {}
     lifecycle = _hooks(_object(runtime.annotation(HOOKS)), warn)
     container |= _given(lifecycle=lifecycle | _given(stopSignal=runtime.annotation(STOP_SIGNAL)))
     return container | _probes(_object(runtime.annotation(HEALTH)), warn)

@@ -139,8 +139,8 @@ def _overrides(
         isolators=(*container.resources.isolators(), *security.isolators),
         annotations=tuple(annotations.items()),
         stdin=stream if container.stdin else None,
-        stdout="tty" if container.tty else None,
-        stderr="tty" if container.tty else None,
+        stdout="log+tty" if container.tty else None,
+        stderr="log+tty" if container.tty else None,
     )
 
 

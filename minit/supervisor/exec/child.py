@@ -23,7 +23,7 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_
 from minit.forks import APP, Kept, clone
 from minit.harmless import harmless
 from minit.messages import Socket, send_message
-from minit.plan.appplan import STREAM_CONSOLE, STREAM_TTY, AppSpec
+from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
@@ -287,7 +287,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
 
 
 def _open_streams(spec: AppSpec, ends: ChildEnds, null: int) -> None:
-    terminals = {STREAM_CONSOLE: ends.console, STREAM_TTY: ends.tty}
+    terminals = {STREAM_CONSOLE: ends.console, **dict.fromkeys(TTY_STREAMS, ends.tty)}
     for number, mode, fd in ((0, spec.stdin, ends.stdin), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
         source = terminals.get(mode, fd)
         os.dup2(null if source is None else source, number)

@@ -17,13 +17,13 @@ import termios
 from minit import jsontext, paths
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake
+from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake, read_unlogged
 from minit.iottymux.streams.intake import waiting_bytes
 from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.loop import wait_events
 from minit.messages import Socket, receive_message, socket_pair
-from minit.plan.appplan import STREAM_STREAM, AppSpec
+from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY, AppSpec
 from minit.plan.root.mountoperations import TTY_GID
 from minit.reaper.record import write_file
 from minit.supervisor.exec.podconsole import PTMX, open_pty
@@ -41,27 +41,32 @@ class Attachable:
     """
     The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
     minit.iottymux.streams.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
-    `plain_log` is the name of the app's file in the log mode k8s-plain.
+    `logged` are the outputs that are in the app's log too, `plain_log` is the name of its file in the log mode
+    k8s-plain.
     """
 
     def __init__(self, app: str) -> None:
         self.app = app
         self.held: dict[str, int] = {}
         self.supervisor: Socket | None = None
+        self.logged: tuple[str, ...] = ()
         self.plain_log: str | None = None
         self._directory = paths.iottymux_directory(app)
         self._is_superseded = False
 
     def open(self, spec: AppSpec) -> dict[str, int]:
         """Make everything, and return the app's ends, the caller's, by `stdin`, `stdout`, `stderr` and `tty`."""
+        modes = {STDOUT: spec.stdout, STDERR: spec.stderr}
+        self.logged = tuple(name for name, mode in modes.items() if mode == STREAM_LOG_STREAM)
+        self.logged += (TTY_OUT,) if STREAM_LOG_TTY in modes.values() else ()
         self.plain_log = spec.kubernetes_log
         ends: dict[str, int] = {}
         try:
-            if spec.stdin == STREAM_STREAM:
+            if spec.stdin in PIPE_STREAMS:
                 ends[STDIN], self.held[STDIN] = _pipe(spec)
                 os.set_blocking(self.held[STDIN], False)
-            for name, mode in ((STDOUT, spec.stdout), (STDERR, spec.stderr)):
-                if mode == STREAM_STREAM:
+            for name, mode in modes.items():
+                if mode in PIPE_STREAMS:
                     self.held[name], ends[name] = _pipe(spec)
                     enlarge_pipe(ends[name], APP_PIPE_BYTES)
                     self.held[RING + name] = make_pipe()
@@ -119,8 +124,10 @@ class Attachable:
     def at_end(self) -> bool:
         """Tell whether no output is left or can come; without any, whether nobody reads the input."""
         if outputs := self.outputs:
-            return not self.taken_bytes() and all(
-                wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs
+            return (
+                not self.taken_bytes()
+                and not self.unlogged_bytes()
+                and all(wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs)
             )
         return STDIN not in self.held or wait_events({self.held[STDIN]: 0}, 0) == {self.held[STDIN]: select.POLLERR}
 
@@ -131,6 +138,10 @@ class Attachable:
     def taken_bytes(self) -> int:
         """Return how much of that it has taken from the terminal."""
         return waiting_bytes(self.held[INTAKE], *read_intake(self.held[COUNTERS])) if INTAKE in self.held else 0
+
+    def unlogged_bytes(self) -> int:
+        """Return how much output is in a ring and should be in the log, but is not."""
+        return sum(read_unlogged(self.held[COUNTERS], name) for name in self.logged)
 
     def counters(self) -> dict[str, int]:
         """Return what the sidecars have counted."""

@@ -182,8 +182,16 @@ class Sidecars:
         self._stop_hearing(streams)
         theirs, attachable = streams.attachable.connect()
         try:
-            plain_log = streams.attachable.plain_log
-            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed, attachable, plain_log)
+            spawner.request(
+                streams.app,
+                streams.pid,
+                streams.ends,
+                streams.log,
+                renewed,
+                attachable,
+                logged=streams.attachable.logged,
+                plain_log=streams.attachable.plain_log,
+            )
         finally:
             theirs.close()
         assert streams.attachable.supervisor is not None

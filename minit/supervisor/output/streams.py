@@ -94,7 +94,9 @@ class Streams:
 
     def unkept_bytes(self) -> int:
         """Return how much will be nowhere if nobody goes on, neither in a log nor with a client."""
-        return sum(unread_bytes(fd) + unlogged_bytes(buffer) for _, fd, buffer in self.ends) + self._unread_bytes()
+        unlogged = 0 if self.attachable is None else self.attachable.unlogged_bytes()
+        logged = sum(unread_bytes(fd) + unlogged_bytes(buffer) for _, fd, buffer in self.ends)
+        return logged + unlogged + self._unread_bytes()
 
     def _unread_bytes(self) -> int:
         of_abandoned = sum(unread_bytes(fd) for fd in self.abandoned)
@@ -113,7 +115,8 @@ class Streams:
     def abandon(self) -> None:
         """Give up everything but the ends of what the app writes to, which would wait for ever otherwise."""
         self.lost_bytes = sum(unlogged_bytes(buffer) for _, _, buffer in self.ends)
-        self.lost_bytes += 0 if self.attachable is None else self.attachable.taken_bytes()
+        if self.attachable is not None:
+            self.lost_bytes += self.attachable.taken_bytes() + self.attachable.unlogged_bytes()
         outputs = [os.dup(reader) for _, reader, _ in self.ends]
         outputs += [] if self.attachable is None else [os.dup(fd) for fd in self.attachable.outputs]
         self.close()
