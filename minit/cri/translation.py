@@ -141,6 +141,8 @@ def _security_words(security: api.LinuxContainerSecurityContext) -> list[str]:
     )
     _refuse(only_group, "run_as_group", "a user with it")
     words = []
+    if security.namespace_options.pid == api.CONTAINER:
+        words.append("--annotation=minit/pid-namespace=app")
     if security.HasField("run_as_user"):
         words.append(f"--user={security.run_as_user.value}")
         group = security.run_as_group.value if security.HasField("run_as_group") else 0

@@ -217,6 +217,6 @@ def _open_root(app: str) -> int:
 
 def _write_profile(app: str) -> None:
     """Write what `enter` needs when PID 1 does not answer; PID 1 knows which limits its apps have."""
-    _, [namespace, profile] = ask({"op": OP_ENTER, "app": app})
+    _, [namespace, profile, *_] = ask({"op": OP_ENTER, "app": app})
     os.close(namespace)
     write_profile(app, profile)

@@ -21,6 +21,7 @@ from minit.paths import (
     ANNOTATION_MEMORY_VOLUMES,
     ANNOTATION_MOUNTS,
     ANNOTATION_NOTIFY_FD,
+    ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_RESTART,
     ANNOTATION_RESTART_DELAY,
@@ -82,6 +83,7 @@ POD_ANNOTATIONS = (
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
     ANNOTATION_MEMORY_VOLUMES,
+    ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
     ANNOTATION_SECCOMP_ERRNO,
@@ -132,7 +134,7 @@ class AppPlan(Value):
     with neither it is as soon as it is executed. `health` are the checks whether it works. A pod does not go on for the
     sake of one that `is_sidecar`. `expansion` are the texts in its arguments and variables that stand for something.
     `devices` is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on
-    the host.
+    the host. With `own_pids` it is PID 1 of a namespace of its own.
     """
 
     name: str
@@ -175,6 +177,7 @@ class AppPlan(Value):
     hotplug: bool = False
     starts_again: bool = False
     is_sidecar: bool = False
+    own_pids: bool = False
     expansion: Texts = ()
     restart: RestartPolicy | None = None
     after: tuple[Dependency, ...] = ()
@@ -248,6 +251,8 @@ class AppPlan(Value):
         ]
         rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
         lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
+        if self.own_pids:
+            lines.append(f"app {self.name}: PID 1 of a namespace of its own")
         if self.bounding != DEFAULT:
             held = "any" if self.bounding is None else " ".join(capability_names(self.bounding)) or "none"
             lines.append(f"app {self.name}: capabilities {held}")

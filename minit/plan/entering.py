@@ -26,7 +26,8 @@ class EnterProfile(Value):
     """
     The part of an app's surroundings that is not in its namespaces and control groups, and its confinement.
 
-    The ids of the confinement are the app's. `oom_score_adj` and `attributes` None leave the caller's.
+    The ids of the confinement are the app's. It is in the PID namespace of the app's process with `own_pids`.
+    `oom_score_adj` and `attributes` None leave the caller's.
     """
 
     environment: tuple[tuple[bytes, bytes], ...]
@@ -34,6 +35,7 @@ class EnterProfile(Value):
     confinement: Confinement = Confinement()
     oom_score_adj: int | None = None
     attributes: Attributes | None = None
+    own_pids: bool = False
 
 
 def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
@@ -44,6 +46,7 @@ def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
         confinement=confinement_of_command(spec),
         oom_score_adj=spec.oom_score_adj or 0,
         attributes=attributes,
+        own_pids=spec.own_pids,
     )
 
 
@@ -63,6 +66,7 @@ def encode_profile(profile: EnterProfile) -> bytes:
         "noNewPrivileges": confinement.no_new_privileges,
         "oomScoreAdj": profile.oom_score_adj,
         "attributes": None if profile.attributes is None else _attributes_object(profile.attributes),
+        "ownPids": profile.own_pids,
         "sizes": [len(environment), *map(len, confinement.filters)],
     }
     return b"".join((dump(header), b"\n", environment, *confinement.filters))
@@ -95,6 +99,7 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
             ),
             oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),
             attributes=None if attributes is None else _read_attributes(_expect(dict, attributes)),
+            own_pids=_expect(bool, header["ownPids"]),
         )
     except KeyError as error:
         raise LaunchError(f"{source}: {error.args[0]} is missing") from error

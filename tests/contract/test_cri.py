@@ -55,9 +55,12 @@ def container_config(script: str, name: str = "main", **fields: object) -> api.C
 
 
 def as_user(uid: int, gid: int, *groups: int) -> dict[str, api.LinuxContainerConfig]:
-    """Return the field of a container that runs as a user."""
+    """Return the field of a container that runs as a user, and as PID 1."""
     context = api.LinuxContainerSecurityContext(
-        run_as_user=api.Int64Value(value=uid), run_as_group=api.Int64Value(value=gid), supplemental_groups=groups
+        run_as_user=api.Int64Value(value=uid),
+        run_as_group=api.Int64Value(value=gid),
+        supplemental_groups=groups,
+        namespace_options=api.NamespaceOption(pid=api.CONTAINER),
     )
     return {"linux": api.LinuxContainerConfig(security_context=context)}
 
@@ -129,11 +132,11 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             )
             done = await node.ask("ExecSync", command)
             assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 7)
-            command.cmd[2] = "id -u; id -G"
+            command.cmd[2] = "id -u; id -G; cat /proc/1/comm"
             user = await created(node, sandbox, container_config("exec sleep 1000", "user", **as_user(1000, 7, 42)))
             await node.ask("StartContainer", user)
             command.container_id = user.container_id
-            assert (await node.ask("ExecSync", command)).stdout == b"1000\n7 42\n"
+            assert (await node.ask("ExecSync", command)).stdout == b"1000\n7 42\nsleep\n"
             await node.ask("StopContainer", api.StopContainerRequest(container_id=user.container_id, timeout=0))
             assert (await status(node, user)).exit_code == 137
             command.container_id = container.container_id

@@ -68,6 +68,9 @@ def test_containers() -> None:
     assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="/srv") == [
         *("--working-dir=/srv", "--exec=/bin/sh", "--", "-c", "a b")
     ]
+    options = api.NamespaceOption(pid=api.CONTAINER)
+    linux = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(namespace_options=options))
+    assert container(linux=linux) == ["--annotation=minit/pid-namespace=app"]
     assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
     assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
         "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true"

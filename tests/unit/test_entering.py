@@ -39,6 +39,7 @@ PROFILES = st.builds(
     ),
     oom_score_adj=st.none() | st.integers(-1000, 1000),
     attributes=st.none() | ATTRIBUTES,
+    own_pids=st.booleans(),
 )
 
 
@@ -77,6 +78,7 @@ GOOD = {
     "noNewPrivileges": False,
     "oomScoreAdj": 0,
     "attributes": None,
+    "ownPids": False,
     "sizes": [0],
 }
 

@@ -26,7 +26,7 @@ from minit.plan.podplan import PodPlan, plan_machine, plan_pod
 from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.users import AppLookups, Lookup
-from minit.plan.root.mountoperations import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
+from minit.plan.root.mountoperations import SYSFS_AND_CGROUPS, MadeFilesystem, MakeDirectory, MakeNode, MountFilesystem
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
@@ -103,6 +103,38 @@ def test_networks_that_do_not_exist() -> None:
 def test_ipc(ipc: str, own: bool) -> None:
     """IPC is private unless the parent's is asked for."""
     assert ("ipc" in plan_of(flags=replace(FLAGS, ipc=ipc)).namespaces) is own
+
+
+OWN_PIDS = "minit/pid-namespace"
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_app", "own"), [("", "", False), ("app", "", True), ("", "app", True), ("app", "pod", False)]
+)
+def test_a_pid_namespace_of_an_app(of_pod: str, of_app: str, own: bool) -> None:
+    """The app's annotation counts more than the pod's; with one of its own it has another /proc than the pod."""
+    app = RuntimeApp(name="web", annotations=((OWN_PIDS, of_app),) if of_app else ())
+    pod = replace(MANIFEST, apps=(app,), annotations=((OWN_PIDS, of_pod),) if of_pod else ())
+    [spec] = plan_of(pod).apps
+    [proc] = [each for each in spec.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
+    assert (spec.own_pids, isinstance(proc, MountFilesystem)) == (own, own)
+    assert len(spec.mounts) == len(plan_of().apps[0].mounts)
+
+
+def test_what_an_app_with_its_own_pids_cannot_have() -> None:
+    """Each is refused by its name."""
+    assert refusal_of(annotated(OWN_PIDS, "host")) == f'app "web": {OWN_PIDS}: expected pod or app, got "host"'
+    hotplug = replace(MANIFEST, annotations=((OWN_PIDS, "app"), ("minit/hotplug", "true")))
+    assert "an app with minit/hotplug has that of its pod" in refusal_of(hotplug)
+    handlers = replace(APP, event_handlers=(EventHandler(name="pre-start", exec=("/x",)),))
+    image = replace(IMAGE, app=handlers)
+    assert "an app with event handlers or hooks has that of its pod" in refusal_of(
+        annotated(OWN_PIDS, "app"), image=image
+    )
+    volume = Volume(name="v", kind="host", source="/srv")
+    mount = Mount(volume="v", path="/proc/x")
+    pod = replace(annotated(OWN_PIDS, "app"), apps=(RuntimeApp(name="web", mounts=(mount,)),), volumes=(volume,))
+    assert "an app with a volume at /proc/x has that of its pod" in refusal_of(pod)
 
 
 @pytest.mark.parametrize("networks", [(), ("host",), ("none", "host")])

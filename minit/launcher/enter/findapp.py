@@ -47,23 +47,27 @@ def open_groups(app: str, own: CommandGroup | None = None) -> list[int]:
     return groups
 
 
-def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile]:
+def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | None]:
     """
     Return a descriptor of the mount namespace of `app`, and its profile, in the pod whose PID 1 is `pid`.
 
-    `state` is that of PID 1 in /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the
-    app cannot be found without it.
+    The last one is a pidfd of its process if that has a PID namespace of its own, else None. `state` is that of PID 1
+    in /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the app cannot be found
+    without it.
     """
     try:
         if state.startswith(_STOPPED):
             raise NoAnswerError("supervisor of this pod: it is stopped")
-        _, [namespace, file] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
+        _, [namespace, file, *processes] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
     except NoAnswerError as silence:
-        return _find_alone(pid, app, silence)
+        return (*_find_alone(pid, app, silence), None)
     # By position: whoever else enters the app reads the same open file.
     data = os.pread(file, MAXIMUM_PROFILE_BYTES, 0)
     os.close(file)
-    return namespace, decode_profile(data, f'app "{app}": profile')
+    profile = decode_profile(data, f'app "{app}": profile')
+    if profile.own_pids and not processes:
+        raise LaunchError(f'app "{app}" does not run: its PID namespace is gone')
+    return namespace, profile, next(iter(processes), None)
 
 
 def _find_alone(pid: int, app: str, silence: NoAnswerError) -> tuple[int, EnterProfile]:
@@ -73,6 +77,8 @@ def _find_alone(pid: int, app: str, silence: NoAnswerError) -> tuple[int, EnterP
     except FileNotFoundError as error:
         raise LaunchError(f'no app "{app}" in this pod; {describe(silence)}') from error
     profile = decode_profile(read_bounded(fd, path, MAXIMUM_PROFILE_BYTES), path)
+    if profile.own_pids:
+        raise LaunchError(f'app "{app}": nobody else knows its PID namespace; {describe(silence)}')
     held = _held_namespaces(pid)
     for process in _processes(app):
         namespace = _namespace_of(process, app)

@@ -47,6 +47,14 @@ class Protection(Value):
     read_only: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
 
+    def below(self, path: str) -> Protection:
+        """Return what of it is below a directory."""
+
+        def of(paths: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(each for each in paths if each.startswith(f"{path}/"))
+
+        return Protection(masked=of(self.masked), read_only=of(self.read_only), writable=of(self.writable))
+
     def describe(self) -> list[str]:
         """Return the paths as lines for --debug."""
         parts = (("masked", self.masked), ("read-only", self.read_only), ("writable", self.writable))

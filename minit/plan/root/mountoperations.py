@@ -109,6 +109,7 @@ EMPTY_FILE = "/run/inaccessible/file"
 CONSOLE = "/dev/console"
 TTY_GID = 5  # everywhere, whatever an image says
 DEV = "/dev"
+PROC = MountFilesystem(fstype="proc", target="/proc")
 SYS = "/sys"
 # appc spec, OS-SPEC "Device nodes".
 DEVICES = (
@@ -147,7 +148,7 @@ def pod_mounts(*, writable: bool = False, private_users: bool = False, own_netwo
     """
     sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
     return (
-        MountFilesystem(fstype="proc", target="/proc"),
+        PROC,
         MadeFilesystem(filesystem=sysfs) if private_users and not own_network else sysfs,
         *_dev(private_users),
         MakeDirectory(target="/dev/pts"),

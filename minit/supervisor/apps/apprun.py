@@ -49,9 +49,10 @@ class Run:
     """
     One start of an app, or the making of its root; the supervisor alone changes it.
 
-    `report` is open until the process has executed its program, or ended. `reached` is how far it has come, EXECUTED
-    of that at `executed_at` of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be
-    executed, and was not. `handler` is the event handler or hook that runs; a hook that only `sleeps` is none.
+    `namespace` is its mount namespace, if that is another one than where the app's root is made. `report` is open until
+    the process has executed its program, or ended. `reached` is how far it has come, EXECUTED of that at `executed_at`
+    of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be executed, and was not.
+    `handler` is the event handler or hook that runs; a hook that only `sleeps` is none.
     `grace_ends_at`, of the monotonic clock, is the end of the time for a pre-stop hook and the stop together.
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
@@ -62,6 +63,7 @@ class Run:
     def __init__(self, spec: AppSpec) -> None:
         self.pid: int | None = None
         self.pidfd: int | None = None
+        self.namespace: int | None = None
         self.report: Socket | None = None
         self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
         self.health: dict[str, dict[str, object]] = {}

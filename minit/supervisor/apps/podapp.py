@@ -88,15 +88,16 @@ class App:
 
     def begin_again(self) -> None:
         """Forget how the app was started and ended, which is recorded."""
-        if self.run.pidfd is not None:
-            os.close(self.run.pidfd)
+        for fd in (self.run.pidfd, self.run.namespace):
+            if fd is not None:
+                os.close(fd)
         self.run.streams.supersede()
         self.run = Run(self.spec)
 
     def release(self) -> None:
         """Close everything that belongs to the app."""
-        own = (self.run.pidfd, self.namespace, self.profile, *self.sockets, *self.ends.descriptors())
-        for fd in own:
+        own = (self.run.pidfd, self.run.namespace, self.namespace, self.profile)
+        for fd in (*own, *self.sockets, *self.ends.descriptors()):
             if fd is not None:
                 os.close(fd)
         if self.run.report is not None:

@@ -89,8 +89,10 @@ class Starts:
         assert run.report is not None
         message, descriptors = receive_message(run.report)
         if message is not None and "prepared" in message:
-            if descriptors:
+            if descriptors and app.namespace is None:
                 [app.namespace] = descriptors
+            elif descriptors:
+                [run.namespace] = descriptors
             notes = message["prepared"]
             assert isinstance(notes, list)
             for note in notes:

@@ -27,7 +27,7 @@ from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
-from minit.plan.root.mountoperations import DEV
+from minit.plan.root.mountoperations import DEV, PROC
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
@@ -99,7 +99,8 @@ def fork_app(spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None
     It starts in the v2 group of the directory `birthplace`.
     """
     child = _Child(spec, rootfs, ends)
-    return clone(APP, child.run, ends.descriptors(), cgroup=birthplace, tell=child.fail)
+    flags = syscalls.CLONE_NEWPID if spec.own_pids and not ends.is_builder else 0
+    return clone(APP, child.run, ends.descriptors(), flags=flags, cgroup=birthplace, tell=child.fail)
 
 
 class _Child:
@@ -140,6 +141,11 @@ class _Child:
                 reason = diagnose_exec(self._path, errno.ENOENT if number is None else number)
                 os.write(2, f"Error: {harmless(reason)}\n".encode())
         return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
+
+    @property
+    def _has_new_namespace(self) -> bool:
+        """Tell whether its mount namespace is one that PID 1 does not have."""
+        return self._ends.namespace is None or self._spec.own_pids
 
     def _take_terminal(self) -> None:
         has_console = self._spec.stdin == STREAM_CONSOLE
@@ -184,12 +190,16 @@ class _Child:
         else:
             with Step("open /dev/null"):
                 self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            if self._spec.own_pids:
+                with Step("mount /proc"):
+                    root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
+                    self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         with Step("set resource limits"):
             # Not before: each of the volumes is a descriptor until it is mounted.
             take_attributes(self._ends.attributes)
             # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
             syscalls.set_dumpable(False)
-        if self._ends.namespace is None:
+        if self._has_new_namespace:
             with Step("pivot root"):
                 enter_root(root)
         else:
@@ -236,8 +246,8 @@ class _Child:
 
     def _wait(self) -> None:
         with Step("wait for the other apps"):
-            is_new = self._ends.namespace is None
-            send_message(self._report, {"prepared": self._notes}, [self.namespace] if is_new else [])
+            namespaces = [self.namespace] if self._has_new_namespace else []
+            send_message(self._report, {"prepared": self._notes}, namespaces)
             if self._report.recv(16) != b"go":
                 raise SystemExit(EXIT_FAILURE)
 
@@ -284,6 +294,26 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)
     return tree, null
+
+
+def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
+    """
+    Return a descriptor of a copy of the root that is in a mount namespace, in a new one, with a /proc of its own.
+
+    Root of a user namespace may mount that where another whole one is seen, as PID 1's.
+    """
+    own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, "/", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    syscalls.setns(own, syscalls.CLONE_NEWNS)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    syscalls.move_mount(tree, where)
+    old = syscalls.openat2(tree, PROC.target, os.O_PATH, resolve=syscalls.RESOLVE_IN_ROOT)
+    syscalls.umount2(f"/proc/self/fd/{old}", syscalls.MNT_DETACH)
+    apply_mounts((PROC,), tree)
+    protect_paths(spec.protection.below(PROC.target), tree, (), ())
+    return tree
 
 
 def _open_streams(spec: AppSpec, ends: ChildEnds, null: int) -> None:

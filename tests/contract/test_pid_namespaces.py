@@ -1,0 +1,145 @@
+"""Apps that are PID 1 of a namespace of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.processes import namespace_of, status_of
+from tests.support.sandbox import Sandbox
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.private_users
+
+OWN = [{"name": "minit/pid-namespace", "value": "app"}]
+FOREVER = "touch /begun; while :; do sleep 0.05; done"
+LOOK = "echo $$; ls -d /proc/[0-9]* | wc -l; readlink /proc/1/exe; touch /begun; sleep 1000; true"
+
+
+def own(script: str, *annotations: dict[str, str], **section: Any) -> dict[str, Any]:
+    """Return an app with a namespace of its own."""
+    return shell(f"exec >> /said 2>&1; {script}", annotations=[*OWN, *annotations], **section)
+
+
+def said(pod: PodDirectory, app: str = "a") -> list[str]:
+    """Return the lines that an app has said."""
+    return pod.file(app, "said").read_text().splitlines()
+
+
+def mounts_of(pid: int) -> list[tuple[str, ...]]:
+    """Return the places of a process's mounts, and their options."""
+    lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    return sorted(tuple(line.split()[4:6]) for line in lines)
+
+
+def pid_of(pod: PodDirectory, app: str) -> int:
+    """Return the pid on the host of an app's process."""
+    [entry] = [entry for entry in pod.ask({"op": "state"})["apps"] if entry["name"] == app]
+    inner = str(entry["pid"])
+    return next(pid for pid in pod.members() if status_of(pid)["NSpid"].split()[1:2] == [inner])
+
+
+def test_an_app_is_pid_1(make_pod: MakePod) -> None:
+    """It sees its own processes only, the kernel's files are as protected as elsewhere, and others see all."""
+    pod = make_pod({"a": own(LOOK), "b": shell(FOREVER)})
+    process = pod.start()
+    pod.wait_ready()
+    pod.wait_file("a", "begun")
+    # The shell, ls and wc.
+    pid, count, _ = said(pod)
+    assert (pid, int(count) <= 4) == ("1", True)
+    app = pid_of(pod, "a")
+    assert status_of(app)["NSpid"].split()[2:] == ["1"]
+    assert namespace_of(app, "pid") != namespace_of(pod.pid, "pid")
+    assert namespace_of(pid_of(pod, "b"), "pid") == namespace_of(pod.pid, "pid")
+    assert mounts_of(pid_of(pod, "a")) == mounts_of(pid_of(pod, "b"))
+    assert "sleep" in pod.enter("b", "ps").stdout
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+
+
+def test_a_command_enters_the_namespace(make_pod: MakePod) -> None:
+    """Its processes are the app's, nothing else is seen, and it ends with the app."""
+    pod = make_pod({"a": own(FOREVER), "b": shell(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    result = pod.enter(
+        "a", "sh", "-c", "readlink /proc/self/ns/pid; readlink /proc/1/ns/pid; tr '\\0' ' ' < /proc/1/cmdline"
+    )
+    inner, first, words = result.stdout.split("\n", 2)
+    assert inner == first == f"pid:{namespace_of(pid_of(pod, 'a'), 'pid')}" or inner == first
+    assert "touch /begun" in words
+    assert pod.enter("b", "readlink", "/proc/self/ns/pid").stdout.strip() != inner
+    assert pod.enter("a", "sh", "-c", "kill -KILL -1; exit 3").returncode == 3
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
+def test_a_signal_without_a_handler(make_pod: MakePod) -> None:
+    """PID 1 of a namespace ignores it, and is killed after its grace period; one with a handler ends in order."""
+    grace = {"name": "minit/stop-grace", "value": "500ms"}
+    sandbox = Sandbox(make_pod)
+    for name, script in (("deaf", "touch /begun; exec sleep 1000"), ("hears", "trap 'exit 7' TERM; " + FOREVER)):
+        assert sandbox.add(name, own(script, grace)).returncode == 0
+        assert sandbox.start(name).returncode == 0
+        sandbox.pod.wait_file(name, "begun")
+        assert sandbox.stop(name).returncode == 0
+    assert (sandbox.pod.status("deaf"), sandbox.pod.status("hears")) == (137, 7)
+    assert sandbox.end().returncode == 0
+
+
+def test_its_end_is_that_of_all_in_it(make_pod: MakePod) -> None:
+    """Orphans and daemons die with it, and its exit code is exact."""
+    sandbox = Sandbox(make_pod)
+    script = "echo $$; (setsid sleep 7777 &); until pidof sleep; do :; done; exit 9"
+    assert sandbox.add("a", own(script)).returncode == 0
+    for _ in range(3):
+        assert sandbox.start("a").returncode == 0
+        assert sandbox.pod.wait_status("a") == 9
+        sandbox.wait_state("a", "exited")
+    assert [len(line.split()) for line in said(sandbox.pod)] == [1] * 6
+    assert said(sandbox.pod)[::2] == ["1"] * 3
+    assert not any("7777" in Path(f"/proc/{pid}/cmdline").read_text() for pid in sandbox.pod.members())
+    result = sandbox.pod.enter("a", "true")
+    assert result.returncode == 254
+    assert 'app "a" does not run' in result.stderr
+    assert sandbox.remove("a").returncode == 0
+    assert sandbox.traces("a") == []
+    assert sandbox.end().returncode == 0
+
+
+def test_an_app_that_is_started_again(make_pod: MakePod) -> None:
+    """Each start is PID 1 of a new namespace, with a whole /proc that is protected."""
+    restart = [{"name": f"minit/restart{name}", "value": value} for name, value in (("", "always"), ("-delay", "10ms"))]
+    script = "echo $$ $(readlink /proc/1/ns/pid); [ $(wc -l < /said) -ge 3 ] && touch /begun && sleep 1000; exit 1"
+    pod = make_pod({"a": own(script, *restart), "b": shell(FOREVER)})
+    pod.start()
+    pod.wait_file("a", "begun")
+    assert mounts_of(pid_of(pod, "a")) == mounts_of(pid_of(pod, "b"))
+    assert [line.split()[0] for line in said(pod)] == ["1"] * 3
+    assert said(pod)[-1].split()[1] == namespace_of(pid_of(pod, "a"), "pid")
+    assert pod.enter("a", "sh", "-c", "echo > /proc/sysrq-trigger").returncode != 0
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
+def test_while_pid_1_of_the_pod_is_stopped(make_pod: MakePod) -> None:
+    """Nobody else knows the namespace: the app cannot be entered."""
+    pod = make_pod({"a": own(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    os.kill(pod.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: status_of(pod.pid)["State"].startswith("T"), "the stop")
+        result = pod.enter("a", "true")
+    finally:
+        os.kill(pod.pid, signal.SIGCONT)
+    assert result.returncode == 254
+    assert "nobody else knows its PID namespace" in result.stderr
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
