@@ -87,7 +87,7 @@ async def _run(settings: Settings, records: Records, listening: socket.socket, n
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
-            images = ImageCalls(node, commands)
+            images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images)
             await _restore(records, sandboxes, containers)
             methods = all_methods(RuntimeCalls(), sandboxes, containers, images)

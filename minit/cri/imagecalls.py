@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -9,23 +10,27 @@ import trio
 
 from minit.archives.imagenames import parse_image_name
 from minit.cri.api import cri_pb2 as api
+from minit.cri.credentials import authfile
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.imageusage import ImageUsage
 from minit.cri.node import Node
 from minit.cri.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
 from minit.cri.owncommands import OwnCommands
+from minit.cri.sharedpulls import SharedPulls
 from minit.errors import ImageError
 from minit.stage0.images.store import Store
 
+_ID = re.compile(r"(sha256:)?[0-9a-f]{64}")
 _LARGEST_USER_ID = (1 << 32) - 1
 
 
 class ImageCalls:
     """ListImages to ImageFsInfo."""
 
-    def __init__(self, node: Node, commands: OwnCommands) -> None:
+    def __init__(self, node: Node, commands: OwnCommands, nursery: trio.Nursery) -> None:
         self._data = node.data
         self._commands = commands
+        self._pulls = SharedPulls(nursery, self._fetch)
         self._usage = ImageUsage(node.data)
         self._removing = trio.Lock()
 
@@ -54,15 +59,24 @@ class ImageCalls:
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
         """Fetch an image from a registry, and return its id."""
-        if any(value for _, value in request.auth.ListFields()):
-            raise CallError(Code.UNIMPLEMENTED, "auth: minit pulls without credentials yet")
+        text = request.image.image
         try:
-            name = reference_text(parse_image_name(request.image.image))
+            name = parse_image_name(text)
         except ImageError as error:
             raise CallError(Code.INVALID_ARGUMENT, f"image.image: {error}") from error
-        stored = await self._commands.run("fetch", "--full", "--quiet", f"docker://{name}")
+        if _ID.fullmatch(text):
+            raise CallError(Code.INVALID_ARGUMENT, f"image.image: expected a name, not the id {text}")
+        credentials = authfile(request.auth, name.host)
+        return api.PullImageResponse(image_ref=await self._pulls.pull(reference_text(name), credentials))
+
+    async def _fetch(self, name: str, credentials: bytes) -> str:
+        words = ("fetch", "--full", "--quiet", "--authfile=/dev/stdin", f"docker://{name}")
+        stored = await self._commands.run(*words, stdin=credentials, is_cancellable=True)
         self._settle_tags()
-        return api.PullImageResponse(image_ref=self.get(stored).id)
+        image = self.find(stored)
+        if image is None:
+            raise CallError(Code.NOT_FOUND, f"image {name} was removed while it was pulled")
+        return image.id
 
     async def remove(self, request: api.RemoveImageRequest) -> api.Nothing:
         """Remove an image, or one of its tags; no error if there is none."""

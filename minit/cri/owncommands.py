@@ -10,6 +10,8 @@ import trio
 from minit.cri.grpc.framing import CallError, Code
 from minit.harmless import harmless
 
+_PATIENCE_SECONDS = 60.0
+
 
 class OwnCommands:
     """The command minit, by its program and its global options."""
@@ -21,19 +23,31 @@ class OwnCommands:
         """Return a command line of minit."""
         return [*self._program, *command]
 
-    async def run(self, *command: str, stdin: bytes = b"") -> str:
+    async def run(self, *command: str, stdin: bytes = b"", is_cancellable: bool = False) -> str:
         """
         Run a command to its end and return what it prints; CallError with its last line if it fails.
 
-        It goes on when the call that wanted it is cancelled: the caller asks again.
+        It goes on when the call that wanted it is cancelled: the caller asks again. One that is cancellable ends then.
         """
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=not is_cancellable):
             done = await trio.run_process(
-                self.words(*command), stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
+                self.words(*command),
+                stdin=stdin,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                deliver_cancel=_end,
             )
         if done.returncode != 0:
             raise CallError(Code.UNKNOWN, _last_line(done))
         return done.stdout.decode("utf-8", "replace").strip()
+
+
+async def _end(process: trio.Process) -> None:
+    """Have a command undo what is half done, and end."""
+    process.terminate()
+    await trio.sleep(_PATIENCE_SECONDS)
+    process.kill()
 
 
 def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
 from tests.support.crinode import CallFailed, CriNode, Daemon
 from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped
+from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.skopeostandin import SkopeoStandIn
 
 pytestmark = [
@@ -217,3 +220,91 @@ async def test_an_image_that_a_container_has_is_removed(daemon: Daemon, skopeo: 
             skopeo.put(BOX, box("1", Env=["A=b"]))
             await remove(node, await node.pull(f"{BOX}:1"))
             assert left_of_images(daemon.minit.data) == stage1
+
+
+async def test_credentials_are_in_nothing_that_others_can_see(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """skopeo gets the credentials by a descriptor: no command line, environment, file or message has them."""
+    layout = box("1")
+    skopeo.put(BOX, layout)
+    skopeo.demand({"auths": {"registry.example": {"auth": "a3ViZWxldDpzM2NyZXQ6d29yZA=="}}})
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            wrong: tuple[dict[str, str], ...] = ({}, {"username": USER, "password": "wr0ng"})
+            for auth in wrong:
+                with pytest.raises(CallFailed) as caught:
+                    await node.pull(f"{BOX}:1", **auth)
+                message = f'cannot fetch "docker://{BOX}:1": skopeo: unauthorized: authentication required'
+                assert (caught.value.code, str(caught.value)) == (Code.UNKNOWN, message)
+                assert left_of_images(daemon.minit.data) == []
+            assert await node.pull(f"{BOX}:1", username=USER, password=PASSWORD) == configuration(layout)
+            with pytest.raises(CallFailed, match="auth.registry_token: expected a password") as caught:
+                await node.pull(f"{BOX}:1", registry_token="t0ken")
+            assert caught.value.code == Code.INVALID_ARGUMENT
+            for name in ("", "a b", "docker://box", f"sha256:{'0' * 64}"):
+                with pytest.raises(CallFailed, match="image.image: ") as caught:
+                    await node.pull(name)
+                assert caught.value.code == Code.INVALID_ARGUMENT
+    (words, _, _), *_ = skopeo.calls()
+    assert words[-1] == "--no-creds"
+    for words, environment, _ in skopeo.calls():
+        for secret in (PASSWORD, "wr0ng", "a3ViZWxldDpz"):
+            assert not any(secret in text for text in (*words, *environment.values()))
+    written = [path for path in daemon.minit.data.rglob("*") if path.is_file()]
+    assert not any(secret.encode() in path.read_bytes() for path in written for secret in (PASSWORD, "a3ViZWxldDpz"))
+
+
+async def test_pulls_are_shared_and_cancelled(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """Calls for one image share a pull, which goes on while one waits; with the last one it ends and leaves nothing."""
+    skopeo.put(BOX, box("1"))
+    held = skopeo.hold()
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, daemon.node() as other:
+            async with node.pulling(f"{BOX}:1"):
+                copying = await trio.to_thread.run_sync(os.open, held, os.O_WRONLY)
+                async with other.pulling(f"{BOX}:1"):
+                    pass
+            gone = select.poll()
+            gone.register(copying, 0)
+            assert await trio.to_thread.run_sync(gone.poll, PATIENCE_SECONDS * 1000)
+            os.close(copying)
+            while left_of_images(daemon.minit.data):
+                await trio.sleep(0.02)
+            assert len(skopeo.calls()) == 2  # one asks for the manifest, one copies
+            assert await listed(node) == {}
+            held.unlink()
+            assert await node.pull(f"{BOX}:1") == configuration(box("1"))
+            with pytest.raises(CallFailed, match="manifest unknown"):
+                await node.pull(f"{BOX}:2")
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+async def test_a_registry_that_demands_credentials(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """The real skopeo is let in by what a kubelet gives, and one pull fetches each blob once for many calls."""
+    layout = box("1")
+    with registry({"team/box": layout}, scheme) as served:
+        settings = tmp_path / ".config/containers"
+        settings.mkdir(parents=True)
+        (settings / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        (settings / "registries.conf").write_text(f'[[registry]]\nlocation = "{served.host}"\ninsecure = true\n')
+        monkeypatch.setenv("HOME", str(tmp_path))
+        daemon.start()
+        name, right = f"{served.host}/team/box:1", {"username": USER, "password": PASSWORD}
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with daemon.node() as node:
+                for auth in ({}, {"username": USER, "password": "wrong"}):
+                    with pytest.raises(CallFailed, match="unauthorized|authentication required"):
+                        await node.pull(name, **auth)
+                assert not served.seen
+                async with trio.open_nursery() as calls:
+                    for _ in range(4):
+                        calls.start_soon(lambda: node.pull(name, **right))
+                asked = [path for path in served.seen if "/blobs/" in path]
+                assert len(asked) == len(set(asked)) == 2
+                assert list(await listed(node)) == [configuration(layout)]
+                if scheme == "Bearer":
+                    assert await node.pull(name, identity_token=IDENTITY_TOKEN) == configuration(layout)

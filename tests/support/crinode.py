@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import trio
 from google.protobuf.message import Message
+from h2.errors import ErrorCodes
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import frame
 from tests.support.commands import Stage0
 from tests.support.grpcclient import Answer, GrpcClient, grpc_client
 
@@ -60,6 +62,15 @@ class CriNode:
         answer = await self.ask("PullImage", pull_request(name, **auth))
         assert isinstance(answer.image_ref, str)
         return answer.image_ref
+
+    @asynccontextmanager
+    async def pulling(self, name: str) -> AsyncIterator[None]:
+        """Give up a pull at the end of a with block."""
+        request = frame(pull_request(name).SerializeToString())
+        stream_id, _ = await self._client.start(f"/{self._package}.ImageService/PullImage", request)
+        yield
+        self._client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        await self._client.flush()
 
 
 def pull_request(name: str, **auth: str) -> api.PullImageRequest:
