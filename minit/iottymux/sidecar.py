@@ -3,8 +3,8 @@ The sidecar of one process of an app: reads its output, writes the log file and 
 that clients attach to, and ends at end of file. The processes of an app, its own and its event handlers, share the log.
 
 A small epoll loop, not a trio program. Logged output moves from the app's pipe into a buffer, and leaves that when it
-is written: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds the read ends and the
-buffers and hands them to a new one.
+is written: a sidecar that is killed may repeat a chunk on the console but loses nothing, since PID 1 holds the read
+ends and the buffers and hands them to a new one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import stat
+import time
 from collections.abc import Mapping, Sequence
 
 from minit import syscalls
@@ -104,7 +105,8 @@ class _Readers:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         self._hang_ups = syscalls.signalfd((signal.SIGHUP,))
         loop.watch(self._hang_ups, self._on_hang_up)
-        for fd in self._open:
+        for fd, stream in self._open.items():
+            self._find_logged(stream)
             self._watch(fd)
 
     @property
@@ -116,6 +118,12 @@ class _Readers:
         """Pass on what was taken by a sidecar that is gone, though nothing more may come."""
         for fd in [*self._open]:
             self._read(fd)
+
+    def _find_logged(self, stream: Stream) -> None:
+        """Find out what of that is in the log."""
+        buffer = self._buffers[stream.fd]
+        if buffer.logging_ns:
+            buffer.note_logged(buffer.logged_bytes + self._logs[0].written_bytes(stream.name, buffer.logging_ns))
 
     def _watch(self, fd: int) -> None:
         self._loop.watch(fd, lambda _: self._read_on(fd))
@@ -138,7 +146,7 @@ class _Readers:
         if not taken and (buffer.is_ended or buffer.is_full):
             taken = len(data)
         if taken:
-            self._logs[0].write(stream.name, data[:taken])
+            self._log(stream, data[:taken])
             console.put(data[:taken])
             self._logged[fd] = taken
             self._flush(fd)
@@ -146,6 +154,13 @@ class _Readers:
             self._loop.unwatch(fd)
             del self._open[fd]
         return taken > 0 and buffer.is_full and fd not in self._held
+
+    def _log(self, stream: Stream, data: bytes) -> None:
+        buffer = self._buffers[stream.fd]
+        if len(data) > buffer.logged_bytes:
+            now_ns = time.time_ns()
+            buffer.note_logging(now_ns)
+            self._logs[0].write(stream.name, data[buffer.logged_bytes :], now_ns)
 
     def _flush(self, fd: int) -> None:
         """Have the console take what it has to, now or later; clients of other streams are served meanwhile."""
