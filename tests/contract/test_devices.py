@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.loopdevices import LoopDevice
+from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
 from tests.support.processes import children_of, descriptors_of, named, status_of
 from tests.support.waiting import wait_for
@@ -63,6 +63,7 @@ def test_paths_can_be_disabled(make_pod: MakePod) -> None:
     assert output_of(make_pod({"a": shell(script)}), "--disable-paths") == ["made"] * 4 + ["opened"]
 
 
+@needs_loop_devices
 def test_a_node_that_was_left_somewhere_cannot_be_used(make_pod: MakePod, work_directory: Path) -> None:
     """The policy of the app decides about a node of any maker, even where its user may do anything."""
     node = work_directory / "node"
@@ -85,6 +86,7 @@ def test_the_default_devices_work(make_pod: MakePod) -> None:
     assert output_of(pod) == ["0", "1", "1", "1", "1", "ptmx", "1"]
 
 
+@needs_loop_devices
 def test_the_rules_of_the_kernel(make_pod: MakePod) -> None:
     """Each app's group has the default list and what its own volumes add; PID 1's has no policy."""
     apps = {"a": shell(FOREVER, mounts=AT_V), "b": shell(FOREVER)}
@@ -110,6 +112,7 @@ def test_event_handlers_have_the_policy_of_their_app(make_pod: MakePod) -> None:
 # Volumes that are devices.
 
 
+@needs_loop_devices
 @pytest.mark.host_users("root of a user namespace makes no devices")
 def test_a_device_as_a_volume(make_pod: MakePod) -> None:
     """It can be opened for reading and writing, and not be made elsewhere."""
@@ -128,6 +131,7 @@ def test_a_read_only_device_cannot_be_written(make_pod: MakePod, loop: LoopDevic
     assert {line.rpartition(": ")[2] for line in lines[1:]} == {"Operation not permitted"}
 
 
+@needs_loop_devices
 def test_only_the_app_with_the_volume_may_use_the_device(make_pod: MakePod) -> None:
     """Another app of the pod, that can reach the node through a shared directory, may not."""
     a = shell("while [ ! -e /s/done ]; do sleep 0.01; done", mounts=[*AT_V, {"volume": "s", "path": "/s"}])
@@ -139,6 +143,7 @@ def test_only_the_app_with_the_volume_may_use_the_device(make_pod: MakePod) -> N
     assert "mknod: /dev/shm/n: Operation not permitted" in result.stdout
 
 
+@needs_loop_devices
 def test_a_device_of_a_mount_that_allows_none(make_pod: MakePod, work_directory: Path) -> None:
     """A node given as a volume works also where the host's own mount of it has nodev."""
     from minit import syscalls
@@ -152,6 +157,7 @@ def test_a_device_of_a_mount_that_allows_none(make_pod: MakePod, work_directory:
     syscalls.umount2(str(directory))
 
 
+@needs_loop_devices
 @pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_symlink_to_a_device_is_none(make_pod: MakePod, work_directory: Path) -> None:
     """It leads where it leads, but allows nothing: who may change the link would decide about devices."""
@@ -163,6 +169,7 @@ def test_a_symlink_to_a_device_is_none(make_pod: MakePod, work_directory: Path) 
     link.unlink()
 
 
+@needs_loop_devices
 @pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_directory_of_devices(make_pod: MakePod) -> None:
     """All nodes below a directory of /dev can be used, read-only ones only read."""
@@ -172,6 +179,7 @@ def test_a_directory_of_devices(make_pod: MakePod) -> None:
     assert output_of(make_pod({"a": shell(script, mounts=AT_V)}, **volume("/dev"))) == ["read", "written"]
 
 
+@needs_loop_devices
 def test_an_ordinary_directory_with_a_node(make_pod: MakePod, work_directory: Path) -> None:
     """It is no directory of devices, though it lies on the host's root file system or on one that allows devices."""
     directory = work_directory / "nodes"
@@ -182,6 +190,7 @@ def test_an_ordinary_directory_with_a_node(make_pod: MakePod, work_directory: Pa
     assert line.endswith("Operation not permitted")
 
 
+@needs_loop_devices
 def test_devices_are_described(make_pod: MakePod) -> None:
     """--debug says what a volume of devices was found to be, from the kernel's own list."""
     pod = make_pod({"a": app_section("/bin/true", mounts=AT_V)}, **volume("/dev/loop-control"))

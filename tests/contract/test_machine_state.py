@@ -17,7 +17,7 @@ import pytest
 from minit import syscalls
 from tests.support.disks import assert_clean, list_disk, make_disk, read_disk
 from tests.support.firstprogram import NamespaceMachine
-from tests.support.loopdevices import LoopDevice
+from tests.support.loopdevices import LoopDevice, require_loop_devices
 from tests.support.pods import BUSYBOX, MakePod, shell
 from tests.support.waiting import wait_for
 
@@ -36,7 +36,8 @@ Boot = Callable[..., NamespaceMachine]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A file with an ext4."""
+    """A file with an ext4, for a loop device."""
+    require_loop_devices()
     return make_disk(tmp_path / "disk", "data", size_mib=8)
 
 

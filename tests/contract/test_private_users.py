@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.loopdevices import needs_loop_devices
 from tests.support.pods import PRIVATE_USERS, MakePod, PodDirectory, guest, shell
 from tests.support.processes import status_of
 from tests.support.refusals import assert_refused
@@ -157,6 +158,7 @@ def test_a_mount_point_that_cannot_be_made(make_pod: MakePod, roots_directory: P
     assert 'stage1: app "a": mount: volume "e" on /v/new (pod: apps[0].mounts[1]): permission denied' in result.stderr
 
 
+@needs_loop_devices
 def test_devices_are_of_the_pods_root(make_pod: MakePod) -> None:
     """Those of every /dev, and one that is a volume, whose node has the numbers that the host's has; it is another."""
     host = os.stat("/dev/loop-control")

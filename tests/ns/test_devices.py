@@ -20,7 +20,7 @@ from minit.devices.lookup import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicepolicy import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
 from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule, merge_rules
-from tests.support.loopdevices import LoopDevice
+from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.owngroup import group_below_own
 
 LOOP_CONTROL = DeviceRule(kind="c", major=10, minor=237, access="rw")
@@ -80,6 +80,7 @@ def making(kind: int, major: int, minor: int) -> Callable[[], object]:
     return make
 
 
+@needs_loop_devices
 def test_a_policy(group: DeviceGroup, can: Can) -> None:
     """Listed devices may be used and made as the list says, no others; before there is a policy all of these may."""
     assert can(making(stat.S_IFBLK, 7, 0))
@@ -104,6 +105,7 @@ def test_access_by_letters(group: DeviceGroup, can: Can) -> None:
         assert can(opening("/dev/zero")) is (access == "rw")
 
 
+@needs_loop_devices
 def test_changing_a_policy(group: DeviceGroup, can: Can) -> None:
     """Devices can be added and taken away while processes run; the others stay as they are."""
     set_policy(group, DEFAULT_RULES)
@@ -115,6 +117,7 @@ def test_changing_a_policy(group: DeviceGroup, can: Can) -> None:
         assert not can(making(stat.S_IFCHR, 10, 237))
 
 
+@needs_loop_devices
 def test_a_policy_holds_for_groups_below(group: DeviceGroup) -> None:
     """A process that makes a group of its own in there gains nothing by it."""
     set_policy(group, DEFAULT_RULES)
@@ -222,6 +225,7 @@ def test_a_kernel_without_such_programs(monkeypatch: pytest.MonkeyPatch, tmp_pat
 # What there is.
 
 
+@needs_loop_devices
 def test_finding_a_device() -> None:
     """A node is found with its numbers and what the kernel calls its kind; a file or nothing is no device."""
     lookup = DeviceLookup()
@@ -231,6 +235,7 @@ def test_finding_a_device() -> None:
     assert lookup.find("/etc/passwd") == []
 
 
+@needs_loop_devices
 def test_finding_below_a_directory() -> None:
     """Every node at any depth, but nothing that is mounted there, and no symlink."""
     paths = {device.path for device in DeviceLookup().find("/dev")}

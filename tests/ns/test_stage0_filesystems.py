@@ -15,6 +15,7 @@ from minit import syscalls
 from minit.stage0.pods.overlay import overlay_obstacle
 from tests import tars
 from tests.support.incommand import command_on
+from tests.support.loopdevices import require_loop_devices
 from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts filesystems, which needs root")
@@ -26,6 +27,7 @@ _SIZE = 320 << 20  # of a sparse file; mkfs.xfs takes no less
 def _mount_image(kind: str, directory: Path, point: Path, flags: list[str]) -> None:
     if shutil.which(f"mkfs.{kind}") is None or kind not in Path("/proc/filesystems").read_text().split():
         pytest.skip(f"no mkfs.{kind}, or no {kind} in the kernel")
+    require_loop_devices()
     image = directory / "image"
     with open(image, "wb") as file:
         file.truncate(_SIZE)

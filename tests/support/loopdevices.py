@@ -6,16 +6,39 @@ import fcntl
 import os
 from pathlib import Path
 
+import pytest
+
 _CONTROL = "/dev/loop-control"
+_NONE = "no /dev/loop-control that can be opened"
 _LOOP_CTL_ADD = 0x4C80
 _LOOP_CTL_REMOVE = 0x4C81
 _FIRST_NUMBER = 5000
+
+
+def _can_be_had() -> bool:
+    """Return whether the machine lets this process make loop devices: few containers may."""
+    try:
+        os.close(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+needs_loop_devices = pytest.mark.skipif(os.geteuid() == 0 and not _can_be_had(), reason=_NONE)
+"""For tests that have /dev/loop-control as an example of a device, or make a LoopDevice."""
+
+
+def require_loop_devices() -> None:
+    """Skip the test where there are none."""
+    if not _can_be_had():
+        pytest.skip(_NONE)
 
 
 class LoopDevice:
     """A loop device of the test's own, of a number that nobody else asks for; there from the beginning."""
 
     def __init__(self) -> None:
+        require_loop_devices()
         for number in range(_FIRST_NUMBER + os.getpid() % 1000, 1 << 20):
             try:
                 _control(_LOOP_CTL_ADD, number)
