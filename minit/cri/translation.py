@@ -32,10 +32,13 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     users = options.userns_options
     _refuse(options.HasField("userns_options") and users.mode != api.NODE, "userns_options.mode", "NODE")
     _refuse(bool(config.linux.sysctls), "linux.sysctls", "none")
+    parent = config.linux.cgroup_parent
+    _refuse(bool(parent) and not parent.startswith("/"), "linux.cgroup_parent", "a path of cgroupfs")
     own_network = options.network == api.POD
     words = [] if own_network else ["--net=host"]
     words += option("--hostname", [config.hostname] if config.hostname else [])
     words += _dns_words(config.dns_config)
+    words += [f"--annotation=minit/cgroup-parent={posixpath.normpath(parent)}"] if parent else []
     words += ["--ipc=host"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words

@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
 from minit.launcher.apps import check_running, report_failure
-from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, remove_app_groups, show_groups
+from minit.launcher.cgroups import (
+    Hierarchy,
+    below_parent,
+    read_hierarchies,
+    read_subcgroup,
+    remove_app_groups,
+    show_groups,
+)
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profile
@@ -66,6 +73,8 @@ def _add(options: AddFlags) -> None:
     plan = _plan(options)
     [spec] = add_filters(plan.apps)
     hierarchies = read_hierarchies()
+    if plan.group_parent is not None:
+        hierarchies = below_parent(hierarchies, plan.group_parent)
     subcgroup = read_subcgroup()
     spec = show_groups(spec, hierarchies, subcgroup)
     # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.

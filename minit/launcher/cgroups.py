@@ -53,7 +53,7 @@ class Hierarchy(Value):
 class PodGroups(Value):
     """
     Descriptors of a pod's groups. `tasks` are the v1 `tasks` files of the supervisor's group, one per hierarchy;
-    `supervisor` is the directory of its v2 group, None on a host without v2.
+    `supervisor` is the directory of its v2 group, None on a host without v2. It has neither if it has no own groups.
     """
 
     supervisor: int | None
@@ -117,6 +117,14 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
     return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
 
 
+def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarchy]:
+    """Return the hierarchies in which a group is, `parent` from the top of each; LaunchError if none has it."""
+    found = [hierarchy for hierarchy in hierarchies if os.path.isdir(f"{hierarchy.mount_point}{parent}")]
+    if not found:
+        raise LaunchError(f"no hierarchy of control groups has {parent}")
+    return found
+
+
 def read_subcgroup() -> str:
     """
     Return that path of the pod whose directory is the working directory.
@@ -153,12 +161,18 @@ def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
 
 
 def make_pod_groups(
-    hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str], private_users: bool = False
+    hierarchies: Sequence[Hierarchy],
+    subcgroup: str,
+    apps: Iterable[str],
+    *,
+    private_users: bool = False,
+    of_apps_only: bool = False,
 ) -> PodGroups:
     """
     Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed.
 
-    With `private_users` PID 1 is not root on the host, and gets everything open that it writes to.
+    With `private_users` PID 1 is not root on the host, and gets everything open that it writes to. With `of_apps_only`
+    it stays in the groups of its parent.
     """
     names = list(apps)
     supervisor: int | None = None
@@ -173,12 +187,13 @@ def make_pod_groups(
             base = f"{hierarchy.mount_point}/{subcgroup}"
             _make_pod_group(hierarchy, base)
             # Of a mutable pod there may be no apps yet, which may not have more than all together.
-            for name in (_INIT_SCOPE, APPS):
-                _make_group(f"{base}/{name}")
-            if hierarchy.is_v2:
-                supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
-            else:
-                tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
+            _make_group(f"{base}/{APPS}")
+            if not of_apps_only:
+                _make_group(f"{base}/{_INIT_SCOPE}")
+                if hierarchy.is_v2:
+                    supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
+                else:
+                    tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
             for name in names:
                 group = app_group(hierarchy, subcgroup, name)
                 _make_group(group)

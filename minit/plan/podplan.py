@@ -13,12 +13,14 @@ from minit.manifest.capabilities import DEFAULT
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
+    ANNOTATION_CGROUP_PARENT,
     ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
     hosts_of_pod,
 )
 from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
+from minit.plan.groupparent import plan_group_parent
 from minit.plan.inputs.hostfacts import HostFacts, check_host
 from minit.plan.inputs.origins import find_origins
 from minit.plan.inputs.runflags import RunFlags
@@ -76,6 +78,7 @@ class PodPlan(Value):
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
     joins a namespace that is made for that. With `has_dns_of_host` it is in the host's and resolves names as that does.
     `limits` are those of all its apps together, None without any.
+    The control groups of its apps are below `group_parent`, None for the launcher's own group.
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
@@ -96,6 +99,7 @@ class PodPlan(Value):
     private_users: IdRange | None = None
     mutable: bool = False
     later_controllers: frozenset[str] = frozenset()
+    group_parent: str | None = None
     tells_host: bool = False
     warnings: tuple[str, ...] = ()
     debug: bool = False
@@ -162,6 +166,8 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     All but its mounts are the machine's own, and somebody may stop an app and start it again.
     """
     plan = plan_pod(pod, flags, facts)
+    if plan.group_parent is not None:
+        raise PlanError(f"annotation {ANNOTATION_CGROUP_PARENT}: a machine has no group around it")
     apps = expand_texts(plan.apps, addresses_of(flags.uuid, None))
     return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in apps))
 
@@ -242,6 +248,7 @@ class _Planning:
             private_users=mapped,
             mutable=flags.mutable,
             later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
+            group_parent=plan_group_parent(pod.manifest),
             tells_host=facts.tells_host,
             warnings=tuple(self._warnings),
             debug=flags.debug,

@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
+    ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DNS,
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_MODE,
@@ -18,6 +19,7 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
 
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
+_OF_PODS = (*POD_ANNOTATIONS, ANNOTATION_CGROUP_PARENT, ANNOTATION_DNS, ANNOTATION_POD_NAMES)
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
 
 
@@ -33,7 +35,7 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in (*POD_ANNOTATIONS, ANNOTATION_DNS, ANNOTATION_POD_NAMES):
+        if name.startswith("minit/") and name not in _OF_PODS:
             raise PlanError(f'unknown annotation "{name}"')
 
 

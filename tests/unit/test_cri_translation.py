@@ -56,8 +56,13 @@ def test_sandboxes() -> None:
     ]
     options = api.NamespaceOption(network=api.NODE, ipc=api.NODE, pid=api.CONTAINER)
     context = api.LinuxSandboxSecurityContext(namespace_options=options)
-    linux = api.LinuxPodSandboxConfig(security_context=context)
-    assert sandbox(linux=linux, port_mappings=ports) == ["--net=host", "--dns=host", "--ipc=host"]
+    linux = api.LinuxPodSandboxConfig(security_context=context, cgroup_parent="/kubepods/burstable/pod5e5b")
+    assert sandbox(linux=linux, port_mappings=ports) == [
+        *("--net=host", "--dns=host"),
+        *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=host"),
+    ]
+    with pytest.raises(CallError, match="linux.cgroup_parent: expected a path of cgroupfs"):
+        sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent="kubepods-pod5e5b.slice"))
 
 
 def test_containers() -> None:

@@ -19,6 +19,7 @@ from minit.cli.manual import render
 from minit.containerinit.options import USAGE
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DNS,
     ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
@@ -212,6 +213,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
     assert rows == [
         ANNOTATION_AFTER,
+        ANNOTATION_CGROUP_PARENT,
         ANNOTATION_DNS,
         ANNOTATION_EXPAND,
         ANNOTATION_HEALTH,

@@ -18,7 +18,7 @@ from minit.attributes import Attributes
 from minit.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.forks import PID_1, clone
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
-from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups
+from minit.launcher.cgroups import Hierarchy, below_parent, open_hierarchies, read_hierarchies, show_groups
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
@@ -115,6 +115,8 @@ class _Launch:
             matched = _match_sockets(plan, inherited)
         sockets = open_host_sockets(plan, matched)
         with Step("place control groups"):
+            if plan.group_parent is not None:
+                hierarchies = below_parent(hierarchies, plan.group_parent)
             subcgroup = place_groups(plan, hierarchies)
         filtered = tuple(show_groups(app, hierarchies, subcgroup) for app in filtered)
         with Step("setup network"):

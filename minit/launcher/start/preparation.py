@@ -52,6 +52,8 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
+    if plan.group_parent is not None:
+        return f"{plan.group_parent}/{paths.pod_cgroup_name(plan.uuid)}".lstrip("/")
     if not plan.controllers:
         return pod_subcgroup(hierarchies, plan.uuid)
     return place_pod(hierarchies, plan.uuid, plan.controllers)
@@ -82,7 +84,13 @@ def prepare(
             # First: gc could not find the groups of a pod that died between the two.
             write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         names = [app.name for app in plan.apps]
-        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
+        groups = make_pod_groups(
+            hierarchies,
+            subcgroup,
+            names,
+            private_users=plan.private_users is not None,
+            of_apps_only=plan.group_parent is not None,
+        )
     with Step("set limits"):
         _set_limits(plan, hierarchies, subcgroup)
     with Step("set device policy"):
