@@ -21,6 +21,7 @@ from minit.harmless import harmless
 from minit.stdio import open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
+_AGAIN_SECONDS = 0.001
 
 
 def main() -> NoReturn:
@@ -36,6 +37,7 @@ def run_here(root: click.Group) -> NoReturn:
         # An ignored signal (nohup) stays ignored.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
+    sys.unraisablehook = _raise_again
     if sys.argv[1:2] == [completioncommand.ASK]:
         _answer_shell(root, sys.argv[2:])
     sys.exit(run(sys.argv[1:], root))
@@ -53,6 +55,20 @@ def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     """End as by a signal, but undo first what is half done."""
     raise SystemExit(128 + number)
+
+
+def _raise_again(lost: sys.UnraisableHookArgs) -> None:
+    """Raise a moment later what a signal raised in a callback, one of the importer's say, where nothing can end."""
+    error = lost.exc_value
+    if not isinstance(error, KeyboardInterrupt | SystemExit):
+        sys.__unraisablehook__(lost)
+        return
+
+    def again(number: int, frame: FrameType | None) -> NoReturn:
+        raise error
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
 
 def run(arguments: Sequence[str], root: click.Group = commands) -> int:
