@@ -105,6 +105,8 @@ class EnterWatch:
     def _end_in_time(self, guard: int) -> None:
         """Wait no longer, not even for what a freezer keeps from dying."""
         self._loop.unwatch(guard)
+        if self._status is not None:
+            return  # the guard has ended as it was told to
         self._is_over = True
         if self._first_status is None:
             os.kill(self._first, signal.SIGKILL)
