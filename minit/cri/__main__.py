@@ -26,6 +26,8 @@ def _read(node: Node) -> Settings:
         data=Path(node["data"].absolute_path()),
         socket=Path(node["socket"].absolute_path()),
         command=node["command"].each(Node.string),
+        stream_address=node["stream_address"].string(),
+        stream_port=node["stream_port"].integer(0, 65535),
         sandbox_words=node["sandbox_words"].each(Node.string),
     )
 

@@ -152,9 +152,7 @@ class ContainerCalls:
 
     async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
         """Run a command in a container; DEADLINE_EXCEEDED, with the command killed, when its time is over."""
-        container = self._node.container(request.container_id)
-        if container.state != api.CONTAINER_RUNNING:
-            raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} does not run")
+        container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
         limit = [f"--timeout={request.timeout}s"] if request.timeout > 0 else []

@@ -21,6 +21,9 @@ from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
+from minit.cri.streaming.calls import StreamingCalls
+from minit.cri.streaming.server import StreamingServer, Wanted
+from minit.cri.streaming.tokens import Tokens
 from minit.errors import MinitError, describe
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import lock_directory
@@ -34,11 +37,14 @@ class Settings(Value):
     What the daemon serves, and where.
 
     `command` is minit, by its program and its global options; `sandbox_words` are options of every sandbox.
+    `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
     """
 
     data: Path
     socket: Path
     command: tuple[str, ...]
+    stream_address: str
+    stream_port: int
     sandbox_words: tuple[str, ...] = ()
 
 
@@ -51,8 +57,8 @@ def serve(settings: Settings, note: Callable[[str], None]) -> None:
     except BlockingIOError as error:
         raise MinitError(f"another `minit cri` serves {settings.data}") from error
     try:
-        with _listener(settings.socket) as listening:
-            trio.run(_run, settings, records, listening, note)
+        with _listener(settings.socket) as listening, _stream_listener(settings) as streaming:
+            trio.run(_run, settings, records, listening, streaming, note)
     finally:
         os.close(held)
 
@@ -77,7 +83,29 @@ def _listener(path: Path) -> socket.socket:
     return listening
 
 
-async def _run(settings: Settings, records: Records, listening: socket.socket, note: Callable[[str], None]) -> None:
+def _stream_listener(settings: Settings) -> socket.socket:
+    address = (settings.stream_address, settings.stream_port)
+    family = socket.AF_INET6 if ":" in settings.stream_address else socket.AF_INET
+    try:
+        listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise MinitError(f"cannot listen at {address[0]}, port {address[1]}: {describe(error)}") from error
+    listening.setblocking(False)
+    return listening
+
+
+def _base_url(listening: socket.socket) -> str:
+    address, port, *_ = listening.getsockname()
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+async def _run(
+    settings: Settings,
+    records: Records,
+    listening: socket.socket,
+    streaming: socket.socket,
+    note: Callable[[str], None],
+) -> None:
     commands = OwnCommands(settings.command)
     node = Node(settings.data)
 
@@ -90,9 +118,13 @@ async def _run(settings: Settings, records: Records, listening: socket.socket, n
             images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images)
             await _restore(records, sandboxes, containers)
-            methods = all_methods(RuntimeCalls(), sandboxes, containers, images)
+            tokens = Tokens[Wanted]()
+            streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
+            methods = all_methods(RuntimeCalls(), sandboxes, containers, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             nursery.start_soon(_serve, listener, methods, report)
+            stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
+            nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)
             note(f"serving {settings.data} at unix://{settings.socket}")
             async for _ in signals:
                 break

@@ -8,12 +8,17 @@ from minit.cri.grpc.server import Method, Methods
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
+from minit.cri.streaming.calls import StreamingCalls
 
 _PACKAGES = ("runtime.v1", "runtime.v1alpha2")  # the second until Kubernetes 1.25
 
 
 def all_methods(
-    runtime: RuntimeCalls, sandboxes: SandboxCalls, containers: ContainerCalls, images: ImageCalls
+    runtime: RuntimeCalls,
+    sandboxes: SandboxCalls,
+    containers: ContainerCalls,
+    streaming: StreamingCalls,
+    images: ImageCalls,
 ) -> Methods:
     """Return all methods that there are."""
     services = {
@@ -34,6 +39,9 @@ def all_methods(
             "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
             "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
             "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
+            "Exec": Method(request=api.ExecRequest, answer=streaming.exec),
+            "Attach": Method(request=api.AttachRequest, answer=streaming.attach),
+            "PortForward": Method(request=api.PortForwardRequest, answer=streaming.port_forward),
         },
         "ImageService": {
             "ListImages": Method(request=api.ListImagesRequest, answer=images.list),

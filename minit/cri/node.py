@@ -135,6 +135,13 @@ class Node:
             raise CallError(Code.NOT_FOUND, f'no container "{container_id}"')
         return found
 
+    def running_container(self, container_id: str) -> Container:
+        """Return a container; CallError if there is none of the id, or it does not run."""
+        found = self.container(container_id)
+        if found.state != api.CONTAINER_RUNNING:
+            raise CallError(Code.FAILED_PRECONDITION, f"container {container_id} does not run")
+        return found
+
     def find_container(self, container_id: str) -> Container | None:
         """Return a container, None if there is none of the id."""
         for sandbox in self.sandboxes.values():

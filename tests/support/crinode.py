@@ -23,6 +23,7 @@ M = TypeVar("M", bound=Message)
 _ANSWERS: dict[str, type[Message]] = {
     "RunPodSandbox": api.SandboxId,
     "CreateContainer": api.ContainerId,
+    **dict.fromkeys(("Exec", "Attach", "PortForward"), api.StreamingUrl),
     **{
         name: getattr(api, f"{name}Response")
         for name in (
@@ -103,6 +104,17 @@ class Daemon:
         self.process.stderr.close()
         self.process = None
         return code
+
+    def memory_bytes(self) -> int:
+        """Return what it has of the machine's memory."""
+        assert self.process is not None
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def count_descriptors(self) -> int:
+        """Return how many it has open."""
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     @asynccontextmanager
     async def node(self, package: str = "runtime.v1") -> AsyncIterator[CriNode]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from typing import NoReturn
@@ -17,6 +18,13 @@ _SCHEME = "unix://"
 _PLAIN = "-plain"
 
 
+def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise click.BadParameter(f'expected an IP address, got "{value}"', ctx, parameter) from error
+
+
 @click.command(cls=MinitCommand)
 @click.option(
     "--listen",
@@ -26,9 +34,31 @@ _PLAIN = "-plain"
     help="The socket to serve at, which is root's alone.",
 )
 @click.option("--net", metavar="NAME", help="Network of the sandboxes.  [default: the default network]")
+@click.option(
+    "--stream-address",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    callback=_read_address,
+    help="Where streams of commands, containers and ports are served, for a kubelet on this host.",
+)
+@click.option(
+    "--stream-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="The port there.  [default: any that is free]",
+)
 @stage1_path_option
 @click.pass_obj
-def cri(invocation: Invocation, listen: str, net: str | None, stage1_path: str | None) -> NoReturn:
+def cri(
+    invocation: Invocation,
+    listen: str,
+    net: str | None,
+    stream_address: str,
+    stream_port: int,
+    stage1_path: str | None,
+) -> NoReturn:
     """
     Serve a kubelet: the Container Runtime Interface, v1 and v1alpha2, on a socket.
 
@@ -46,6 +76,8 @@ def cri(invocation: Invocation, listen: str, net: str | None, stage1_path: str |
     settings = {
         "data": str(invocation.data),
         "socket": listen.removeprefix(_SCHEME),
+        "stream_address": stream_address,
+        "stream_port": stream_port,
         "command": [*_own_command(), *options],
         "sandbox_words": [
             *([f"--stage1-path={stage1_path}"] if stage1_path else []),

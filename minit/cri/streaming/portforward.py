@@ -1,0 +1,148 @@
+"""
+Kubernetes' protocol of forwarded ports: pairs of streams, one for the data of a connection and one for its error.
+
+Connections are made in the pod's network namespace, to its loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from minit import syscalls
+from minit.cri.streaming.channels import Channel, ChannelReset
+from minit.errors import MinitError, describe
+from minit.harmless import harmless
+from minit.value import Value
+
+PROTOCOLS = {"portforward.k8s.io": 1}
+"""The protocol over SPDY, and its version."""
+
+MOST_STREAMS = 512
+"""How many streams a client may have at a time, two for each connection."""
+
+_PAIR_SECONDS = 30.0
+_LARGEST_PORT = 0xFFFF
+_READ_BYTES = 1 << 15
+_LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+class PortForward(Value):
+    """What a client may connect to; `open_process` returns a pidfd of a process in the network namespace."""
+
+    open_process: Callable[[], int]
+
+    async def serve(self, opened: trio.MemoryReceiveChannel[Channel]) -> None:
+        """Forward connections as long as the client is there."""
+        halves: dict[str, Channel] = {}
+        async with trio.open_nursery() as nursery:
+            async for channel in opened:
+                kind, name = channel.headers.get("streamtype"), channel.headers.get("requestid", "")
+                if kind not in ("data", "error"):
+                    channel.give_up()
+                    continue
+                # Old clients have no names for connections: the stream of the data follows that of the error.
+                name = name or str(channel.number - (2 if kind == "data" else 0))
+                other = halves.pop(name, None)
+                if other is None or other.headers["streamtype"] == kind:
+                    halves[name] = channel
+                    nursery.start_soon(_expire, halves, name, channel)
+                    if other is not None:
+                        other.give_up()
+                    continue
+                data, error = (channel, other) if kind == "data" else (other, channel)
+                nursery.start_soon(self._forward, data, error)
+
+    async def _forward(self, data: Channel, error: Channel) -> None:
+        """Forward one connection to its end."""
+        text = data.headers.get("port", "")
+        try:
+            port = int(text) if text.isascii() and text.isdecimal() else 0
+            if not 0 < port <= _LARGEST_PORT:
+                raise MinitError("expected a number up to 65535")
+            connection = await self._connect(port)
+        except (MinitError, OSError) as failure:
+            with suppress(ChannelReset):
+                await error.send_all(f"failed to forward port {harmless(text)[:20]}: {describe(failure)}".encode())
+        else:
+            with connection:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_send, data, connection, nursery.cancel_scope)
+                    nursery.start_soon(_receive, connection, data, nursery.cancel_scope)
+        data.give_up()
+        error.give_up()
+
+    async def _connect(self, port: int) -> trio.socket.SocketType:
+        failures: list[OSError] = []
+        for family, address in _LOOPBACK:
+            connection = trio.socket.from_stdlib_socket(self._socket(family))
+            try:
+                await connection.connect((address, port))
+                return connection
+            except OSError as failure:
+                connection.close()
+                failures.append(failure)
+        raise failures[0]
+
+    def _socket(self, family: int) -> socket.socket:
+        """
+        Return a new socket of the pod's network namespace.
+
+        A thread of its own, that ends with it, makes it: this process stays in its namespace, whatever happens.
+        """
+        made: list[socket.socket] = []
+        failures: list[BaseException] = []
+
+        def make(process: int) -> None:
+            try:
+                syscalls.setns(process, syscalls.CLONE_NEWNET)
+                made.append(socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC))
+            except OSError as failure:
+                failures.append(failure)
+
+        process = self.open_process()
+        try:
+            thread = threading.Thread(target=make, args=(process,))
+            thread.start()
+            thread.join()
+        finally:
+            os.close(process)
+        if failures:
+            raise failures[0]
+        return made[0]
+
+
+async def _send(data: Channel, connection: trio.socket.SocketType, scope: trio.CancelScope) -> None:
+    """Pass on what the client sends, and its end."""
+    try:
+        while piece := await data.receive_some():
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[await connection.send(rest) :]
+        connection.shutdown(socket.SHUT_WR)
+    except ChannelReset:
+        scope.cancel()
+    except OSError:
+        data.discard()  # nobody is there to take it
+
+
+async def _receive(connection: trio.socket.SocketType, data: Channel, scope: trio.CancelScope) -> None:
+    """Pass on what comes from the pod, and its end; the client may go on after that."""
+    try:
+        while piece := await connection.recv(_READ_BYTES):
+            await data.send_all(piece)
+        data.finish()
+    except (ChannelReset, OSError):
+        scope.cancel()
+
+
+async def _expire(halves: dict[str, Channel], name: str, channel: Channel) -> None:
+    """Give up a stream whose other half does not come."""
+    await trio.sleep(_PAIR_SECONDS)
+    if halves.get(name) is channel:
+        halves.pop(name).give_up()

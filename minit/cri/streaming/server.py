@@ -1,0 +1,201 @@
+"""
+The streaming server: requests of HTTP/1.1 whose paths have a token, each of which becomes a connection with channels.
+
+The tokens are all that protects it, so that it listens at the loopback interface alone unless told otherwise. Whoever
+has none gets no further than a request: there are few of them at a time, each for a short time, and new ones displace
+the oldest, so that nobody who says nothing keeps others out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import h11
+import trio
+
+from minit.cri.streaming import portforward, remotecommand, websocket
+from minit.cri.streaming.channels import ConnectionFailed
+from minit.cri.streaming.portforward import PortForward
+from minit.cri.streaming.remotecommand import RemoteCommand, take_streams
+from minit.cri.streaming.spdy import SpdyConnection
+from minit.cri.streaming.tokens import Tokens
+from minit.cri.streaming.websocket import WebSocketConnection
+
+_MOST_REQUESTS = 128
+_REQUEST_SECONDS = 10.0
+_STREAMS_SECONDS = 30.0
+_RECEIVE_BYTES = 1 << 14
+_SPDY = "spdy/3.1"
+_WEBSOCKET = "websocket"
+_VERSION_HEADER = "x-stream-protocol-version"
+_ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
+
+Wanted = RemoteCommand | PortForward
+"""What a token is for."""
+
+
+class _Refused(Exception):
+    """A request that is answered with a status and a line."""
+
+    def __init__(self, status: int, reason: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+class _Request:
+    """A request for a connection: its path, its headers by their names, and what came behind it."""
+
+    def __init__(self, request: h11.Request, rest: bytes) -> None:
+        self.method = request.method.decode()
+        self.path = request.target.decode("ascii")
+        self.raw = [(bytes(name), bytes(value)) for name, value in request.headers]
+        self.rest = rest
+        self._headers: dict[str, list[str]] = {}
+        for name, value in self.raw:
+            self._headers.setdefault(name.decode().lower(), []).extend(
+                word.strip() for word in value.decode("latin-1").split(",")
+            )
+
+    def words(self, name: str) -> list[str]:
+        """Return the words of a header, which stand in one or in several."""
+        return [word for word in self._headers.get(name, []) if word]
+
+    def upgrade(self) -> str:
+        """Return the protocol that the connection should have, in lower case; empty for none."""
+        has_upgrade = "upgrade" in map(str.lower, self.words("connection"))
+        return next(map(str.lower, self.words("upgrade")), "") if has_upgrade else ""
+
+
+class StreamingServer:
+    """Serves whoever comes with a token of `tokens`; `report` is told of errors in minit itself."""
+
+    def __init__(self, tokens: Tokens[Wanted], report: Callable[[BaseException], None]) -> None:
+        self._tokens = tokens
+        self._report = report
+        self._requests: dict[trio.SocketStream, trio.CancelScope] = {}
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        """Serve all that connect."""
+        await trio.serve_listeners(self._serve_one, [listener])
+
+    async def _serve_one(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            try:
+                await self._serve_client(stream)
+            except (trio.BrokenResourceError, ConnectionFailed):
+                pass  # it has gone, or does not deserve more
+            except Exception as error:  # an error in minit itself ends no other connection
+                self._report(error)
+
+    async def _serve_client(self, stream: trio.SocketStream) -> None:
+        http = h11.Connection(h11.SERVER)
+        scope = self._requests[stream] = trio.CancelScope(deadline=trio.current_time() + _REQUEST_SECONDS)
+        if len(self._requests) > _MOST_REQUESTS:
+            self._requests.pop(next(iter(self._requests))).cancel()
+        try:
+            with scope:
+                try:
+                    request = await _receive_request(http, stream)
+                    wanted = self._wanted(request)
+                    version, connection = await _connect(http, stream, request, wanted)
+                except _Refused as refused:
+                    await _refuse(http, stream, refused)
+                    return
+        finally:
+            self._requests.pop(stream, None)
+        if not scope.cancelled_caught:
+            await _serve_wanted(connection, wanted, version, request.rest)
+
+    def _wanted(self, request: _Request) -> Wanted:
+        if request.method not in ("GET", "POST"):
+            raise _Refused(405, "expected GET or POST", [("Allow", "GET, POST")])
+        _, _, token = request.path.partition("?")[0].rpartition("/")
+        wanted = self._tokens.take(token)
+        if wanted is None:
+            raise _Refused(404, "there is no such stream, or not any more")
+        return wanted
+
+
+async def _receive_request(http: h11.Connection, stream: trio.SocketStream) -> _Request:
+    """Return the only request of a connection. BrokenResourceError if the client leaves before."""
+    request: h11.Request | None = None
+    while True:
+        try:
+            event = http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise _Refused(error.error_status_hint, str(error)) from error
+        if event is h11.NEED_DATA:
+            data = await stream.receive_some(_RECEIVE_BYTES)
+            if not data:
+                raise trio.BrokenResourceError
+            http.receive_data(data)
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.EndOfMessage):
+            assert request is not None
+            return _Request(request, http.trailing_data[0])
+        else:
+            raise _Refused(400, "expected a request without a body")
+
+
+async def _connect(
+    http: h11.Connection, stream: trio.SocketStream, request: _Request, wanted: Wanted
+) -> tuple[int, SpdyConnection | WebSocketConnection]:
+    """Agree on a protocol, and return its version and the connection of it."""
+    kind = request.upgrade()
+    if kind == _SPDY:
+        is_command = isinstance(wanted, RemoteCommand)
+        known = remotecommand.PROTOCOLS if is_command else portforward.PROTOCOLS
+        chosen = _choose(request.words(_VERSION_HEADER), known)
+        answer = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", chosen)]
+        switching = http.send(h11.InformationalResponse(status_code=101, headers=answer))
+        await stream.send_all(switching or b"")
+        most = remotecommand.MOST_STREAMS if is_command else portforward.MOST_STREAMS
+        return known[chosen], SpdyConnection(stream, most)
+    if kind == _WEBSOCKET and isinstance(wanted, RemoteCommand):
+        chosen = _choose(request.words("sec-websocket-protocol"), websocket.PROTOCOLS)
+        version = websocket.PROTOCOLS[chosen]
+        connection = WebSocketConnection(stream, wanted.channels(version))
+        connection.accept(request.raw, request.path, chosen)
+        return version, connection
+    raise _Refused(400, "expected an upgrade to SPDY/3.1, or of a command to a WebSocket")
+
+
+def _choose(offered: Sequence[str], known: Mapping[str, int]) -> str:
+    """Return the first protocol that is known of those that a client offers."""
+    if not offered:
+        raise _Refused(400, "expected the protocols of streams that the client knows")
+    chosen = next((name for name in offered if name in known), None)
+    if chosen is None:
+        accepted = ", ".join(known)
+        raise _Refused(403, f"none of the protocols is known, but {accepted}", [(_ACCEPTED_HEADER, accepted)])
+    return chosen
+
+
+async def _serve_wanted(
+    connection: SpdyConnection | WebSocketConnection, wanted: Wanted, version: int, rest: bytes
+) -> None:
+    async def work() -> None:
+        if isinstance(connection, WebSocketConnection):
+            assert isinstance(wanted, RemoteCommand)
+            channels = {channel.headers["streamtype"]: channel for channel in connection.channels.values()}
+            await wanted.serve(channels, version)
+        elif isinstance(wanted, PortForward):
+            await wanted.serve(connection.opened)
+        else:
+            channels = {}
+            with trio.move_on_after(_STREAMS_SECONDS):
+                channels = await take_streams(connection.opened, wanted.channels(version))
+            if channels:
+                await wanted.serve(channels, version)
+
+    await connection.run(rest, work)
+
+
+async def _refuse(http: h11.Connection, stream: trio.SocketStream, refused: _Refused) -> None:
+    body = f"{refused}\n".encode()
+    headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Connection", "close")]
+    response = h11.Response(status_code=refused.status, headers=[*headers, *refused.headers])
+    parts = [http.send(event) for event in (response, h11.Data(data=body), h11.EndOfMessage())]
+    await stream.send_all(b"".join(part for part in parts if part))
