@@ -54,8 +54,9 @@ def container_words(config: api.ContainerConfig, image: str) -> list[str]:
     for number, device in enumerate(config.devices):
         words.append(_device_word(number, device))
     _refuse(bool(config.CDI_devices), "CDI_devices", "none")
-    words += ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"] if config.tty else []
-    words += ["--stdin=stream"] if config.stdin and not config.tty else []
+    if config.stdin or config.tty:
+        mode = "tty" if config.tty else "stream"
+        words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
     words += _stop_words(config.stop_signal)
     words += _resource_words(config.linux.resources)
     words += _security_words(config.linux.security_context)

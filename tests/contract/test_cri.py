@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,23 @@ async def test_the_log_of_a_terminal(daemon: Daemon, tmp_path: Path) -> None:
                 b"stdout F out\r",
                 b"stdout F error\r",
             ]
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_a_container_with_an_input(daemon: Daemon, tmp_path: Path) -> None:
+    """Who attaches has its input and its output, which is in the log too."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            asked = container_config("read word; echo got $word", stdin=True)
+            container = await created(node, sandbox, asked)
+            await node.ask("StartContainer", container)
+            attach = partial(daemon.minit.call, stdin=None, input="it\n")
+            done = await trio.to_thread.run_sync(attach, "attach", "--app=main-2", sandbox.pod_sandbox_id)
+            assert (done.stdout, done.returncode) == ("got it\n", 0)
+            assert (await ended(node, container)).exit_code == 0
+            assert (tmp_path / "logs/main/2.log").read_text().split(" ", 1)[1] == "stdout F got it\n"
             await node.ask("RemovePodSandbox", sandbox)
 
 

@@ -86,6 +86,7 @@ def test_containers() -> None:
     assert container(linux=api.LinuxContainerConfig(resources=resources)) == [
         *(f"--memory={64 << 20}", "--cpu=500m", "--cpu-shares=2", "--oom-score-adj=-997")
     ]
+    assert container(stdin=True) == ["--stdin=stream", "--stdout=log+stream", "--stderr=log+stream"]
     assert container(tty=True) == ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"]
     assert container(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == ["--annotation=minit/stop-signal=RTMIN+3"]
 
