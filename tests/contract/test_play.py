@@ -75,6 +75,31 @@ def test_in_the_foreground(world: World) -> None:
     assert [line.partition("]: ")[2] for line in (again.stdout + again.stderr).splitlines()] == lines
 
 
+def test_a_pod_of_run_is_played(world: World) -> None:
+    """What options of run have said holds in a pod of the YAML that is made of theirs."""
+    script = (
+        "echo $A $(busybox id -u) $(busybox id -g); busybox pwd; busybox cat /proc/sys/kernel/hostname;"
+        " busybox grep CapBnd /proc/self/status; busybox cat /srv/file; echo > /srv/file; echo > /x; exit 4"
+    )
+    (world.root / "srv").mkdir()
+    (world.root / "srv/file").write_text("there\n")
+    result = world.minit(
+        *("run", "--quiet", f"--stage1-path={world.stage1}", "--net=none", "--hostname=box", "--set-env=A=a b"),
+        *(f"--volume=srv,kind=host,source={world.root}/srv,readOnly=true", "--mount=volume=srv,target=/srv", world.app),
+        *("--exec=/bin/sh", "--user=7", "--group=8", "--working-dir=/bin", "--caps-remove=CAP_MKNOD,CAP_CHOWN"),
+        *("--memory=64M", "--readonly-rootfs", "--user-label=tier=front", "--", "-c", script),
+        code=4,
+    )
+    lines = [line.partition("]: ")[2] for line in (result.stdout + result.stderr).splitlines()]
+    assert lines[:3] == ["a b 7 8", "/bin", "box"] and "there" in lines
+    [uuid] = world.pods("run")
+    generated = world.minit("generate", "kube", uuid)
+    assert "networks are an option of play, too: --net=none" in generated.stderr
+    assert "memory: " in generated.stdout and "tier: front" in generated.stdout
+    again = play(world, generated.stdout, code=4)
+    assert sorted(line.partition("]: ")[2] for line in (again.stdout + again.stderr).splitlines()) == sorted(lines)
+
+
 LONG = """
 apiVersion: v1
 kind: Pod

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError, PodError
+from minit.manifest.app import Isolator, Port
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.pod import RuntimeApp, parse_pod_manifest
+from minit.manifest.pod import ExposedPort, Mount, RuntimeApp, Volume, parse_pod_manifest
+from minit.plan.appplan import POD_ANNOTATIONS
 from minit.plan.life.health import plan_health
 from minit.plan.life.hooks import plan_hooks
 from minit.stage0.images.storedimage import StoredImage
@@ -24,6 +26,11 @@ from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
 from minit.stage0.kubernetes.reading.yamlwriting import write_documents
+from minit.stage0.pods.appsection import AppOverrides, PodDefaults
+from minit.stage0.pods.nameservice import NameService
+from minit.stage0.pods.podmanifest import plan_apps
+from minit.stage0.stage1.entrypoints import RunOptions, run_arguments
+from minit.stage0.stage1.lastrun import LastRun, read_last_run
 from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
 DATA = Path("/var/lib/rkt")
@@ -432,7 +439,7 @@ def test_a_pod_is_written_down() -> None:
     said: list[str] = []
     parsed = parse_pod_manifest(json.dumps({**first, "ports": first["ports"] or []}).encode(), "pod")
     images = dict.fromkeys(("one", "side", "main"), "app")
-    text = write_documents([generate_pod(parsed, "other", images, DATA, said.append)])
+    text = write_documents([generate_pod(parsed, "other", images, {}, DATA, None, said.append)])
     [pod] = read_file(text.encode(), "again.yaml", Findings())
     again = json.loads(plan_kubernetes_pod(pod, dict.fromkeys(images, image()), 0, 0, DATA)[1])
     marks = [
@@ -442,6 +449,184 @@ def test_a_pod_is_written_down() -> None:
     assert json.loads(json.dumps(again).replace(marks[1], marks[0])) == first
     assert pod.security.group == 9
     assert said == []
+
+
+def write_down(
+    overrides: AppOverrides, said: list[str], run: LastRun | None = None, **defaults: Any
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the manifest of a pod of `run`, the Pod that generate makes of it, and the manifest of play for that."""
+    given = PodDefaults(uid=0, gid=0, data=DATA, **defaults)
+    _, data = plan_apps([(image(), overrides)], given)
+    parsed = parse_pod_manifest(data, "pod")
+    name = parsed.apps[0].name
+    users = {name: ("0", "0")}
+    document = generate_pod(parsed, "web", {name: "app"}, users, DATA, run, said.append)
+    [pod] = read_file(write_documents([document]).encode(), "again.yaml", Findings())
+    return json.loads(data), document, json.loads(plan_kubernetes_pod(pod, {name: image()}, 0, 0, DATA)[1])
+
+
+def test_options_of_run_are_written_down() -> None:
+    """Play makes of them what run did: limits, ports, environment, user, volumes, annotations, the stop, the host's."""
+    isolators = (
+        Isolator(name="resource/memory", value={"limit": "64Mi"}),
+        Isolator(name="resource/cpu", value={"limit": "500m"}),
+        Isolator(name="os/linux/capabilities-remove-set", value={"set": ["CAP_MKNOD", "CAP_NET_RAW"]}),
+        Isolator(name="os/linux/no-new-privileges", value=True),
+    )
+    annotations = {
+        "minit/restart": "on-failure",
+        "minit/restart-limit": "5",
+        "minit/log-max-size": "1Mi",
+        "minit/stop-grace": "1500ms",
+    }
+    overrides = AppOverrides(
+        name="web",
+        exec="/bin/run",
+        arguments=("a b", "$(X)"),
+        user="7",
+        group="8",
+        working_directory="/srv",
+        supplementary_gids=(9,),
+        environment=(("A", "$(B) $$"),),
+        read_only_root_fs=True,
+        mounts=(Mount(volume="data", path="/data"), Mount(volume="logs", path="/logs")),
+        isolators=isolators,
+        annotations=tuple(annotations.items()),
+        user_annotations=(("by", "me"),),
+        user_labels=(("tier", "front"),),
+    )
+    volumes = (
+        Volume(name="data", kind="host", source="/srv/data", read_only=True),
+        Volume(name="logs", kind="named", source="logs"),
+    )
+    ports = (
+        ExposedPort(name="http", host_port=8080, pod_port=Port(name="http", protocol="tcp", port=80)),
+        ExposedPort(
+            name="web-81", host_port=81, host_ip="127.0.0.1", pod_port=Port(name="web-81", protocol="udp", port=81)
+        ),
+    )
+    said: list[str] = []
+    run = LastRun(networks=("host",), hostname="box", ipc="parent")
+    first, document, again = write_down(overrides, said, run, volumes=volumes, ports=ports)
+    assert said == []
+    [before], [after] = first["apps"], again["apps"]
+    same = ("exec", "user", "group", "workingDirectory", "supplementaryGIDs", "environment")
+    assert [after["app"].get(key) for key in same] == [before["app"].get(key) for key in same]
+    assert (after["mounts"], after["readOnlyRootFS"]) == (before["mounts"], True)
+    assert after["app"]["mountPoints"][0] == {"name": "data", "path": "/data", "readOnly": True}
+    values = {each["name"]: each["value"] for each in after["app"]["isolators"]}
+    assert (values["resource/memory"]["limit"], values["resource/cpu"]["limit"]) == ("64Mi", "500m")
+    held = values["os/linux/capabilities-retain-set"]["set"]
+    assert len(held) == 12 and not {"CAP_MKNOD", "CAP_NET_RAW"} & {*held}
+    assert values["os/linux/no-new-privileges"] is True
+    of_pod = {each["name"]: each["value"] for each in again["annotations"]}
+    assert {"minit/restart-limit": "5", "minit/log-max-size": "1Mi", "minit/stop-grace": "2s"}.items() <= of_pod.items()
+    assert {"name": "minit/restart", "value": "on-failure"} in after["annotations"]
+    assert (again["userLabels"], again["userAnnotations"]["by"]) == ({"tier": "front"}, "me")
+    spec = document["spec"]
+    assert (spec["hostNetwork"], spec["hostIPC"], spec["hostname"]) == (True, True, "box")
+    # A pod in the host's network forwards none.
+    _, _, again = write_down(overrides, said, volumes=volumes, ports=ports)
+    ports_of = [[(port["hostPort"], port["podPort"]["port"]) for port in each["ports"]] for each in (first, again)]
+    assert ports_of == [[(8080, 80), (81, 81)]] * 2
+    _, document, _ = write_down(AppOverrides(exec="/x"), said, LastRun(networks=("default",), hostname="web"))
+    assert document["spec"]["terminationGracePeriodSeconds"] == 10
+    assert not {"hostNetwork", "hostIPC", "hostname"} & {*document["spec"]}
+    assert said == []
+
+
+@given(st.lists(st.text("$()aX ", max_size=12), max_size=3))
+def test_any_words_are_written_down(words: list[str]) -> None:
+    """Dollars and parentheses are what they were, in arguments and in variables."""
+    overrides = AppOverrides(
+        exec="/x",
+        arguments=tuple(words),
+        environment=(("X", "x"), *((f"V{at}", word) for at, word in enumerate(words))),
+    )
+    first, _, again = write_down(overrides, [])
+    for part in ("exec", "environment"):
+        assert again["apps"][0]["app"][part] == first["apps"][0]["app"][part]
+
+
+@pytest.mark.parametrize("name", POD_ANNOTATIONS)
+def test_annotations_of_all_apps_are_written_down(name: str) -> None:
+    """What a pod may have in their place is one of the Pod, or a field, or a warning tells that it is lost."""
+    said: list[str] = []
+    value = "never" if name == "minit/restart" else "1s"
+    _, document, _ = write_down(AppOverrides(exec="/x", annotations=((name, value),)), said)
+    found = document["metadata"].get("annotations", {})
+    if name in ("minit/restart", "minit/stop-grace"):
+        assert (found, document["spec"]["restartPolicy"], said) == ({}, "Never", [])
+    elif name in ("minit/idmap", "minit/memory-volumes", "minit/pids-limit", "minit/sysctls"):
+        assert (found, len(said)) == ({}, 1)
+    else:
+        assert (found, said) == ({name: value}, [])
+
+
+def test_the_last_run() -> None:
+    """Its arguments tell what the options were."""
+    annotations = {"coreos.com/rkt/stage1/interface-version": "6"}
+    data = json.dumps(image_manifest("example.com/stage1", annotations=annotations)).encode()
+    stage1 = parse_image_manifest(data, "stage1")
+    options = RunOptions(
+        networks=("host",),
+        hostname="box",
+        ipc="parent",
+        interactive=True,
+        disable_paths=True,
+        name_service=NameService(resolv="stage0"),
+    )
+    assert read_last_run(run_arguments(options, "uuid", stage1, "1:2", lambda text: None)) == LastRun(
+        networks=("host",),
+        hostname="box",
+        ipc="parent",
+        interactive=True,
+        private_users=True,
+        has_names=True,
+        is_insecure=True,
+    )
+    words = run_arguments(RunOptions(), "uuid", stage1, None, lambda text: None)
+    assert read_last_run(words) == LastRun(networks=("default",))
+
+
+def test_a_port_of_the_image_is_written_down() -> None:
+    """An option of run names it only."""
+    _, data = plan_apps([(image(), AppOverrides(name="web"))], PodDefaults(uid=0, gid=0, data=DATA))
+    value = json.loads(data)
+    value["ports"] = [{"name": "http", "hostPort": 8080}]
+    value["apps"][0]["app"]["ports"] = [{"name": "http", "port": 80, "protocol": "tcp", "count": 1}]
+    value["apps"][0]["app"]["mountPoints"] = [{"name": "data", "path": "/data"}]
+    value["volumes"] = [{"name": "data", "kind": "host", "source": "/srv"}]
+    parsed = parse_pod_manifest(json.dumps(value).encode(), "pod")
+    document = generate_pod(parsed, "web", {"web": "app"}, {}, DATA, None, lambda text: None)
+    [found] = document["spec"]["containers"]  # type: ignore[index]
+    assert found["ports"] == [{"name": "http", "containerPort": 80, "hostPort": 8080}]
+    assert found["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "run", "warning"),
+    [
+        ({"user": "www"}, {}, 'a Pod has numbers, not the user "www"'),
+        ({"annotations": (("minit/pids-limit", "5"),)}, {}, "the annotation minit/pids-limit has no place in a Pod"),
+        ({"stdout": "null"}, {}, "a Pod cannot throw stdout away"),
+        ({"isolators": (Isolator(name="os/linux/oom-score-adj", value=5),)}, {}, "a Pod has no oom_score_adj"),
+        (
+            {"isolators": (Isolator(name="os/linux/seccomp-remove-set", value={"set": ["mount"]}),)},
+            {},
+            "a Pod has no list of system calls",
+        ),
+        ({}, {"networks": ("none",)}, "networks are an option of play, too: --net=none"),
+        ({}, {"private_users": True}, "--private-users"),
+        ({}, {"is_insecure": True}, "--insecure-options"),
+        ({}, {"has_names": True}, "name servers and entries of /etc/hosts are not in the Pod"),
+    ],
+)
+def test_what_a_pod_cannot_say(overrides: dict[str, Any], run: dict[str, Any], warning: str) -> None:
+    """One line tells what is lost."""
+    said: list[str] = []
+    write_down(AppOverrides(exec="/x", **overrides), said, LastRun(**{"networks": ("default",), **run}))
+    assert [warning in text for text in said] == [True]
 
 
 @pytest.mark.parametrize(

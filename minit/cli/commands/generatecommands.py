@@ -9,17 +9,20 @@ from pathlib import Path
 
 import click
 
-from minit import paths
+from minit import jsontext, paths
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import one_pod
 from minit.errors import MinitError, PodError
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.generate import generate_pod, volume_of_files
 from minit.stage0.kubernetes.reading.yamlwriting import write_documents
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.stage1.lastrun import LastRun, read_last_run
+from minit.stage0.start.run import RUN_RECORD
 
 _MOST_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -46,9 +49,13 @@ def kube(invocation: Invocation, uuid: str) -> None:
 
     with find_pod(invocation.data, uuid, invocation.note) as pod, Store(invocation.data) as store:
         manifest = read_pod_manifest(pod)
-        images = {app.name: _reference(store, app.image_id or "") for app in manifest.apps}
+        found = {app.name: _find_image(store, app.image_id or "") for app in manifest.apps}
+        images = {app.name: _reference(store, found[app.name]) or app.image_id or "" for app in manifest.apps}
+        sections = {name: image.manifest.app for name, image in found.items() if image is not None}
+        users = {name: (section.user, section.group) for name, section in sections.items() if section is not None}
         name = read_name(pod.fd) or (manifest.apps[0].name if manifest.apps else "pod")
-        document = generate_pod(manifest, name.lower().replace("_", "-").replace(".", "-"), images, pod.data, warn)
+        name = name.lower().replace("_", "-").replace(".", "-")
+        document = generate_pod(manifest, name, images, users, pod.data, _last_run(pod), warn)
         others = [
             volume_of_files(document, volume.name, _files(pod, volume.name))
             for volume in manifest.volumes
@@ -57,12 +64,26 @@ def kube(invocation: Invocation, uuid: str) -> None:
     invocation.say(write_documents([document, *others]), end="")
 
 
-def _reference(store: Store, image_id: str) -> str:
-    """Return the name of an image if the store finds it by that, else its id."""
+def _last_run(pod: Pod) -> LastRun | None:
+    """Return the options of the last run of a pod, None if there is no record of any."""
     try:
-        image = store.find(image_id)
+        words = jsontext.parse(pod.read_file(RUN_RECORD), RUN_RECORD)
+        return read_last_run([str(word) for word in words] if isinstance(words, list) else [])
+    except (FileNotFoundError, MinitError):
+        return None
+
+
+def _find_image(store: Store, image_id: str) -> StoredImage | None:
+    try:
+        return store.find(image_id)
     except MinitError:
-        return image_id
+        return None
+
+
+def _reference(store: Store, image: StoredImage | None) -> str | None:
+    """Return the name of an image by which the store finds it; None without one."""
+    if image is None:
+        return None
     version = dict(image.manifest.labels).get("version")
     for reference in (f"{image.name}:{version}", image.name):
         try:
@@ -70,7 +91,7 @@ def _reference(store: Store, image_id: str) -> str:
                 return reference
         except MinitError:
             continue
-    return image_id
+    return None
 
 
 def _files(pod: Pod, volume: str) -> list[tuple[str, int, str]]:

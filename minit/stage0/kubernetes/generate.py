@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from minit import jsontext
-from minit.manifest.app import App
-from minit.manifest.pod import PodManifest, RuntimeApp, Volume
+from minit import jsontext, paths
+from minit.goduration import parse_duration
+from minit.manifest.app import App, Port
+from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.stage0.kubernetes.manifest import (
     AFTER,
     EXPAND,
@@ -25,7 +28,9 @@ from minit.stage0.kubernetes.manifest import (
     SYSCTLS,
 )
 from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
+from minit.stage0.kubernetes.unsaid import EVERY_CALL, warn_of_unsaid
 from minit.stage0.pods.appsection import (
+    CAPABILITIES_REMOVE,
     CAPABILITIES_RETAIN,
     CPU,
     CPU_SHARES,
@@ -34,6 +39,7 @@ from minit.stage0.pods.appsection import (
     SECCOMP_RETAIN,
 )
 from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS
+from minit.stage0.stage1.lastrun import LastRun
 from minit.stage0.volumes.volumestore import name_of
 
 Json = dict[str, object]
@@ -48,8 +54,8 @@ _FIELDS = {
     "pod-uuid": "metadata.uid",
 }
 _STREAM = "coreos.com/rkt/stage2/"
-_EVERY_CALL = "@appc.io/all"
 _SHARES_OF_A_CPU = 1024
+_DOLLAR = re.compile(r"\$(?=[$(])")
 _FOR_GROUPS = ("2777", "2775")
 _PROBES = {"startup": "startupProbe", "liveness": "livenessProbe", "readiness": "readinessProbe"}
 _HOOKS = {"post-start": "postStart", "pre-stop": "preStop"}
@@ -57,13 +63,40 @@ _TIMES = {"delay": "initialDelaySeconds", "interval": "periodSeconds", "timeout"
 _COUNTS = {"failures": "failureThreshold", "successes": "successThreshold"}
 _OWN = "minit/"
 _SAID = (STOP_GRACE, MEMORY_VOLUMES, SYSCTLS)
+_SAID_OF_APPS = (
+    AFTER,
+    EXPAND,
+    HEALTH,
+    HOOKS,
+    MOUNTS,
+    RESTART,
+    SIDECAR,
+    STOP_SIGNAL,
+    paths.ANNOTATION_TRUSTED_ISOLATORS,
+)
+# What a pod can have in the place of its apps, and that means the same there.
+_FOR_ALL = (
+    *("minit/hotplug", paths.ANNOTATION_KEEP_LOGS, paths.ANNOTATION_LOG_FILES, paths.ANNOTATION_LOG_SIZE),
+    *(paths.ANNOTATION_LOST_OUTPUT, paths.ANNOTATION_RESTART_DELAY, paths.ANNOTATION_RESTART_LIMIT),
+    *(paths.ANNOTATION_RESTART_MAX_DELAY, paths.ANNOTATION_RESTART_RESET, paths.ANNOTATION_SECCOMP_ERRNO),
+    *(STOP_GRACE, paths.ANNOTATION_VSOCK),
+)
+_USUAL_GRACE = "10s"
 
 
-def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], data: Path, warn: Warn) -> Json:
+def generate_pod(
+    manifest: PodManifest,
+    name: str,
+    images: Mapping[str, str],
+    users: Mapping[str, tuple[str, str]],
+    data: Path,
+    run: LastRun | None,
+    warn: Warn,
+) -> Json:
     """
-    Return the document of a pod; `images` are references of its apps' images, by app.
+    Return the document of a pod; by app `images` are references of the images, and `users` the user and group of these.
 
-    `warn` gets a line for each thing that a Pod cannot say.
+    `run` are the options of its run, None if nobody knows them. `warn` gets a line for what a Pod cannot say.
     """
     user = dict(manifest.user_annotations)
     namespace = user.pop(NAMESPACE_ANNOTATION, DEFAULT_NAMESPACE)
@@ -74,23 +107,31 @@ def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], da
         for key, text in manifest.annotations
         if key.startswith(_OWN) and key not in _SAID and (key, text) not in DEFAULT_ANNOTATIONS
     }
+    shared = _shared(manifest)
+    own |= {key: text for key, text in shared.items() if key not in _SAID}
+    warn_of_unsaid(manifest, run, frozenset((*_SAID_OF_APPS, *shared)), users, warn)
     metadata |= {} if namespace == DEFAULT_NAMESPACE else {"namespace": namespace}
-    metadata |= _given(labels=dict(manifest.user_labels), annotations={**user, **own})
+    sections = [app.app for app in manifest.apps if app.app is not None]
+    labels = dict(pair for section in sections for pair in section.user_labels) | dict(manifest.user_labels)
+    user = dict(pair for section in sections for pair in section.user_annotations) | user
+    metadata |= _given(labels=labels, annotations={**user, **own})
     initial = _initial(manifest)
     apps = [app for app in manifest.apps if app.name not in initial]
-    restarts = {app.annotation(RESTART) or "never" for app in apps}
-    if len(restarts) > 1:
+    restarts = [app.annotation(RESTART) or manifest.annotation(RESTART) or "never" for app in apps]
+    if len({*restarts}) > 1:
         warn("containers are started again in different ways: a Pod has one restartPolicy for all")
-    grace = manifest.annotation(STOP_GRACE) or ""
+    grace = shared.get(STOP_GRACE) or manifest.annotation(STOP_GRACE) or _USUAL_GRACE
     memory = _object(manifest.annotation(MEMORY_VOLUMES))
-    spec: Json = {"restartPolicy": _RESTARTS[(apps[0].annotation(RESTART) if apps else None) or "never"]}
-    if (seconds := _whole_seconds(grace)) is not None:
-        spec["terminationGracePeriodSeconds"] = seconds
+    spec: Json = {"restartPolicy": _RESTARTS[restarts[0] if restarts else "never"]}
+    spec["terminationGracePeriodSeconds"] = _grace_seconds(grace)
+    spec |= {} if run is None else _run_fields(run, str(metadata["name"]))
     spec |= _given(securityContext=_pod_security(manifest, group))
     init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]
     spec |= _given(initContainers=init)
-    spec["containers"] = [_container(app, manifest, images[app.name], warn) for app in apps]
-    spec |= _given(volumes=[_volume(volume, memory, data) for volume in manifest.volumes])
+    spec["containers"] = containers = [_container(app, manifest, images[app.name], warn) for app in apps]
+    if run is not None and run.interactive:
+        containers[0] |= {"stdin": True, "tty": True}
+    spec |= _given(volumes=[_volume(volume, memory, data) for volume in _volumes(manifest)])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -127,8 +168,6 @@ def _initial(manifest: PodManifest) -> set[str]:
 def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: Warn) -> Json:
     app = runtime.app
     assert app is not None
-    if app.event_handlers:
-        warn(f'app "{runtime.name}": event handlers have no place in a Pod')
     container: Json = {"name": runtime.name, "image": image, "command": _words(app.exec)}
     if app.working_directory:
         container["workingDir"] = app.working_directory
@@ -139,9 +178,9 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
         ports=_ports(runtime, manifest),
         resources=_resources(app),
         securityContext=_security(runtime, app),
-        volumeMounts=_mounts(runtime, app),
+        volumeMounts=_mounts(runtime, app, manifest),
     )
-    for stream in ("stdin", "stdout"):
+    for stream in ("stdin", "stdout", "stderr"):
         mode = runtime.annotation(_STREAM + stream)
         if mode in ("stream", "tty", "log+tty"):
             container |= {"stdin": True} if stream == "stdin" else {}
@@ -152,8 +191,12 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    # What has been put in is not a reference any more.
-    return [word.replace("$(", "$$(") for word in words]
+    return [_escape(word) for word in words]
+
+
+def _escape(text: str) -> str:
+    """Return a text in which nothing is a reference any more, nor a dollar for another one."""
+    return _DOLLAR.sub("$$", text)
 
 
 def _environment(runtime: RuntimeApp, app: App) -> list[Json]:
@@ -165,7 +208,7 @@ def _environment(runtime: RuntimeApp, app: App) -> list[Json]:
             named[value] = name
             variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": later[value]}}})
             continue
-        text = value.replace("$(", "$$(")
+        text = _escape(value)
         for mark, reference in named.items():
             text = text.replace(mark, f"$({reference})")
         variables.append({"name": name, "value": text})
@@ -175,15 +218,20 @@ def _environment(runtime: RuntimeApp, app: App) -> list[Json]:
 def _ports(runtime: RuntimeApp, manifest: PodManifest) -> list[Json]:
     ports: list[Json] = []
     for port in manifest.ports:
-        inner = port.pod_port
+        known = [(app.name, inner) for app in manifest.apps for inner in _ports_of(app) if inner.name == port.name]
         owners = [app.name for app in manifest.apps if port.name.startswith(f"{app.name}-")]
-        if inner is None or runtime.name != (owners or [manifest.apps[-1].name])[0]:
+        inner = port.pod_port or (known[0][1] if known else None)
+        if inner is None or runtime.name != (*(name for name, _ in known), *owners, manifest.apps[-1].name)[0]:
             continue
         entry: Json = {"name": port.name, "containerPort": inner.port, "hostPort": port.host_port}
         entry |= {"protocol": "UDP"} if inner.protocol == "udp" else {}
         entry |= {} if port.host_ip is None else {"hostIP": port.host_ip}
         ports.append(entry)
     return ports
+
+
+def _ports_of(runtime: RuntimeApp) -> tuple[Port, ...]:
+    return runtime.app.ports if runtime.app is not None else ()
 
 
 def _resources(app: App) -> Json:
@@ -209,9 +257,11 @@ def _security(runtime: RuntimeApp, app: App) -> Json:
         if isolator.name == CAPABILITIES_RETAIN and isinstance(names, list):
             held = [str(name).removeprefix("CAP_") for name in names]
             security["capabilities"] = {"drop": ["ALL"], "add": held}
+        if isolator.name == CAPABILITIES_REMOVE and isinstance(names, list):
+            security["capabilities"] = {"drop": [str(name).removeprefix("CAP_") for name in names]}
         if isolator.name == NO_NEW_PRIVILEGES and isolator.value is True:
             security["allowPrivilegeEscalation"] = False
-        if isolator.name == SECCOMP_RETAIN and names == [_EVERY_CALL]:
+        if isolator.name == SECCOMP_RETAIN and names == [EVERY_CALL]:
             security["seccompProfile"] = {"type": "Unconfined"}
     return security
 
@@ -226,11 +276,14 @@ def _pod_security(manifest: PodManifest, group: str) -> Json:
     return security | _given(supplementalGroups=[group for group in every if group != owner], sysctls=sysctls)
 
 
-def _mounts(runtime: RuntimeApp, app: App) -> list[Json]:
+def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest) -> list[Json]:
     details = _object(runtime.annotation(MOUNTS))
+    volumes = {volume.name: volume for volume in _volumes(manifest)}
     only_read = {point.name for point in app.mount_points if point.read_only}
+    only_read |= {name for name, volume in volumes.items() if volume.read_only and volume.kind == "host"}
     mounts: list[Json] = []
-    for mount in runtime.mounts:
+    points = [point for _, point in runtime.points_without_mount(app.mount_points) if point.name in volumes]
+    for mount in (*runtime.mounts, *(Mount(volume=point.name, path=point.path) for point in points)):
         found = details.get(mount.path)
         detail = found if isinstance(found, dict) else {}
         entry: Json = {"name": mount.volume, "mountPath": mount.path}
@@ -239,6 +292,28 @@ def _mounts(runtime: RuntimeApp, app: App) -> list[Json]:
         entry |= _given(mountPropagation=_PROPAGATIONS.get(str(detail.get("propagation"))))
         mounts.append(entry)
     return mounts
+
+
+def _volumes(manifest: PodManifest) -> list[Volume]:
+    """Return the volumes of a pod, and those that apps have for themselves."""
+    own = [mount.app_volume for app in manifest.apps for mount in app.mounts if mount.app_volume is not None]
+    return [*{volume.name: volume for volume in (*own, *manifest.volumes)}.values()]
+
+
+def _shared(manifest: PodManifest) -> dict[str, str]:
+    """Return the annotations that all apps have, and their pod could have in their place."""
+    every = [{name: text for name, text in app.annotations if name in _FOR_ALL} for app in manifest.apps]
+    return (
+        {name: text for name, text in every[0].items() if all(each.get(name) == text for each in every)}
+        if every
+        else {}
+    )
+
+
+def _run_fields(run: LastRun, name: str) -> Json:
+    fields: Json = {"hostNetwork": True} if run.has_host_network else {}
+    fields |= {} if run.hostname in ("", name) else {"hostname": run.hostname}
+    return fields | ({"hostIPC": True} if run.ipc == "parent" else {})
 
 
 def _volume(volume: Volume, memory: Json, data: Path) -> Json:
@@ -289,6 +364,13 @@ def _hooks(hooks: Json, warn: Warn) -> Json:
         else:
             warn(f"{name}: a Pod has whole seconds, not sleep {hook.get('sleep')}")
     return lifecycle
+
+
+def _grace_seconds(text: str) -> int:
+    try:
+        return max(0, math.ceil(parse_duration(text)))
+    except ValueError:
+        return _grace_seconds(_USUAL_GRACE)  # the pod has never run
 
 
 def _whole_seconds(text: str) -> int | None:
