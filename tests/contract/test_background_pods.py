@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.stage0.files.locks import key_lock
 from tests.support.commands import Stage0
 from tests.support.layers import Layout, busybox_layer
 from tests.support.waiting import wait_for
@@ -186,6 +187,35 @@ def test_what_cannot_start_again(minit: Stage0) -> None:
     minit.quick_call("stop", "--wait", "box")
     refused = minit.quick_call("start", "box")
     assert (refused.returncode, "cannot start again: apps were added" in refused.stderr) == (254, True)
+
+
+@pytest.mark.parametrize("words", [("gc", "--grace-period=0s"), ("rm", "web")])
+def test_a_start_and_a_removal_at_once(minit: Stage0, words: tuple[str, ...]) -> None:
+    """One of the two has the pod: it runs and stays, or it is gone and the start was refused with one line."""
+    script = "[ ! -e /again ] || exec busybox sleep 1000; busybox touch /again"
+    for _ in range(4):
+        ran = run(minit, "--net=none", "--name=web", minit.image(), "--exec=/bin/sh", "--", "-c", script)
+        assert ran[0] == 0, ran
+        with key_lock(minit.data / "locks", "endedPods", exclusive=True) as lock:
+            calls = [minit.start(*each, stdout=-1, stderr=-1, text=True) for each in (("start", "web"), words)]
+            wait_for(lambda lock=lock: _waiters(lock) == 2, "both commands at the lock")  # type: ignore[misc]
+        (_, refusal), (_, complaint) = [process.communicate(timeout=60) for process in calls]
+        started, removed = (process.returncode for process in calls)
+        if started == 0:
+            assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+            assert removed == (0 if words[0] == "gc" else 254), complaint
+            assert "moving pod" not in complaint
+            assert minit.quick_call("rm", "--force", "web").returncode == 0
+        else:
+            assert (started, removed) == (254, 0), (refusal, complaint)
+            assert "cannot start again: its state is" in refusal.splitlines()[0]
+        assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def _waiters(lock: int) -> int:
+    """Return how many wait for the lock of a file, proc_locks(5)."""
+    inode = f":{os.fstat(lock).st_ino} "
+    return sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_an_image_of_docker(minit: Stage0, tmp_path: Path) -> None:
