@@ -18,6 +18,7 @@ from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.registry import Skopeo, skopeo_source
 from minit.stage0.images.store import Store
 from tests import tars
 from tests.support.layers import (
@@ -358,6 +359,41 @@ def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatc
     name = "docker://docker.io/library/busybox:latest"
     assert str(caught.value) == f'cannot fetch "{name}": skopeo: reading manifest: "x" unauthorized'
     assert left_in(store) == []
+
+
+_SLOW = """#!/bin/sh
+[ -e "{fifo}" ] || exec sleep 1000
+echo "Copying blob"
+mkdir -p "${{3#oci:}}"
+printf 12345 > "${{3#oci:}}/blob"
+exec cat "{fifo}"
+"""
+
+
+def test_a_slow_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are reported as they come; a registry of which none come for some time is given up, with one line."""
+    program, fifo = tmp_path / "bin/skopeo", tmp_path / "fifo"
+    program.parent.mkdir()
+    program.write_text(_SLOW.format(fifo=fifo))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    os.mkfifo(fifo)
+    reports: list[tuple[str, int]] = []
+
+    def progress(step: str, done: int, total: int | None) -> None:
+        reports.append((step, done))
+        if done == 5:
+            fifo.write_text("")  # it may end now
+
+    source = skopeo_source("docker://quay.io/team/box:2")
+    Skopeo(source, progress, verify_tls=True, patience_seconds=3600).copy(source.wanted, tmp_path / "copy")
+    assert reports[-1] == ("skopeo: Copying blob", 5)
+    fifo.unlink()
+    skopeo = Skopeo(source, silent, verify_tls=True, patience_seconds=0.1)
+    for stall in (lambda: skopeo.copy(source.wanted, tmp_path / "copy"), skopeo.read_manifest):
+        with pytest.raises(StoreError) as caught:
+            stall()
+        assert str(caught.value) == 'cannot fetch "docker://quay.io/team/box:2": nothing came for 0.1 seconds'
 
 
 def test_no_skopeo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,16 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.oci import configuration_of, entry_for_machine
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.errors import ImageError, StoreError, describe
+from minit.loop import wait_readable
 from minit.progress import Progress
 from minit.value import Value
 
@@ -24,6 +26,8 @@ _SHOWN_LIMIT = 500
 _STORAGE = re.compile(r"\[[^]]*\]")
 _IMAGE_ID = re.compile(r"@?(?:sha256:)?[0-9a-f]{64}|@[0-9a-f]+")
 _NESTING_LIMIT = 4  # of indexes
+_LOOK_SECONDS = 1.0
+_OUTPUT_BYTES = 1 << 16
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
 
@@ -83,16 +87,24 @@ class Skopeo:
     skopeo(1) with what it needs for one image; StoreError if it is missing, or fails.
 
     `authfile` is the content of a file of credentials, containers-auth.json(5): empty for none at all, None for those
-    that skopeo finds itself. skopeo gets them by a descriptor, so that they are on no disk and no command line.
+    that skopeo finds itself. skopeo gets them by a descriptor, so that they are on no disk and no command line. A
+    registry of which nothing has come for `patience_seconds` is given up: skopeo would wait for it for ever.
     """
 
     def __init__(
-        self, source: SkopeoSource, progress: Progress, *, verify_tls: bool, authfile: bytes | None = None
+        self,
+        source: SkopeoSource,
+        progress: Progress,
+        *,
+        verify_tls: bool,
+        authfile: bytes | None = None,
+        patience_seconds: float = 300,
     ) -> None:
         self._source = source
         self._progress = progress
         self._verify_tls = verify_tls
         self._authfile = authfile
+        self._patience_seconds = patience_seconds if source.is_remote else None
 
     def read_manifest(self) -> RawManifest:
         """Return what the manifest tells; of an index it is that of the image for this machine."""
@@ -112,25 +124,39 @@ class Skopeo:
         return RawManifest(wanted=wanted, digest=digest)
 
     def copy(self, wanted: str, layout: Path) -> None:
-        """Copy an image, for this machine, into an OCI layout, but for blobs there; reports what skopeo does."""
+        """Copy an image, for this machine, into an OCI layout, but for blobs there; reports what is said, and bytes."""
         # Or it would compress what comes uncompressed from other stores.
         options = ["--dest-oci-accept-uncompressed-layers", *([] if self._verify_tls else ["--src-tls-verify=false"])]
-        last = ""
+        output, begin_bytes, seen_bytes = b"", _size_bytes(layout), 0
+        patience = _Patience(self._patience_seconds)
         with self._run(["copy", wanted, f"oci:{layout}", *options], "--src-no-creds", subprocess.STDOUT) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                last = line.decode("utf-8", "replace").strip() or last
-                self._progress(f"skopeo: {last[:_SHOWN_LIMIT]}", 0, None)
+            while True:
+                is_said = bool(wait_readable([process.stdout.fileno()], _LOOK_SECONDS))
+                if is_said:
+                    data = os.read(process.stdout.fileno(), _OUTPUT_BYTES)
+                    if not data:
+                        break
+                    output = (output + data)[-_OUTPUT_BYTES:]
+                size_bytes = _size_bytes(layout) - begin_bytes
+                if is_said or size_bytes != seen_bytes:
+                    seen_bytes = size_bytes
+                    patience.renew()
+                    self._progress(f"skopeo: {_last_line(output)[:_SHOWN_LIMIT]}", max(seen_bytes, 0), None)
+                elif patience.is_over:
+                    raise self._stalled()
         if process.returncode != 0:
-            raise self._failure(last)
+            raise self._failure(output)
 
     def _inspect(self, wanted: str) -> bytes:
         options = ["--raw", *([] if self._verify_tls else ["--tls-verify=false"])]
         with self._run(["inspect", wanted, *options], "--no-creds", subprocess.PIPE) as process:
-            document, errors = process.communicate()
+            try:
+                document, errors = process.communicate(timeout=self._patience_seconds)
+            except subprocess.TimeoutExpired:
+                raise self._stalled() from None
         if process.returncode != 0:
-            lines = errors.decode("utf-8", "replace").strip().splitlines()
-            raise self._failure(lines[-1] if lines else "")
+            raise self._failure(errors)
         return document
 
     @contextmanager
@@ -157,12 +183,46 @@ class Skopeo:
                     process.kill()
                     raise
 
-    def _failure(self, last: str) -> StoreError:
+    def _stalled(self) -> StoreError:
+        return StoreError(f'cannot fetch "{self._source.wanted}": nothing came for {self._patience_seconds:g} seconds')
+
+    def _failure(self, output: bytes) -> StoreError:
+        last = _last_line(output)
         message = _MESSAGE.search(last)
         reason = message[1].replace('\\"', '"') if message else last
         remedy = ": --insecure-options=http,tls does without" if any(word in last for word in _WORDS_OF_TLS) else ""
         failed = f'cannot fetch "{self._source.wanted}": skopeo:'
         return StoreError(f"{failed} {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()
+
+
+class _Patience:
+    """Some seconds, endless ones if there are none, since they were last renewed."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew."""
+        self._begin = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether all of it has passed."""
+        return self._seconds is not None and time.monotonic() - self._begin >= self._seconds
+
+
+def _size_bytes(directory: Path) -> int:
+    """Return the sizes of all that is in a directory in which others write."""
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total
 
 
 @contextmanager
