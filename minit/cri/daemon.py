@@ -12,7 +12,7 @@ from pathlib import Path
 import trio
 
 from minit.cri.containercalls import ContainerCalls
-from minit.cri.grpc.server import Methods, serve_connection
+from minit.cri.grpc.server import Server
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
@@ -122,20 +122,14 @@ async def _run(
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
             methods = all_methods(RuntimeCalls(), sandboxes, containers, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-            nursery.start_soon(_serve, listener, methods, report)
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)
+            server = Server(methods, report)
+            nursery.start_soon(trio.serve_listeners, server.serve, [listener])
             note(f"serving {settings.data} at unix://{settings.socket}")
             async for _ in signals:
                 break
             nursery.cancel_scope.cancel()
-
-
-async def _serve(listener: trio.SocketListener, methods: Methods, report: Callable[[BaseException], None]) -> None:
-    async def serve_one(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, methods, report)
-
-    await trio.serve_listeners(serve_one, [listener])
 
 
 async def _restore(records: Records, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:

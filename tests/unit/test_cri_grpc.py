@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from minit.cri.api.cri_pb2 import ExecSyncRequest, ExecSyncResponse, VersionRequest, VersionResponse
 from minit.cri.grpc.framing import CallError, Code, frame, parse_timeout, status_headers, unframe
-from minit.cri.grpc.server import Method, serve_connection
+from minit.cri.grpc.server import Method, Server
 from minit.errors import PodError
 from tests.support.grpcclient import GrpcClient, grpc_client
 
@@ -39,6 +39,7 @@ class Served:
             "/t.T/Exec": Method(request=ExecSyncRequest, answer=self.version),
             "/t.T/Count": Method(request=VersionRequest, stream=self.count),
         }
+        self.server = Server(self.methods, self.failures.append)
 
     async def version(self, request: Message) -> Message:
         """Answer with what was asked."""
@@ -82,7 +83,7 @@ class Served:
         """Connect to the server, which ends with the client."""
         ours, theirs = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_connection, theirs, self.methods, self.failures.append)
+            nursery.start_soon(self.server.serve, theirs)
             async with grpc_client(ours) as client:
                 yield client
 
@@ -241,7 +242,7 @@ async def test_what_is_no_http2(served: Served, data: bytes) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     with trio.fail_after(PATIENCE_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_connection, theirs, served.methods, served.failures.append)
+            nursery.start_soon(served.server.serve, theirs)
             await ours.send_all(data)
             await ours.send_eof()
             while await ours.receive_some(1000):

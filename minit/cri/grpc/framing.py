@@ -18,6 +18,7 @@ LARGEST_MESSAGE_BYTES = 16 << 20  # of a kubelet's client
 _PREFIX = struct.Struct(">?I")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_MOST_LETTERS = 1000  # of a message: clients limit headers
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
@@ -73,5 +74,5 @@ def parse_timeout(text: str) -> float:
 
 def status_headers(code: Code, message: str) -> list[tuple[str, str]]:
     """Return the trailers that end a call; the message is percent-encoded, so that it can be any text."""
-    encoded = urllib.parse.quote(message, safe=_AS_IT_IS)
+    encoded = urllib.parse.quote(message[:_MOST_LETTERS], safe=_AS_IT_IS)
     return [("grpc-status", str(int(code))), *([("grpc-message", encoded)] if encoded else [])]
