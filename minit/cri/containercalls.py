@@ -35,7 +35,6 @@ class ContainerCalls:
         self._node = node
         self._commands = commands
         self._images = images
-        self._locks: dict[str, trio.Lock] = {}
 
     async def create(self, request: api.CreateContainerRequest) -> api.ContainerId:
         """Put a container into a sandbox; the same request again gets the same container."""
@@ -49,7 +48,8 @@ class ContainerCalls:
         request = _settled(request, image)
         words = container_words(request.config, image.stored[-1].id)
         environment = environment_text(request.config)
-        async with self._lock(sandbox):
+        async with self._node.lock(sandbox.record.path.name):
+            self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
             for present in sandbox.containers.values():
                 if present.config.metadata == metadata:
                     if present.config == request.config:
@@ -65,12 +65,12 @@ class ContainerCalls:
     ) -> ContainerRecord:
         record = sandbox.record.keep_container(secrets.token_hex(_ID_BYTES), request)
         try:
-            await self._commands.run(
-                "app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid, *words, stdin=environment
-            )
+            first = ("app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid)
+            with sandbox.record.held() as held:
+                await self._commands.run(*first, *words, stdin=environment, held=held)
             record.mark_made()
         except BaseException:
-            record.remove()
+            await self.undo(sandbox, record)
             raise
         self.adopt(sandbox, record)
         return record
@@ -83,14 +83,16 @@ class ContainerCalls:
     async def undo(self, sandbox: Sandbox, record: ContainerRecord) -> None:
         """Remove a container whose making was cut short, and its record."""
         container = Container(sandbox, record)
-        with suppress(CallError):  # mostly the app is not there yet
-            await self._do("rm", container)
+        if self._node.has_app(container):
+            with suppress(CallError):  # it goes with its sandbox
+                await self._do("rm", container)
         record.remove()
 
     async def start(self, request: api.ContainerId) -> api.Nothing:
         """Start a container, once."""
         container = self._node.container(request.container_id)
-        async with self._lock(container.sandbox):
+        async with self._node.lock(container.sandbox.record.path.name):
+            self._node.container(container.id)  # it may have been removed meanwhile
             self._node.follow(container.sandbox)
             if container.state != api.CONTAINER_CREATED:
                 state = api.ContainerState.Name(container.state)
@@ -106,18 +108,26 @@ class ContainerCalls:
         if container is not None:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
-                await self._do("stop", container, f"--timeout={max(request.timeout, 0)}s")
-                self._node.follow(container.sandbox)
+                await self._stop(container, max(request.timeout, 0))
         return api.Nothing()
+
+    async def _stop(self, container: Container, timeout_seconds: int) -> None:
+        try:
+            await self._do("stop", container, f"--timeout={timeout_seconds}s")
+        except CallError:
+            self._node.follow(container.sandbox)
+            if container.state == api.CONTAINER_RUNNING:
+                raise
+        self._node.follow(container.sandbox)
 
     async def remove(self, request: api.ContainerId) -> api.Nothing:
         """Remove a container, and kill it first if it runs; no error if there is none."""
         container = self._node.find_container(request.container_id)
         if container is not None:
-            async with self._lock(container.sandbox):
+            async with self._node.lock(container.sandbox.record.path.name):
                 self._node.follow(container.sandbox)
                 if container.state == api.CONTAINER_RUNNING:
-                    await self._do("stop", container, "--timeout=0s")
+                    await self._stop(container, 0)
                 try:
                     await self._do("rm", container)
                 except CallError:
@@ -186,9 +196,6 @@ class ContainerCalls:
             os.symlink(target, path)
         except OSError as error:
             raise CallError(Code.UNKNOWN, f"log_path: cannot link {path}: {error.strerror}") from error
-
-    def _lock(self, sandbox: Sandbox) -> trio.Lock:
-        return self._locks.setdefault(sandbox.uuid, trio.Lock())
 
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:

@@ -6,19 +6,21 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import trio
+from google.protobuf.message import DecodeError
 
 from minit.cri.containercalls import ContainerCalls
+from minit.cri.grpc.framing import CallError
 from minit.cri.grpc.server import Server
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
-from minit.cri.records import Records
+from minit.cri.records import Records, SandboxRecord
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
 from minit.cri.streaming.calls import StreamingCalls
@@ -114,34 +116,47 @@ async def _run(
 
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_with, signals, nursery.cancel_scope)
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
             images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images)
-            await _restore(records, sandboxes, containers)
+            await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
             methods = all_methods(RuntimeCalls(), sandboxes, containers, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)
-            server = Server(methods, report)
-            nursery.start_soon(trio.serve_listeners, server.serve, [listener])
             note(f"serving {settings.data} at unix://{settings.socket}")
-            async for _ in signals:
-                break
-            nursery.cancel_scope.cancel()
+            await trio.serve_listeners(Server(methods, report).serve, [listener])
 
 
-async def _restore(records: Records, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:
+async def _end_with(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _restore(
+    records: Records, sandboxes: SandboxCalls, containers: ContainerCalls, note: Callable[[str], None]
+) -> None:
     """Take over what earlier daemons have made, and undo what they were cut off in."""
     for record in records.all():
-        uuid = record.uuid
-        if uuid is None or record.made_ns is None:
-            await sandboxes.undo(record)
-            continue
-        sandbox = sandboxes.adopt(record, uuid)
-        for made in record.containers():
-            if made.made_ns is None:
-                await containers.undo(sandbox, made)
-            else:
-                containers.adopt(sandbox, made)
+        try:
+            await _restore_one(record, sandboxes, containers)
+        except (CallError, DecodeError) as error:
+            note(f"{record.path}: {error}")  # the others are served
+
+
+async def _restore_one(record: SandboxRecord, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:
+    # By a command that goes on.
+    await trio.to_thread.run_sync(record.wait_until_free, abandon_on_cancel=True)
+    uuid = record.uuid
+    if uuid is None or record.made_ns is None:
+        await sandboxes.undo(record)
+        return
+    sandbox = sandboxes.adopt(record, uuid)
+    for made in record.containers():
+        if made.made_ns is None:
+            await containers.undo(sandbox, made)
+        else:
+            containers.adopt(sandbox, made)

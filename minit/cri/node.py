@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from weakref import WeakValueDictionary
+
+import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
@@ -115,6 +118,11 @@ class Node:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.sandboxes: dict[str, Sandbox] = {}
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+
+    def lock(self, record: str) -> trio.Lock:
+        """Return the lock of who changes a sandbox or its containers, by the name of the sandbox's record."""
+        return self._locks.setdefault(record, trio.Lock())
 
     def containers(self) -> Iterator[Container]:
         """Yield all containers."""

@@ -23,11 +23,14 @@ class OwnCommands:
         """Return a command line of minit."""
         return [*self._program, *command]
 
-    async def run(self, *command: str, stdin: bytes = b"", is_cancellable: bool = False) -> str:
+    async def run(
+        self, *command: str, stdin: bytes = b"", held: int | None = None, is_cancellable: bool = False
+    ) -> str:
         """
         Run a command to its end and return what it prints; CallError with its last line if it fails.
 
         It goes on when the call that wanted it is cancelled: the caller asks again. One that is cancellable ends then.
+        It inherits the descriptor `held`.
         """
         with trio.CancelScope(shield=not is_cancellable):
             done = await trio.run_process(
@@ -36,6 +39,7 @@ class OwnCommands:
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
+                pass_fds=() if held is None else (held,),
                 deliver_cancel=_end,
             )
         if done.returncode != 0:

@@ -9,7 +9,8 @@ A sandbox has a directory, which its (name, namespace, uid, attempt) names; its 
     cri/KEY/ID/request       CreateContainerRequest, as it came
     cri/KEY/ID/made          empty, since the app was added
 
-What is not `made` was cut short: it is undone when the daemon starts.
+What is not `made` was cut short: it is undone when the daemon starts. A command that makes something holds the lock of
+the sandbox's directory, flock(2): it may outlive its daemon, and is waited for before.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minit.cri.api.cri_pb2 import CreateContainerRequest, PodSandboxMetadata, RunPodSandboxRequest
 from minit.paths import CRI_RECORDS
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_directory
+from minit.stage0.files.locks import directory_lock
 
 _REQUEST = "request"
 _UUID = "uuid"
@@ -77,6 +80,21 @@ class SandboxRecord(Record):
         except FileNotFoundError:
             return None
 
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """
+        Hold the record for the length of a with block; yields a descriptor that holds it too.
+
+        A command that inherits it holds the record until it ends, be its daemon killed before.
+        """
+        with directory_lock(self.path, exclusive=False) as held:
+            yield held
+
+    def wait_until_free(self) -> None:
+        """Return when nothing holds the record; it blocks."""
+        with directory_lock(self.path, exclusive=True):
+            pass
+
     def read(self) -> RunPodSandboxRequest:
         """Return the request."""
         return RunPodSandboxRequest.FromString((self.path / _REQUEST).read_bytes())
@@ -128,7 +146,9 @@ class Records:
 
 def _keep(path: Path, request: bytes) -> Path:
     make_directory(path, 0o700)
+    sync_directory(path.parent)
     new = path / f"{_REQUEST}.new"
+    new.unlink(missing_ok=True)
     create_file(new, request, _MODE)
     move_into_place(new, path / _REQUEST)
     return path

@@ -7,7 +7,8 @@ for the same sandbox again meanwhile gets the outcome of that task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -33,7 +34,6 @@ class SandboxCalls:
         self._commands = commands
         self._watch = watch
         self._usual_words = usual_words
-        self._locks: dict[str, trio.Lock] = {}
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.SandboxId:
         """Make a sandbox, and return when it is ready; nothing is left of one that fails."""
@@ -44,7 +44,7 @@ class SandboxCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
         words = [*self._usual_words, *sandbox_words(request.config)]
         key = sandbox_key(metadata)
-        async with self._lock(key):
+        async with self._node.lock(key):
             present = next((one for one in self._node.sandboxes.values() if one.record.path.name == key), None)
             if present is not None:
                 if present.is_ready and present.config == request.config:
@@ -58,9 +58,10 @@ class SandboxCalls:
     async def _make(self, request: api.RunPodSandboxRequest, words: list[str]) -> Sandbox:
         record = self._records.keep(request)
         try:
-            uuid = await self._commands.run(
-                "app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}", *words
-            )
+            with record.held() as held:
+                uuid = await self._commands.run(
+                    "app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}", *words, held=held
+                )
             record.mark_made()
         except BaseException:
             await self.undo(record)
@@ -75,36 +76,55 @@ class SandboxCalls:
         return sandbox
 
     async def undo(self, record: SandboxRecord) -> None:
-        """Remove a sandbox that did not become ready, and its record."""
-        if record.uuid is not None:
-            await self._remove_pod(record.uuid)
+        """Remove a sandbox that did not become ready, and its record; one that stays is the kubelet's to remove."""
+        uuid = record.uuid
+        if uuid is not None:
+            try:
+                await self._remove_pod(uuid)
+            except CallError:
+                self.adopt(record, uuid)
+                return
         record.remove()
 
     async def stop(self, request: api.SandboxId) -> api.Nothing:
         """Kill a sandbox with its containers, and return when it has ended; no error if there is none."""
-        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
-        if sandbox is not None:
-            async with self._lock(sandbox.record.path.name):
+        async with self._locked(request) as sandbox:
+            if sandbox is not None:
                 await self._stop(sandbox)
         return api.Nothing()
 
-    async def _stop(self, sandbox: Sandbox) -> None:
-        self._node.follow(sandbox)
-        if sandbox.is_ready:
-            await self._commands.run("stop", "--force", "--wait", sandbox.uuid)
-            self._node.follow(sandbox)
-
     async def remove(self, request: api.SandboxId) -> api.Nothing:
         """Remove a sandbox with its containers; no error if there is none."""
-        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
-        if sandbox is not None:
-            async with self._lock(sandbox.record.path.name):
+        async with self._locked(request) as sandbox:
+            if sandbox is not None:
                 await self._stop(sandbox)
                 await self._remove_pod(sandbox.uuid)
                 self._watch.drop(sandbox)
                 sandbox.record.remove()
-                self._node.sandboxes.pop(sandbox.uuid, None)
+                del self._node.sandboxes[sandbox.uuid]
         return api.Nothing()
+
+    @asynccontextmanager
+    async def _locked(self, request: api.SandboxId) -> AsyncIterator[Sandbox | None]:
+        """Yield a sandbox that nobody else changes for the length of a with block, None if there is none."""
+        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
+        if sandbox is None:
+            yield None
+            return
+        async with self._node.lock(sandbox.record.path.name):
+            # It may have been removed meanwhile, and another one be made of the same request.
+            yield self._node.sandboxes.get(request.pod_sandbox_id)
+
+    async def _stop(self, sandbox: Sandbox) -> None:
+        self._node.follow(sandbox)
+        if sandbox.is_ready:
+            try:
+                await self._commands.run("stop", "--force", "--wait", sandbox.uuid)
+            except CallError:
+                self._node.follow(sandbox)
+                if sandbox.is_ready:
+                    raise
+            self._node.follow(sandbox)
 
     async def _remove_pod(self, uuid: str) -> None:
         try:
@@ -132,9 +152,6 @@ class SandboxCalls:
         """Return the sandboxes that a filter is about."""
         listed = [one for one in self._node.sandboxes.values() if is_sandbox_listed(one, request.filter)]
         return api.ListPodSandboxResponse(items=[api.PodSandbox(**_told(one)) for one in listed])
-
-    def _lock(self, key: str) -> trio.Lock:
-        return self._locks.setdefault(key, trio.Lock())
 
 
 def _told(sandbox: Sandbox) -> dict[str, Any]:

@@ -14,45 +14,20 @@ from google.protobuf.message import Message
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon
+from tests.support.crinode import IMAGE, POD, CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
-IMAGE = "example.com/busybox:1.0"
-POD = api.PodSandboxMetadata(name="web", namespace="default", uid="5e5b", attempt=1)
 UNKNOWN = api.ContainerId(container_id="0" * 64)
 
 
 @pytest.fixture
 def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
     """A daemon with an image in its store, on a data directory of its own."""
-    assert minit.call("fetch", minit.image()).returncode == 0
-    daemon = Daemon(minit, tmp_path / "cri.sock")
-    daemon.start()
-    yield daemon
-    if daemon.process is not None:
-        daemon.end()
-    for pod in minit.data.glob("pods/run/*"):
-        minit.call("stop", "--force", "--wait", pod.name)
-
-
-def sandbox_config(tmp_path: Path, **fields: object) -> api.PodSandboxConfig:
-    """Return what a kubelet asks for."""
-    usual: dict[str, object] = {"metadata": POD, "hostname": "web-1", "log_directory": str(tmp_path / "logs")}
-    return api.PodSandboxConfig(**(usual | fields))  # type: ignore[arg-type]
-
-
-def container_config(script: str, name: str = "main", **fields: object) -> api.ContainerConfig:
-    """Return a container with a shell's script."""
-    usual: dict[str, object] = {
-        "metadata": api.ContainerMetadata(name=name, attempt=2),
-        "image": api.ImageSpec(image=IMAGE),
-        "command": ["/bin/sh", "-c"],
-        "args": [script],
-        "log_path": f"{name}/2.log",
-    }
-    return api.ContainerConfig(**(usual | fields))  # type: ignore[arg-type]
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
+        daemon.start()
+        yield daemon
 
 
 def as_user(uid: int, gid: int, *groups: int) -> dict[str, api.LinuxContainerConfig]:

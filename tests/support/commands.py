@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,9 @@ class Stage0:
             return self.call(*words)
         return forked_minit(self._command(words)[_INTERPRETER_WORDS:], self._environment(), self._root)
 
-    def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
-        """Start the command."""
-        return subprocess.Popen(self._command(words), env=self._environment(), **options)
+    def start(self, *words: object, under: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+        """Start the command, under another one if that is given."""
+        return subprocess.Popen([*under, *self._command(words)], env=self._environment(), **options)
 
     @contextmanager
     def running(self, *words: object, uuid: str | None = None) -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,9 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import frame
 from tests.support.commands import Stage0
 from tests.support.grpcclient import Answer, GrpcClient, grpc_client
+
+IMAGE = "example.com/busybox:1.0"
+POD = api.PodSandboxMetadata(name="web", namespace="default", uid="5e5b", attempt=1)
 
 M = TypeVar("M", bound=Message)
 
@@ -33,6 +36,24 @@ _ANSWERS: dict[str, type[Message]] = {
     },
 }
 _IMAGES = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
+
+
+def sandbox_config(root: Path, **fields: object) -> api.PodSandboxConfig:
+    """Return what a kubelet asks for."""
+    usual: dict[str, object] = {"metadata": POD, "hostname": "web-1", "log_directory": str(root / "logs")}
+    return api.PodSandboxConfig(**(usual | fields))  # type: ignore[arg-type]
+
+
+def container_config(script: str, name: str = "main", **fields: object) -> api.ContainerConfig:
+    """Return a container with a shell's script."""
+    usual: dict[str, object] = {
+        "metadata": api.ContainerMetadata(name=name, attempt=2),
+        "image": api.ImageSpec(image=IMAGE),
+        "command": ["/bin/sh", "-c"],
+        "args": [script],
+        "log_path": f"{name}/2.log",
+    }
+    return api.ContainerConfig(**(usual | fields))  # type: ignore[arg-type]
 
 
 class CallFailed(Exception):
@@ -82,23 +103,29 @@ def pull_request(name: str, **auth: str) -> api.PullImageRequest:
 class Daemon:
     """The process that serves a data directory."""
 
-    def __init__(self, minit: Stage0, socket: Path) -> None:
+    def __init__(self, minit: Stage0, socket: Path, network: str = "none") -> None:
         self.minit = minit
         self.socket = socket
+        self.network = network
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it, and return when it listens."""
-        words = ("cri", f"--listen=unix://{self.socket}", "--net=none", self.minit.stage1_flag)
-        self.process = self.minit.start(*words, stderr=subprocess.PIPE)
+    def start(self, under: Sequence[str] = (), pass_fds: Sequence[int] = ()) -> None:
+        """Start it, and return when it listens; under a command that is given it may end before."""
+        words = ("cri", f"--listen=unix://{self.socket}", f"--net={self.network}", self.minit.stage1_flag)
+        self.process = self.minit.start(*words, under=under, stderr=subprocess.PIPE, pass_fds=pass_fds)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
-        assert line.startswith(b"cri: serving "), line + self.process.stderr.read()
+        assert line.startswith(b"cri: serving ") or (under and not line), line + self.process.stderr.read()
 
     def end(self, *, kill: bool = False) -> int:
         """End it, by force or as systemd does; return its exit code."""
         assert self.process is not None
         self.process.kill() if kill else self.process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return its exit code when it has ended."""
+        assert self.process is not None
         code = self.process.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -122,3 +149,17 @@ class Daemon:
         stream = await trio.open_unix_socket(os.fspath(self.socket))
         async with grpc_client(stream) as client:
             yield CriNode(client, package)
+
+
+@contextmanager
+def own_daemon(minit: Stage0, socket: Path, network: str = "none") -> Iterator[Daemon]:
+    """Yield a daemon with an image in its store that is yet to be started; its pods end with it."""
+    assert minit.call("fetch", minit.image()).returncode == 0
+    daemon = Daemon(minit, socket, network)
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None:
+            daemon.end()
+        for pod in minit.data.glob("pods/run/*"):
+            minit.call("stop", "--force", "--wait", pod.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import h2.events
 import trio
@@ -92,11 +92,12 @@ class GrpcClient:
                 await self.stream.send_all(data)
 
     async def receive(self) -> None:
-        """Take what comes until the server closes the connection."""
-        while data := await self.stream.receive_some(1 << 16):
-            for event in self.h2.receive_data(data):
-                self._on_event(event)
-            await self.flush()
+        """Take what comes until the server closes the connection, or is no more."""
+        with suppress(trio.BrokenResourceError):
+            while data := await self.stream.receive_some(1 << 16):
+                for event in self.h2.receive_data(data):
+                    self._on_event(event)
+                await self.flush()
         for answer in self.answers.values():
             answer.ended.set()
 
