@@ -129,6 +129,17 @@ def test_as_the_user_of_the_app(make_pod: MakePod, flags: tuple[str, ...]) -> No
     )
 
 
+def test_pipes_of_the_user_of_the_app(make_pod: MakePod) -> None:
+    """It can open them by their names."""
+    pod = make_pod({"a": shell(FOREVER, user="1000", group="1001")})
+    pod.start()
+    pod.wait_ready()
+    script = "cat /dev/stdin; echo out > /dev/stdout; echo error > /dev/stderr"
+    words = f"--pid={pod.pid}", "--appname=a", "--as-app", "--", "sh", "-c", script
+    result = pod.call("enter", *words, from_tree=True, input="in\n")
+    assert (result.stdout, result.stderr, result.returncode) == ("in\nout\n", "error\n", 0)
+
+
 @pytest.mark.parametrize("flags", [("--as-app",), ("--appname=a", "--as-app", "--privileged")])
 def test_as_no_user_of_an_app(make_pod: MakePod, flags: tuple[str, ...]) -> None:
     """Without an app, or with all privileges, --as-app is refused."""

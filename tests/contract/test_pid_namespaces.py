@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, shell
-from tests.support.processes import namespace_of, status_of
+from tests.support.processes import children_of, namespace_of, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -41,7 +42,7 @@ def pid_of(pod: PodDirectory, app: str) -> int:
     """Return the pid on the host of an app's process."""
     [entry] = [entry for entry in pod.ask({"op": "state"})["apps"] if entry["name"] == app]
     inner = str(entry["pid"])
-    return next(pid for pid in pod.members() if status_of(pid)["NSpid"].split()[1:2] == [inner])
+    return next(pid for pid in children_of(pod.pid) if status_of(pid)["NSpid"].split()[1] == inner)
 
 
 def test_an_app_is_pid_1(make_pod: MakePod) -> None:
@@ -143,3 +144,14 @@ def test_while_pid_1_of_the_pod_is_stopped(make_pod: MakePod) -> None:
     assert "nobody else knows its PID namespace" in result.stderr
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()
+
+
+@pytest.mark.parametrize("stream", ["interactive", "tty"])
+def test_a_terminal(make_pod: MakePod, stream: str) -> None:
+    """It is the controlling one of the namespace's session, for jobs too."""
+    streams = [{"name": f"coreos.com/rkt/stage2/{name}", "value": stream} for name in ("stdin", "stdout", "stderr")]
+    pod = make_pod(
+        {"a": shell("tty > /said; sh -ic 'sleep 0.1 & wait; echo job >> /said'", annotations=[*OWN, *streams])}
+    )
+    assert pod.run(stdin=subprocess.DEVNULL).returncode == 0
+    assert said(pod) == ["/dev/pts/0", "job"]

@@ -36,7 +36,7 @@ def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterC
     """
     try:
         master, slave = open_pty(f"/proc/{pid}/root{PTMX}")
-        os.fchown(slave, _outer_id(pid, "uid_map", uid), _outer_id(pid, "gid_map", TTY_GID))
+        os.fchown(slave, outer_id(pid, "uid_map", uid), outer_id(pid, "gid_map", TTY_GID))
     except OSError as error:
         raise LaunchError(f"failed to make a terminal in the pod: {describe(error)}") from error
     terminal = look_at_terminal(is_read=0 in terminals)
@@ -48,7 +48,7 @@ def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterC
     return EnterConsole(master=master, slave=slave, terminal=terminal, output=output)
 
 
-def _outer_id(pid: int, file: str, number: int) -> int:
+def outer_id(pid: int, file: str, number: int) -> int:
     """Return the host's id for a user or group of the pod."""
     with open(f"/proc/{pid}/{file}", encoding="ascii") as lines:
         for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 from minit import syscalls
@@ -10,7 +11,7 @@ from minit.errors import LaunchError
 from minit.forks import numbers
 from minit.launcher.enter.commandgroup import CommandGroup, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
-from minit.launcher.enter.enterconsole import open_enter_console
+from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.enter.findapp import find_app, open_groups
 from minit.launcher.stop import has_ended, open_supervisor
@@ -72,6 +73,8 @@ def enter_pod(
             groups = open_groups(app, own)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
+    if as_app:
+        _own_pipes(outer_id(pid, "uid_map", profile.confinement.uid))
     if has_ended(pidfd):
         # The process that was opened by its number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
@@ -92,6 +95,13 @@ def enter_pod(
     for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
     return EnterWatch(first, ours, console, guard).run()
+
+
+def _own_pipes(uid: int) -> None:
+    """Let the command open those of its standard streams that are pipes by their names, as scripts do /dev/stderr."""
+    for fd in _STREAMS:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, uid, -1)
 
 
 def _is_same_file(path: str, other: str) -> bool:
