@@ -197,9 +197,9 @@ def test_a_start_and_a_removal_at_once(minit: Stage0, words: tuple[str, ...]) ->
         ran = run(minit, "--net=none", "--name=web", minit.image(), "--exec=/bin/sh", "--", "-c", script)
         assert ran[0] == 0, ran
         with key_lock(minit.data / "locks", "endedPods", exclusive=True) as lock:
-            calls = [minit.start(*each, stdout=-1, stderr=-1, text=True) for each in (("start", "web"), words)]
+            calls = [minit.start(*each, stdout=-1, stderr=-1) for each in (("start", "web"), words)]
             wait_for(lambda lock=lock: _waiters(lock) == 2, "both commands at the lock")  # type: ignore[misc]
-        (_, refusal), (_, complaint) = [process.communicate(timeout=60) for process in calls]
+        refusal, complaint = [process.communicate(timeout=60)[1].decode() for process in calls]
         started, removed = (process.returncode for process in calls)
         if started == 0:
             assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
