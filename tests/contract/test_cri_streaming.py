@@ -376,6 +376,7 @@ async def test_forwarded_ports(pod: Pod) -> None:
                     if number == 1:
                         await connection.send_eof()
                         assert await data.whole() == large
+                        assert await error.whole() == b""
                         await client.write(data, b"", fin=True)
                     assert await connection.receive_some() == b""
                     await connection.aclose()

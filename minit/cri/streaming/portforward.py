@@ -73,7 +73,7 @@ class PortForward(Value):
             with connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_send, data, connection, nursery.cancel_scope)
-                    nursery.start_soon(_receive, connection, data, nursery.cancel_scope)
+                    nursery.start_soon(_receive, connection, data, error, nursery.cancel_scope)
         data.give_up()
         error.give_up()
 
@@ -131,12 +131,13 @@ async def _send(data: Channel, connection: trio.socket.SocketType, scope: trio.C
         data.discard()  # nobody is there to take it
 
 
-async def _receive(connection: trio.socket.SocketType, data: Channel, scope: trio.CancelScope) -> None:
+async def _receive(connection: trio.socket.SocketType, data: Channel, error: Channel, scope: trio.CancelScope) -> None:
     """Pass on what comes from the pod, and its end; the client may go on after that."""
     try:
         while piece := await connection.recv(_READ_BYTES):
             await data.send_all(piece)
         data.finish()
+        error.finish()  # kubectl ends the data no sooner
     except (ChannelReset, OSError):
         scope.cancel()
 
