@@ -86,7 +86,20 @@ class Pod:
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[Pod]:
     """A running sandbox with a container."""
-    root = tmp_path_factory.mktemp("streams")
+    with served_pod(tmp_path_factory.mktemp("streams"), stage1_image) as pod:
+        yield pod
+
+
+@pytest.fixture
+def own_pod(tmp_path: Path, stage1_image: Path) -> Iterator[Pod]:
+    """The same for one test, which may end its daemon."""
+    with served_pod(tmp_path, stage1_image) as pod:
+        yield pod
+
+
+@contextmanager
+def served_pod(root: Path, stage1_image: Path) -> Iterator[Pod]:
+    """Make a daemon, and a sandbox with a container, and remove them at the end."""
     minit = Stage0([sys.executable, "-m", "minit"], root, stage1_image)
     assert minit.call("fetch", minit.image()).returncode == 0
     daemon = Daemon(minit, root / "cri.sock")
@@ -434,3 +447,29 @@ async def test_a_command_over_a_websocket(pod: Pod, protocol: str) -> None:
             assert client.data[2] == b"wrong\n"
             assert exit_code(client.data[3]) == 7
         assert (await answer(url))[0] == 404
+
+
+@pytest.mark.trio
+async def test_a_daemon_that_ends(own_pod: Pod) -> None:
+    """Commands end with it, containers go on with their input open, and the next one serves them."""
+    pod = own_pod
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with (
+            pod.container(ECHO, stdin=True) as container,
+            executing(pod, "sh", "-c", "trap '' TERM; echo ready; exec sleep 9871006", stdout=True) as client,
+            attached(pod, container, stdin=True, stdout=True) as other,
+        ):
+            _, stdout = await client.open_all("error", "stdout")
+            await stdout.until(b"ready\n")
+            _, stdin, seen = await other.open_all("error", "stdin", "stdout")
+            await other.write(stdin, b"one\n")
+            await seen.until(b"got one\n")
+            assert await trio.to_thread.run_sync(pod.daemon.end) == 0
+            assert not running("sleep 9871006")
+            await client.is_over.wait()
+            await other.is_over.wait()
+            await trio.to_thread.run_sync(pod.daemon.start)
+            async with attached(pod, container, stdin=True, stdout=True) as again:
+                _, stdin, seen = await again.open_all("error", "stdin", "stdout")
+                await again.write(stdin, b"two\n")
+                await seen.until(b"got two\n")
