@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.pods import MakePod, shell
 from tests.support.waiting import wait_for
 
@@ -15,15 +17,15 @@ STREAMS = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "stream"} for name
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d) (stdout|stderr) (.*)")
 
 
-def logging_app(script: str, path: str) -> dict[str, object]:
+def logging_app(script: str, path: str, modes: list[dict[str, str]] = STREAMS) -> dict[str, object]:
     """Return an app with attachable streams and a log of kubernetes."""
     path_annotation = {"name": "coreos.com/rkt/experiment/kubernetes-log-path", "value": path}
-    return shell(script, annotations=[*STREAMS, path_annotation])
+    return shell(script, annotations=[*modes, path_annotation])
 
 
 def texts(path: Path) -> list[tuple[bytes, bytes]]:
     """Return stream and text of each line."""
-    matches = [LINE.fullmatch(line) for line in path.read_bytes().splitlines()]
+    matches = [LINE.fullmatch(line) for line in path.read_bytes().split(b"\n")]
     return [(match[3], match[4]) for match in matches if match]
 
 
@@ -43,6 +45,20 @@ def test_lines_are_in_the_file(make_pod: MakePod, tmp_path: Path) -> None:
         (b"stdout", b"no end"),
     ]
     assert os.listdir(tmp_path) == ["web_0.log"]
+
+
+@pytest.mark.parametrize(("mode", "end"), [("log+stream", b""), ("log+tty", b"\r")])
+def test_lines_are_in_both_logs(make_pod: MakePod, tmp_path: Path, mode: str, end: bytes) -> None:
+    """What is attachable and logged is in the file as well; all of a terminal is stdout."""
+    modes = [{"name": f"coreos.com/rkt/stage2/{name}", "value": mode} for name in ("stdout", "stderr")]
+    app = logging_app("echo one; echo two >&2", "web_0.log", modes)
+    pod = make_pod({"web": app}, annotations={MODE: "k8s-plain", DIRECTORY: str(tmp_path)})
+    assert pod.run().returncode == 0
+    stderr = b"stdout" if mode == "log+tty" else b"stderr"
+    expected = [(stderr, b"two" + end), (b"stdout", b"one" + end)]
+    assert sorted(texts(tmp_path / "web_0.log")) == sorted(expected)
+    records = [line.split(b" ", 3) for line in pod.log("web").split(b"\n")[:-1]]
+    assert sorted((record[1], record[3]) for record in records) == sorted(expected)
 
 
 def test_the_file_is_let_go_of(make_pod: MakePod, tmp_path: Path) -> None:
