@@ -279,6 +279,25 @@ async def test_pulls_are_shared_and_cancelled(daemon: Daemon, skopeo: SkopeoStan
                 await node.pull(f"{BOX}:2")
 
 
+async def test_a_daemon_ends_in_a_pull(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """What was on its way is undone before the daemon has ended."""
+    skopeo.put(BOX, box("1"))
+    held = skopeo.hold()
+    daemon.start()
+
+    async def pull(node: CriNode) -> None:
+        with pytest.raises(CallFailed):
+            await node.pull(f"{BOX}:1")
+
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, trio.open_nursery() as calls:
+            calls.start_soon(pull, node)
+            copying = await trio.to_thread.run_sync(os.open, held, os.O_WRONLY)
+            assert await trio.to_thread.run_sync(daemon.end) == 0
+            os.close(copying)
+    assert left_of_images(daemon.minit.data) == []
+
+
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
 @pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
 async def test_a_registry_that_demands_credentials(
