@@ -10,6 +10,7 @@ from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_DEADLINE,
     ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
     ANNOTATION_HOOKS,
@@ -76,6 +77,7 @@ RESTART_ANNOTATIONS = (
     ANNOTATION_RESTART_RESET,
 )
 POD_ANNOTATIONS = (
+    ANNOTATION_DEADLINE,
     ANNOTATION_HOTPLUG,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
@@ -93,7 +95,7 @@ POD_ANNOTATIONS = (
 )
 """The names of our annotations that a pod may have, too."""
 
-_POD_ONLY = (ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
+_POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS, ANNOTATION_MOUNTS),

@@ -34,7 +34,7 @@ from minit.plan.life.logs import (
 from minit.plan.life.readiness import plan_readiness
 from minit.plan.life.restart import plan_restart
 from minit.plan.life.sockets import plan_sockets
-from minit.plan.life.stopping import plan_pod_grace, plan_stopping
+from minit.plan.life.stopping import plan_deadline, plan_pod_grace, plan_stopping
 from minit.plan.loadedpod import Pod, app_section, is_set
 from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.kernelsettings import Sysctl, plan_sysctls
@@ -82,7 +82,8 @@ class PodPlan(Value):
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
-    `sysctls` are settings of its own namespaces. `tells_host` says that who started the pod is told when it is ready.
+    `sysctls` are settings of its own namespaces. It is stopped after `deadline_seconds`, None for never. `tells_host`
+    says that who started the pod is told when it is ready.
     """
 
     uuid: str
@@ -100,6 +101,7 @@ class PodPlan(Value):
     mutable: bool = False
     later_controllers: frozenset[str] = frozenset()
     group_parent: str | None = None
+    deadline_seconds: float | None = None
     tells_host: bool = False
     warnings: tuple[str, ...] = ()
     debug: bool = False
@@ -138,6 +140,7 @@ class PodPlan(Value):
         """Return the decisions as lines for --debug."""
         lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
         lines += ["pod: mutable"] if self.mutable else []
+        lines += [] if self.deadline_seconds is None else [f"pod: stopped after {self.deadline_seconds:g} s"]
         lines += [] if self.private_users is None else [f"pod: private users {self.private_users}"]
         lines += [f"pod: {operation.describe()}" for operation in self.mounts]
         lines += [f"pod: sysctl {setting.path} {setting.value}" for setting in self.sysctls]
@@ -249,6 +252,7 @@ class _Planning:
             mutable=flags.mutable,
             later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
             group_parent=plan_group_parent(pod.manifest),
+            deadline_seconds=plan_deadline(pod.manifest),
             tells_host=facts.tells_host,
             warnings=tuple(self._warnings),
             debug=flags.debug,

@@ -157,6 +157,8 @@ class Supervisor:
         The spawner is None if there is no output.
         """
         self.sidecars.spawner = spawner
+        if self.plan.deadline_seconds is not None:
+            self._loop.deadline(self.pod.end_late).set(time.monotonic() + self.plan.deadline_seconds)
         for app in self.apps.values():
             self._starts.watch(app)
             if app.run.streams.need_sidecar:

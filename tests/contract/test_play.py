@@ -277,6 +277,14 @@ def test_what_the_start_decides(world: World) -> None:
     play(world, file, "--down")
 
 
+def test_a_deadline(world: World) -> None:
+    """A Pod that is still active then is stopped, and has failed for that."""
+    file = LONG.replace("NAME", "late").replace("restartPolicy", "activeDeadlineSeconds: 1\n  restartPolicy")
+    (world.root / "late.yaml").write_text(file.replace("IMAGE", str(world.app)))
+    result = world.minit("play", "--net=none", f"--stage1-path={world.stage1}", world.root / "late.yaml", code=254)
+    assert "run: the pod ran for longer than 1 s: it was stopped" in result.stderr
+
+
 CLAIM = """
 apiVersion: v1
 kind: Pod

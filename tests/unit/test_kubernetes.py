@@ -340,7 +340,6 @@ def test_hooks() -> None:
             "  securityContext: {sysctls: [{name: net.core.somaxconn, value: '9'}]}\n" + container(),
             "name: not supported: net.core.somaxconn is not one of Kubernetes' safe set",
         ),
-        ("  activeDeadlineSeconds: 5\n" + container(), "spec.activeDeadlineSeconds"),
         (container(", livenessProbe: {grpc: {port: 1}}"), "livenessProbe.grpc"),
         (
             container(", volumeMounts: [{name: a, mountPath: /a, mountPropagation: Bidirectional}]")
@@ -409,6 +408,44 @@ def test_jobs() -> None:
     assert {"name": "minit/restart-limit", "value": "3"} in app["annotations"]
 
 
+@pytest.mark.parametrize("field", ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes"])
+def test_other_policies_of_jobs(field: str) -> None:
+    """They are refused with the rule that there is."""
+    findings = Findings()
+    read_file(job(spec=f"{field}: {{}},").encode(), "pod.yaml", findings)
+    reason = "a Job has failed with the first of its pods that fails for good"
+    assert findings.unsupported == [f"pod.yaml: spec.{field}: not supported: {reason}"]
+
+
+def test_deadlines() -> None:
+    """A Pod may have one, and so may a Job whose pods all run at a time; the earlier counts."""
+
+    def deadlines(text: str) -> list[str | None]:
+        pods = read_file(text.encode(), "pod.yaml", findings := Findings())
+        assert findings.unsupported == []
+        manifests = [json.loads(plan_kubernetes_pod(pod, {"main": image()}, 0, 0, DATA)[1]) for pod in pods]
+        every = [{each["name"]: each["value"] for each in found["annotations"]} for found in manifests]
+        return [each.get("minit/deadline") for each in every]
+
+    assert deadlines(HEAD + "  activeDeadlineSeconds: 5\n" + container()) == ["5s"]
+    assert deadlines(HEAD + container()) == [None]
+    assert deadlines(job(spec="activeDeadlineSeconds: 9, completions: 2, parallelism: 2,")) == ["9s", "9s"]
+    assert deadlines(job("restartPolicy: Never, activeDeadlineSeconds: 3,", "activeDeadlineSeconds: 9,")) == ["3s"]
+    findings = Findings()
+    read_file(job(spec="activeDeadlineSeconds: 9, completions: 2,").encode(), "pod.yaml", findings)
+    assert findings.unsupported == [
+        "pod.yaml: spec.activeDeadlineSeconds: not supported: some completions would begin later: raise parallelism"
+    ]
+
+
+def test_the_end_of_jobs() -> None:
+    """Their pods stay, which is said."""
+    text = "pod.yaml: spec.ttlSecondsAfterFinished: pods that have ended stay until `minit gc` or `play --down`"
+    assert names(job(spec="ttlSecondsAfterFinished: 5,"), (text,)) == ["web-0"]
+    assert names(job(spec="completions: 1, parallelism: 3,")) == ["web-0"]
+    assert names(job(spec="parallelism: 3,")) == ["web-0", "web-1", "web-2"]
+
+
 def test_a_pod_is_written_down() -> None:
     """A pod of what generate makes of a pod is equal, in all that a Pod can say."""
     fields = (
@@ -428,7 +465,8 @@ def test_a_pod_is_written_down() -> None:
         " readOnly: true}, {name: db, mountPath: /d}]"
     )
     spec = (
-        "  restartPolicy: OnFailure\n  terminationGracePeriodSeconds: 7\n  securityContext: {fsGroup: 9,"
+        "  restartPolicy: OnFailure\n  terminationGracePeriodSeconds: 7\n  activeDeadlineSeconds: 60\n"
+        "  securityContext: {fsGroup: 9,"
         " supplementalGroups: [11], sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}\n"
         "  initContainers:\n  - {name: one, image: app}\n  - {name: side, image: app, restartPolicy: Always}\n"
         f"{container(fields)}  volumes:\n  - {{name: host, hostPath: {{path: /srv}}}}\n"
@@ -557,7 +595,7 @@ def test_annotations_of_all_apps_are_written_down(name: str) -> None:
     found = document["metadata"].get("annotations", {})
     if name in ("minit/restart", "minit/stop-grace"):
         assert (found, document["spec"]["restartPolicy"], said) == ({}, "Never", [])
-    elif name in ("minit/idmap", "minit/memory-volumes", "minit/pids-limit", "minit/sysctls"):
+    elif name in ("minit/deadline", "minit/idmap", "minit/memory-volumes", "minit/pids-limit", "minit/sysctls"):
         assert (found, len(said)) == ({}, 1)
     else:
         assert (found, said) == ({name: value}, [])

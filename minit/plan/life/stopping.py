@@ -1,4 +1,4 @@
-"""The stop of an app: the signal it gets first, and its time before SIGKILL."""
+"""The stop of an app: the signal it gets first, and its time before SIGKILL; and when its pod is stopped unasked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from minit.errors import PlanError
 from minit.goduration import parse_duration
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.paths import ANNOTATION_DEADLINE
 from minit.value import Value
 
 STOP_GRACE_SECONDS = 10.0
@@ -15,6 +16,8 @@ ANNOTATION_STOP_GRACE = "minit/stop-grace"
 ANNOTATION_STOP_SIGNAL = "minit/stop-signal"
 
 _LAST_SIGNAL = 64
+_SHORTEST_SECONDS = 0.1
+_LONGEST_SECONDS = 366 * 24 * 3600.0
 
 
 class Stopping(Value):
@@ -44,6 +47,21 @@ def plan_pod_grace(manifest: PodManifest) -> float:
     """Return the grace period of a pod's apps, in seconds."""
     seconds = _read_grace(manifest.annotation(ANNOTATION_STOP_GRACE), "")
     return STOP_GRACE_SECONDS if seconds is None else seconds
+
+
+def plan_deadline(manifest: PodManifest) -> float | None:
+    """Return how long a pod may run, in seconds; None for as long as it likes."""
+    text = manifest.annotation(ANNOTATION_DEADLINE)
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST_SECONDS <= seconds <= _LONGEST_SECONDS:
+        expected = 'expected a duration from 100ms to a year, such as "1h"'
+        raise PlanError(f'annotation {ANNOTATION_DEADLINE}: {expected}, got "{text}"')
+    return seconds
 
 
 def parse_signal(text: str) -> int:

@@ -13,6 +13,7 @@ from minit.manifest.app import App, Port
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.stage0.kubernetes.manifest import (
     AFTER,
+    DEADLINE,
     EXPAND,
     GROUP_ANNOTATION,
     HEALTH,
@@ -77,7 +78,12 @@ _SAID_OF_APPS = (
 # What a pod can have in the place of its apps, and that means the same there.
 _FOR_ALL = (
     *("minit/hotplug", paths.ANNOTATION_KEEP_LOGS, paths.ANNOTATION_LOG_FILES, paths.ANNOTATION_LOG_SIZE),
-    *(paths.ANNOTATION_LOST_OUTPUT, paths.ANNOTATION_RESTART_DELAY, paths.ANNOTATION_RESTART_LIMIT),
+    *(
+        paths.ANNOTATION_LOST_OUTPUT,
+        paths.ANNOTATION_PID_NAMESPACE,
+        paths.ANNOTATION_RESTART_DELAY,
+        paths.ANNOTATION_RESTART_LIMIT,
+    ),
     *(paths.ANNOTATION_RESTART_MAX_DELAY, paths.ANNOTATION_RESTART_RESET, paths.ANNOTATION_SECCOMP_ERRNO),
     *(STOP_GRACE, paths.ANNOTATION_VSOCK),
 )
@@ -109,6 +115,9 @@ def generate_pod(
     }
     shared = _shared(manifest)
     own |= {key: text for key, text in shared.items() if key not in _SAID}
+    deadline = _whole_seconds(own.get(DEADLINE, ""))
+    if deadline is not None:
+        del own[DEADLINE]
     warn_of_unsaid(manifest, run, frozenset((*_SAID_OF_APPS, *shared)), users, warn)
     metadata |= {} if namespace == DEFAULT_NAMESPACE else {"namespace": namespace}
     sections = [app.app for app in manifest.apps if app.app is not None]
@@ -124,6 +133,7 @@ def generate_pod(
     memory = _object(manifest.annotation(MEMORY_VOLUMES))
     spec: Json = {"restartPolicy": _RESTARTS[restarts[0] if restarts else "never"]}
     spec["terminationGracePeriodSeconds"] = _grace_seconds(grace)
+    spec |= _given(activeDeadlineSeconds=deadline)
     spec |= {} if run is None else _run_fields(run, str(metadata["name"]))
     spec |= _given(securityContext=_pod_security(manifest, group))
     init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]

@@ -24,6 +24,7 @@ NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 GROUP_ANNOTATION = "io.kubernetes.pod.fs-group"
 
 AFTER = "minit/after"
+DEADLINE = "minit/deadline"
 HEALTH = "minit/health"
 HOOKS = "minit/hooks"
 RESTART = "minit/restart"
@@ -164,6 +165,8 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
     given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
     in_memory = _in_memory(pod)
     own = {MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    if pod.deadline_seconds is not None:
+        own[DEADLINE] = f"{pod.deadline_seconds}s"
     if pod.security.sysctls:
         own[SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
     own = {STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}

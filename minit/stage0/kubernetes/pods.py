@@ -72,6 +72,7 @@ class KubernetesPod(Value):
     hosts: tuple[tuple[str, str], ...]
     """Addresses and names of the file /etc/hosts."""
     job: JobRun | None = None
+    deadline_seconds: int | None = None
 
     def taken_on_host(self) -> str | None:
         """Return what of the host the Pod has for itself, so that no second one of it can run; None without that."""
@@ -162,6 +163,7 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
         security=security,
         restart_policy=spec["restartPolicy"].optional(lambda node: node.one_of(*_RESTART_POLICIES)) or "Always",
         grace_seconds=_read_grace(spec["terminationGracePeriodSeconds"]),
+        deadline_seconds=read_deadline(spec["activeDeadlineSeconds"]),
         host_network=spec["hostNetwork"].optional(Node.boolean) or False,
         host_ipc=spec["hostIPC"].optional(Node.boolean) or False,
         dns=_read_dns(spec),
@@ -183,6 +185,11 @@ def _read_all_resources(spec: Fields) -> tuple[tuple[str, Resources], ...]:
 def _read_grace(node: Node) -> int:
     seconds = node.optional(lambda given: given.integer(0, _MAX_GRACE_SECONDS))
     return 30 if seconds is None else seconds
+
+
+def read_deadline(node: Node) -> int | None:
+    """Read for how many seconds a Pod, or those of a Job, may be active; None for as long as they like."""
+    return node.optional(lambda seconds: seconds.integer(1, _MAX_GRACE_SECONDS))
 
 
 def _read_dns(spec: Fields) -> Dns:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.pods import JobRun, KubernetesPod, PodContext, ignore_metadata, read_template
+from minit.stage0.kubernetes.pods import (
+    JobRun,
+    KubernetesPod,
+    PodContext,
+    ignore_metadata,
+    read_deadline,
+    read_template,
+)
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
 from minit.value import replace
 
@@ -18,8 +25,9 @@ _BACKOFF_LIMIT = 6
 # These are about the replacement of pods by newer ones, and about who looks after them.
 _ABOUT_ROLLOUTS = (
     *("selector", "strategy", "updateStrategy", "minReadySeconds", "revisionHistoryLimit"),
-    *("progressDeadlineSeconds", "manualSelector", "ttlSecondsAfterFinished", "podReplacementPolicy"),
+    *("progressDeadlineSeconds", "manualSelector", "podReplacementPolicy", "managedBy"),
 )
+_ABOUT_FAILURES = ("backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy", "successPolicy")
 
 
 def read_workload(root: Node, findings: Findings, context: PodContext) -> tuple[KubernetesPod, ...]:
@@ -59,6 +67,11 @@ def read_workload(root: Node, findings: Findings, context: PodContext) -> tuple[
 def _read_job(
     spec: Fields, name: str, namespace: str | None, context: PodContext, findings: Findings
 ) -> tuple[KubernetesPod, ...]:
+    for field in _ABOUT_FAILURES:
+        if spec[field].given:
+            findings.refuse(spec[field], "a Job has failed with the first of its pods that fails for good")
+    if spec["ttlSecondsAfterFinished"].given:
+        findings.skip(spec["ttlSecondsAfterFinished"], "pods that have ended stay until `minit gc` or `play --down`")
     parallel = spec["parallelism"].optional(_read_count)
     count = spec["completions"].optional(_read_count)
     limit = spec["backoffLimit"].optional(_read_count)
@@ -70,12 +83,17 @@ def _read_job(
     )
     if run.parallel == 0:
         raise spec["parallelism"].error("a number above 0")
+    deadline = read_deadline(spec["activeDeadlineSeconds"])
     pods: list[KubernetesPod] = []
     for number in range((parallel or 1) if count is None else count):
         pod = read_template(spec["template"], f"{name}-{number}", namespace, context, Findings() if pods else findings)
         if pod.restart_policy not in ("Never", "OnFailure") or not spec["template"]["spec"]["restartPolicy"].given:
             raise spec["template"]["spec"]["restartPolicy"].error('"Never" or "OnFailure" for a Job')
-        pods.append(replace(pod, job=replace(run, index=number if indexed else None)))
+        deadlines = [seconds for seconds in (deadline, pod.deadline_seconds) if seconds is not None]
+        job = replace(run, index=number if indexed else None)
+        pods.append(replace(pod, job=job, deadline_seconds=min(deadlines, default=None)))
+    if deadline is not None and len(pods) > run.parallel:
+        findings.refuse(spec["activeDeadlineSeconds"], "some completions would begin later: raise parallelism")
     return tuple(pods)
 
 

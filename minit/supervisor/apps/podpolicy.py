@@ -197,6 +197,14 @@ class PodPolicy:
                 self._handle(app, lifecycle.KILL)
         self.begin_shutdown(0)
 
+    def end_late(self) -> None:
+        """Begin the shutdown because the pod has run for as long as it may."""
+        seconds = self._plan.deadline_seconds
+        if self.exit_code is None:
+            self._journal.event("pod.deadline-exceeded", seconds=seconds)
+            self.cause = f"the pod ran for longer than {seconds:g} s: it was stopped"
+        self.begin_shutdown(EXIT_FAILURE)
+
     def stop_unasked(self, reason: str) -> None:
         """Begin the shutdown for want of those that the pod runs for."""
         # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
