@@ -123,7 +123,7 @@ COLLECTOR = Forked(
     who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
 )
 ENTERING = Forked(
-    who="process that enters a pod", keeps=("link", "pidfds", "mount namespace", "control groups", "terminal")
+    who="process that enters a pod", keeps=("link", "pidfd of PID 1", "namespaces", "control groups", "terminal")
 )
 # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
 ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True, death_signal=signal.SIGKILL)

@@ -30,8 +30,8 @@ def plan_own_pids(
         return False
     if hotplug:
         raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
-    if spec.has_handlers:
-        raise PlanError(f"{where}: an app with event handlers or hooks has that of its pod")
+    if spec.post_stop is not None:
+        raise PlanError(f"{where}: an app with a post-stop handler, which comes after its end, has that of its pod")
     for volume in volumes:
         if f"{volume.target}/".startswith(f"{PROC.target}/"):
             raise PlanError(f"{where}: {volume.place}: an app with a volume at {volume.target} has that of its pod")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import children_of, namespace_of, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
@@ -142,6 +143,38 @@ def test_while_pid_1_of_the_pod_is_stopped(make_pod: MakePod) -> None:
         os.kill(pod.pid, signal.SIGCONT)
     assert result.returncode == 254
     assert "nobody else knows its PID namespace" in result.stderr
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
+def test_handlers_and_hooks_are_in_the_namespace(make_pod: MakePod) -> None:
+    """At each start, and what PID 1 forks for others is not."""
+    look = {"exec": ["/bin/sh", "-c", "readlink /proc/self/ns/pid >> /said"]}
+    hooks = {"name": "minit/hooks", "value": json.dumps({"post-start": look, "pre-stop": look})}
+    sandbox = Sandbox(make_pod)
+    handler = handlers(pre_start=look["exec"])
+    assert sandbox.add("a", own("touch /begun; exec sleep 1000", hooks, eventHandlers=handler)).returncode == 0
+    assert sandbox.add("b", shell("touch /begun; exec sleep 1000")).returncode == 0
+    for _ in range(2):
+        assert sandbox.start("a").returncode == 0
+        wait_for(lambda: len(said(sandbox.pod)) % 3 == 2, "the hook at the start")
+        inner = namespace_of(pid_of(sandbox.pod, "a"), "pid")
+        assert sandbox.start("b").returncode == 0
+        assert namespace_of(pid_of(sandbox.pod, "b"), "pid") == namespace_of(sandbox.pod.pid, "pid")
+        assert sandbox.call("app/stop", "--app=a", "--timeout=5s").returncode == 0
+        assert said(sandbox.pod)[-3:] == [inner] * 3
+        assert sandbox.call("app/stop", "--app=b", "--timeout=0s").returncode == 0
+    assert sandbox.end().returncode == 0
+
+
+def test_a_hook_of_a_pod_that_starts_with_its_apps(make_pod: MakePod) -> None:
+    """Also of another user, whose processes PID 1 may not look into."""
+    hook = {"exec": ["/bin/sh", "-c", "readlink /proc/self/ns/pid > /tmp/hook"]}
+    annotations = [*OWN, {"name": "minit/hooks", "value": json.dumps({"post-start": hook})}]
+    pod = make_pod({"a": shell("exec sleep 1000", annotations=annotations, user="1000", group="1000")})
+    pod.start()
+    pod.wait_ready()
+    assert pod.file("a", "tmp/hook").read_text().strip() == namespace_of(pid_of(pod, "a"), "pid")
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()
 

@@ -140,9 +140,9 @@ def test_what_an_app_with_its_own_pids_cannot_have() -> None:
     assert refusal_of(annotated(OWN_PIDS, "host")) == f'app "web": {OWN_PIDS}: expected pod or app, got "host"'
     hotplug = replace(MANIFEST, annotations=((OWN_PIDS, "app"), ("minit/hotplug", "true")))
     assert "an app with minit/hotplug has that of its pod" in refusal_of(hotplug)
-    handlers = replace(APP, event_handlers=(EventHandler(name="pre-start", exec=("/x",)),))
+    handlers = replace(APP, event_handlers=(EventHandler(name="post-stop", exec=("/x",)),))
     image = replace(IMAGE, app=handlers)
-    assert "an app with event handlers or hooks has that of its pod" in refusal_of(
+    assert "an app with a post-stop handler, which comes after its end, has that of its pod" in refusal_of(
         annotated(OWN_PIDS, "app"), image=image
     )
     volume = Volume(name="v", kind="host", source="/srv")

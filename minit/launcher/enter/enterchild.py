@@ -40,8 +40,8 @@ class Entrance(Value):
     """
     The way into a pod, as descriptors, and what the command is there.
 
-    `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `process` a pidfd of that
-    whose PID namespace it is in, None for PID 1; `own_users` tells that
+    `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `pids` the app's
+    PID namespace, None for PID 1's; `own_users` tells that
     the pod has a user namespace of its own. `groups` are files of control groups to write `0` into. `bounding` is the
     capability mask of PID 1, of which none are kept that the profile does not have. `terminal` is the slave of a pty
     for those of the standard streams that are terminals.
@@ -49,7 +49,7 @@ class Entrance(Value):
 
     supervisor: int
     namespace: int | None
-    process: int | None
+    pids: int | None
     own_users: bool
     groups: tuple[int, ...]
     bounding: int
@@ -60,8 +60,8 @@ class Entrance(Value):
     def descriptors(self) -> Mapping[str, Kept]:
         """Return what the first process takes over."""
         return {
-            "pidfds": (self.supervisor, self.process),
-            "mount namespace": self.namespace,
+            "pidfd of PID 1": self.supervisor,
+            "namespaces": (self.namespace, self.pids),
             "control groups": self.groups,
             "terminal": self.terminal,
         }
@@ -144,10 +144,10 @@ class _Command:
         entrance = self._entrance
         with Step("join namespaces"):
             kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
-            if entrance.process is None:
+            if entrance.pids is None:
                 kinds |= syscalls.CLONE_NEWPID
             else:
-                syscalls.setns(entrance.process, syscalls.CLONE_NEWPID)
+                syscalls.setns(entrance.pids, syscalls.CLONE_NEWPID)
             syscalls.setns(entrance.supervisor, kinds)
         with Step("join mount namespace"):
             namespace = entrance.supervisor if entrance.namespace is None else entrance.namespace

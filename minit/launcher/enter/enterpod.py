@@ -50,13 +50,13 @@ def enter_pod(
     pidfd, status = open_supervisor(pid)
     bounding = int(status["CapBnd"], 16)
     namespace: int | None = None
-    process: int | None = None
+    pids: int | None = None
     groups: list[int] = []
     guard: Guard | None = None
     if app is None:
         profile = EnterProfile(environment=tuple(os.environb.items()))
     else:
-        namespace, profile, process = find_app(pid, status["State"], app)
+        namespace, profile, pids = find_app(pid, status["State"], app)
         term = os.environb.get(b"TERM", DEFAULT_TERM.encode())
         profile = replace(
             profile, environment=(*(pair for pair in profile.environment if pair[0] != b"TERM"), (b"TERM", term))
@@ -81,7 +81,7 @@ def enter_pod(
     entrance = Entrance(
         supervisor=pidfd,
         namespace=namespace,
-        process=process,
+        pids=pids,
         own_users=not _is_same_file(f"/proc/{pid}/ns/user", "/proc/self/ns/user"),
         groups=tuple(groups),
         bounding=bounding,

@@ -51,23 +51,23 @@ def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | N
     """
     Return a descriptor of the mount namespace of `app`, and its profile, in the pod whose PID 1 is `pid`.
 
-    The last one is a pidfd of its process if that has a PID namespace of its own, else None. `state` is that of PID 1
-    in /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the app cannot be found
+    The last one is one of its PID namespace if it has one of its own, else None. `state` is that of PID 1 in
+    /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the app cannot be found
     without it.
     """
     try:
         if state.startswith(_STOPPED):
             raise NoAnswerError("supervisor of this pod: it is stopped")
-        _, [namespace, file, *processes] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
+        _, [namespace, file, *pids] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
     except NoAnswerError as silence:
         return (*_find_alone(pid, app, silence), None)
     # By position: whoever else enters the app reads the same open file.
     data = os.pread(file, MAXIMUM_PROFILE_BYTES, 0)
     os.close(file)
     profile = decode_profile(data, f'app "{app}": profile')
-    if profile.own_pids and not processes:
+    if profile.own_pids and not pids:
         raise LaunchError(f'app "{app}" does not run: its PID namespace is gone')
-    return namespace, profile, next(iter(processes), None)
+    return namespace, profile, next(iter(pids), None)
 
 
 def _find_alone(pid: int, app: str, silence: NoAnswerError) -> tuple[int, EnterProfile]:

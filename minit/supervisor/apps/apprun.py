@@ -49,7 +49,8 @@ class Run:
     """
     One start of an app, or the making of its root; the supervisor alone changes it.
 
-    `namespace` is its mount namespace, if that is another one than where the app's root is made. `report` is open until
+    `namespace` is its mount namespace, if that is another one than where the app's root is made, and `pids` its PID
+    namespace, if that is another one than the pod's. `report` is open until
     the process has executed its program, or ended. `reached` is how far it has come, EXECUTED of that at `executed_at`
     of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be executed, and was not.
     `handler` is the event handler or hook that runs; a hook that only `sleeps` is none.
@@ -64,6 +65,7 @@ class Run:
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.namespace: int | None = None
+        self.pids: int | None = None
         self.report: Socket | None = None
         self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
         self.health: dict[str, dict[str, object]] = {}

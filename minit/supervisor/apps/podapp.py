@@ -59,6 +59,11 @@ class App:
             self.restarts = Restarts(spec.restart)
 
     @property
+    def present_namespace(self) -> int | None:
+        """The mount namespace of its present process, which may be another one than where its root is made."""
+        return self.namespace if self.run.namespace is None else self.run.namespace
+
+    @property
     def is_ready(self) -> bool:
         """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
         if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
@@ -88,7 +93,7 @@ class App:
 
     def begin_again(self) -> None:
         """Forget how the app was started and ended, which is recorded."""
-        for fd in (self.run.pidfd, self.run.namespace):
+        for fd in (self.run.pidfd, self.run.namespace, self.run.pids):
             if fd is not None:
                 os.close(fd)
         self.run.streams.supersede()
@@ -96,7 +101,7 @@ class App:
 
     def release(self) -> None:
         """Close everything that belongs to the app."""
-        own = (self.run.pidfd, self.run.namespace, self.namespace, self.profile)
+        own = (self.run.pidfd, self.run.namespace, self.run.pids, self.namespace, self.profile)
         for fd in (*own, *self.sockets, *self.ends.descriptors()):
             if fd is not None:
                 os.close(fd)

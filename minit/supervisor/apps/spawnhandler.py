@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from minit import syscalls
@@ -41,12 +41,13 @@ def spawn_handler(app: App, name: str) -> Handler:
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
         kept: dict[str, Kept] = {
-            "mount namespace": app.namespace,
+            "mount namespace": app.present_namespace,
             "control groups": (app.ends.directory, *app.ends.tasks),
             "stdout": writers.get("stdout"),
             "stderr": writers.get("stderr"),
         }
-        pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, tell=_fail)
+        with _children_in(app.run.pids):
+            pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, tell=_fail)
     except OSError:
         streams.close()
         raise
@@ -55,6 +56,23 @@ def spawn_handler(app: App, name: str) -> Handler:
             os.close(fd)
     streams.pid = pid
     return Handler(name, pid, pidfd, streams)
+
+
+@contextmanager
+def _children_in(pids: int | None) -> Iterator[None]:
+    """Have children of PID 1 born in another PID namespace, None for its own."""
+    if pids is None:
+        yield
+        return
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(pids, syscalls.CLONE_NEWPID)
+        try:
+            yield
+        finally:
+            syscalls.setns(own, syscalls.CLONE_NEWPID)
+    finally:
+        os.close(own)
 
 
 def _run(app: App, name: str) -> NoReturn:
@@ -86,7 +104,7 @@ def _fail(error: BaseException) -> int:
 
 
 def _enter_app(app: App, *, is_hook: bool) -> None:
-    assert app.namespace is not None
+    assert app.present_namespace is not None
     with Step("join control groups"):
         if app.ends.starts_processes:
             join_v2_group(app.ends.directory)
@@ -99,7 +117,7 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
         take_attributes(app.attributes)
     with Step("join mount namespace"):
         syscalls.set_dumpable(False)
-        syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
+        syscalls.setns(app.present_namespace, syscalls.CLONE_NEWNS)
         os.umask(0o022)
     with Step("close descriptors"):
         # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.

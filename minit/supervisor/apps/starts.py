@@ -88,6 +88,9 @@ class Starts:
         run = app.run
         assert run.report is not None
         message, descriptors = receive_message(run.report)
+        if message is not None and "pids" in message:
+            [run.pids] = descriptors
+            return
         if message is not None and "prepared" in message:
             if descriptors and app.namespace is None:
                 [app.namespace] = descriptors

@@ -18,7 +18,7 @@ health {"app", "pid", "check", "healthy", "text", "action"}
                      {} when the result of a check is noted, and what follows from it has begun
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering, and
-                     a pidfd of its process if that is there and has a PID namespace of its own
+                     of its PID namespace if it runs and has one of its own
 helpers {"app"}      {} and pidfds of its helpers, see minit.supervisor.apps.apphelper
 app-add {"app", "version", "descriptors", "v2"}
                      {} when the app can be started; with a descriptor for each of the roles that `descriptors` names,
@@ -39,7 +39,7 @@ import time
 from minit.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
-from minit.supervisor.apps.lifecycle import BUILDING, RUNNING, api_state
+from minit.supervisor.apps.lifecycle import RUNNING, api_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor
 
@@ -103,10 +103,9 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
             return {"ok": True}, [app.namespace]
         if app.profile is None:
             app.profile = _profile_file(app)
-        if not app.spec.own_pids or app.state == BUILDING or app.run.pidfd is None or app.run.reaped is not None:
+        if app.run.pids is None or app.run.reaped is not None or app.present_namespace is None:
             return {"ok": True}, [app.namespace, app.profile]
-        namespace = app.namespace if app.run.namespace is None else app.run.namespace
-        return {"ok": True}, [namespace, app.profile, app.run.pidfd]
+        return {"ok": True}, [app.present_namespace, app.profile, app.run.pids]
     if op == OP_NOTE:
         supervisor.journal.info("note", app=str(request.get("app")), text=str(request.get("text")))
         return {"ok": True}, []

@@ -3,9 +3,9 @@ The child half of starting an app: from fork to execve, straight through.
 
 Runs in a process of its own, first with PID 1's view of the pod, then inside the app's root, where nothing may be
 imported: a file of the image would run as root. So everything is bound at import, and the import system is emptied
-before the root changes. Reports go to PID 1 over a close-on-exec socket: {"prepared": [warnings]} with the descriptor
-of the mount namespace, if it is a new one, or {"step", "errno", "path"}; end of file after "go" means that the exec
-happened.
+before the root changes. Reports go to PID 1 over a close-on-exec socket: {"pids"} with the descriptor of the PID
+namespace, if it has one of its own, {"prepared": [warnings]} with that of the mount namespace, if it is a new one, or
+{"step", "errno", "path"}; end of file after "go" means that the exec happened.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ class _Child:
     def run(self) -> NoReturn:
         """Go all the way to execve(2)."""
         self._take_terminal()
+        self._tell_pids()
         self._join_groups()
         arguments, environment = self._encode()
         self._enter_root()
@@ -153,6 +154,13 @@ class _Child:
         if terminal is not None:
             with Step(f"take the {'console' if has_console else 'terminal'}"):
                 take_console(terminal)
+
+    def _tell_pids(self) -> None:
+        if self._spec.own_pids and not self._ends.is_builder:
+            with Step("open the PID namespace"):
+                own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+                send_message(self._report, {"pids": True}, [own])
+                os.close(own)
 
     def _join_groups(self) -> None:
         with Step("join control groups"):
