@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 
+from minit.cli.otherwords import answer_flag
 from minit.errors import UsageError
 from minit.goflags import take_value
 from minit.value import Value
@@ -55,7 +56,7 @@ def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
     name, has_value, text = word.partition("=")
     flag = flags.get(name)
     if flag is None:
-        raise FlagError(f"unknown flag: {name}{suggest(name, flags)}")
+        raise FlagError(f"unknown flag: {name}{answer_flag(name, flags) or suggest(name, flags)}")
     if flag.kind is FlagKind.OPTIONAL:
         return name, text if has_value else flag.bare
     try:

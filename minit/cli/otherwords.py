@@ -81,6 +81,52 @@ ABSENT: dict[str, str] = {
 """Words that nothing of minit's stands for, and the reason or the way round."""
 
 
+INSTEAD_OF_FLAGS: dict[str, str] = {
+    "--add-host": "--hosts-entry",
+    "--cap-add": "--caps-retain",
+    "--cap-drop": "--caps-remove",
+    "--cidfile": "--uuid-file-save",
+    "--cpus": "--cpu",
+    "--entrypoint": "--exec",
+    "--env": "--environment",
+    "--env-file": "--set-env-file",
+    "--env-host": "--inherit-env",
+    "--group-add": "--supplementary-gids",
+    "--label": "--user-label",
+    "--network": "--net",
+    "--pids-limit": "--annotation=minit/pids-limit=",
+    "--publish": "--port",
+    "--pull": "--pull-policy",
+    "--read-only": "--readonly-rootfs",
+    "--restart": "--annotation=minit/restart=",
+    "--stop-signal": "--annotation=minit/stop-signal=",
+    "--stop-timeout": "--annotation=minit/stop-grace=",
+    "--tty": "--interactive",
+    "--userns": "--private-users",
+    "--workdir": "--working-dir",
+    "-d": "--detach",
+    "-e": "--environment",
+    "-f": "--force",
+    "-i": "--interactive",
+    "-it": "--interactive",
+    "-l": "--user-label",
+    "-m": "--memory",
+    "-n": "--tail",
+    "-p": "--port",
+    "-q": "--quiet",
+    "-t": "--interactive",
+    "-u": "--user",
+    "-w": "--working-dir",
+}
+"""Flags of docker's and podman's, and the one of minit that does the same or comes nearest, where a command has it."""
+
+
+def answer_flag(flag: str, flags: Container[str]) -> str:
+    """Return what an error says behind an unknown flag of a command with these flags; nothing for most."""
+    instead = INSTEAD_OF_FLAGS.get(flag, "")
+    return f", use {instead}" if instead.partition("=")[0] in flags else ""
+
+
 def answer(group: str, word: str, commands: Container[str]) -> str:
     """
     Return what an error says behind an unknown word of a group with these commands, `minit` or one below it.

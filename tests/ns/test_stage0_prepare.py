@@ -286,6 +286,14 @@ def test_bad_input(world: World) -> None:
     )
 
 
+def test_arguments_that_are_taken_for_an_image(world: World) -> None:
+    """A word behind an image that is no image is one line, which says where arguments of an app stand."""
+    for words, is_told in (((world.app, "echo"), True), (("echo", world.app), False)):
+        error = world.minit("prepare", f"--stage1-path={world.stage1}", *words, code=254).stderr
+        assert error.startswith('prepare: image "echo" is not in the store')
+        assert error.endswith(" (arguments of an app follow --)\n") == is_told
+
+
 def test_old_kernel(world: World) -> None:
     """On a kernel before 5.12 nothing is prepared or run."""
     for words in (("prepare", f"--stage1-path={world.stage1}", world.app), ("run-prepared", "x")):

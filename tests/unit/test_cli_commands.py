@@ -111,6 +111,8 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("image rendr x", 'image: unknown command "rendr", did you mean render? (see minit image --help)'),
         ("run --volum=x a.aci", "run: unknown flag: --volum, did you mean --volume? (see minit run --help)"),
         ("run a.aci --memroy=1", "run: unknown flag: --memroy, did you mean --memory? (see minit run --help)"),
+        ("run -d a.aci", "run: unknown flag: -d, use --detach (see minit run --help)"),
+        ("run a.aci -e A=b", "run: unknown flag: -e, use --environment (see minit run --help)"),
         ("list --nope", "list: unknown flag: --nope (see minit list --help)"),
         ("list extra", "list: got unexpected extra argument (extra) (see minit list --help)"),
         ("status", "status: give either a UUID or --uuid-file (see minit status --help)"),

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from minit.cli.commandgroups import commands
-from minit.cli.grammar import GlobalOption
-from minit.cli.otherwords import ABSENT, INSTEAD
+from minit.cli.grammar import GlobalOption, flag_table
+from minit.cli.otherwords import ABSENT, INSTEAD, INSTEAD_OF_FLAGS, answer_flag
 
 COMPARISON = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
 COMMANDS, ABSENCES, OPTIONS = (part.partition("\n|---")[2] for part in COMPARISON.split("\n## ")[1:])
@@ -59,6 +59,15 @@ def test_other_words_lead_to_commands(group: str, word: str, instead: str) -> No
     parent = commands if group == "minit" else commands.commands[group]
     assert isinstance(parent, click.Group) and word not in parent.commands
     find(instead)
+
+
+@pytest.mark.parametrize(("word", "instead"), INSTEAD_OF_FLAGS.items())
+def test_other_flags_lead_to_flags(word: str, instead: str) -> None:
+    """What an unknown flag of run, or else of another command, is answered with is there, and the flag is not."""
+    tables = [flag_table(find(path).params) for path in ("run", "rm", "logs")]
+    answered = [flags for flags in tables if answer_flag(word, flags) == f", use {instead}"]
+    assert answered and not any(word in flags for flags in answered)
+    assert answer_flag(word, ()) == ""
 
 
 def test_absent_words_are_absent() -> None:

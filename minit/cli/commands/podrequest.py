@@ -17,13 +17,14 @@ from minit.cli.flags.stage1flags import choose_file
 from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
-from minit.errors import PodError, describe
+from minit.errors import PodError, StoreError, describe
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import PodDefaults
 from minit.stage0.pods.podmanifest import (
@@ -89,10 +90,9 @@ def make_request(
         if not images:
             raise click.UsageError("no image given")
         policy = PullPolicy(pull_policy)
-        verify_tls = invocation.verifies_tls
         chosen = [
-            (resolve_image(store, image.reference, progress, policy, verify_tls=verify_tls), image.overrides)
-            for image in images
+            (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), image.overrides)
+            for number, image in enumerate(images)
         ]
         apps, manifest = plan_apps(chosen, defaults)
     else:
@@ -117,6 +117,18 @@ def make_request(
         private_users=private_users,
         name=name,
     )
+
+
+def _resolve(
+    invocation: Invocation, store: Store, reference: str, progress: Progress, policy: PullPolicy, *, is_first: bool
+) -> StoredImage:
+    """Return an image; the error of one behind another says where arguments of an app stand."""
+    try:
+        return resolve_image(store, reference, progress, policy, verify_tls=invocation.verifies_tls)
+    except StoreError as error:
+        if is_first:
+            raise
+        raise StoreError(f"{describe(error)} (arguments of an app follow --)") from error
 
 
 def make_sandbox_request(
