@@ -39,9 +39,9 @@ _COMPLETIONS = {
     "zsh": "usr/share/zsh/vendor-completions/_minit",
     "fish": "usr/share/fish/vendor_completions.d/minit.fish",
 }
-_EXAMPLES = ("cron/minit-gc", "openrc/minit-pod", "sysv/minit-pod", "README.md")
+_EXAMPLES = ("cron/minit-gc", "openrc/minit-cri", "openrc/minit-pod", "sysv/minit-pod", "README.md")
 # Directories as their supervisors have them.
-_SERVICES = ("dinit", "runit", "s6")
+_SERVICES = ("dinit", "runit", "runit-cri", "s6", "s6-cri")
 _LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
 _NOTED_BY_PIP = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a distribution that tell of its installation in the environment that it is copied from."""

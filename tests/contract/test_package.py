@@ -21,13 +21,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 CONTRIB = REPOSITORY / "contrib"
 SCRIPTS = [
+    "openrc/minit-cri",
     "openrc/minit-pod",
     "sysv/minit-pod",
     "debian/postinst",
     "debian/postrm",
     "debian/prerm",
     "../bin/minit",
-    *("runit/run", "runit/check", "runit/log/run", "s6/run", "s6/log/run"),
+    *("runit/run", "runit/check", "runit/log/run", "s6/run", "s6/log/run", "runit-cri/run", "s6-cri/run"),
 ]
 
 

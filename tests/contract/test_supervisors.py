@@ -7,11 +7,17 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+from google.protobuf.message import Message
 
+from minit.cri.api import cri_pb2 as api
 from minit.launcher.cgroups import read_hierarchies
+from tests.support.crinode import POD, node_at
 from tests.support.owngroup import group_below_own
 from tests.support.stage0_world import DEFAULT_APP, REPOSITORY, World, write_app
 from tests.support.waiting import wait_for
@@ -20,6 +26,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 CONTRIB = REPOSITORY / "contrib"
 NAME = "minit-pod-web"
+QUOTE = '"'
 UNPACKED = REPOSITORY / "build/supervisors"
 SCRIPT = 'trap "echo stopped; exit 0" TERM; echo started; while :; do busybox sleep 1000 & wait; done'
 # The program that the services execute, on the world's data directory and with the real stage1.
@@ -41,13 +48,14 @@ spec:
 
 
 class Service:
-    """A service of one pod, called NAME, below a directory, and how its supervisor is spoken to."""
+    """A service of one pod, or of the runtime for kubelets, below a directory, and how its supervisor is spoken to."""
 
     needs: tuple[str, ...]
+    name = NAME
 
     def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
         self.root = root
-        self.directory = root / NAME
+        self.directory = root / self.name
         self.environment = environment
 
     def install(self) -> None:
@@ -142,18 +150,18 @@ class Dinit(Service):
         (self.root / "dinit.d" / NAME).write_text(text.replace("/var/log", f"{self.root.parent}/logs"))
 
     def command(self) -> Sequence[object]:
-        return ("dinit", "-q", "-d", self.root / "dinit.d", "-p", self.root / "socket", NAME)
+        return ("dinit", "-q", "-d", self.root / "dinit.d", "-p", self.root / "socket", self.name)
 
     def wait_ready(self) -> None:
         wait_for(lambda: (self.root / "socket").exists(), "dinit")
-        self._ask("start", NAME)
+        self._ask("start", self.name)
 
     def process(self) -> int:
-        found = [line for line in self._ask("status", NAME).splitlines() if "Process ID:" in line]
+        found = [line for line in self._ask("status", self.name).splitlines() if "Process ID:" in line]
         return int(found[0].partition(":")[2]) if found else 0
 
     def stop(self) -> None:
-        self._ask("stop", NAME)
+        self._ask("stop", self.name)
 
     def _ask(self, *words: object) -> str:
         return self.call("dinitctl", "-p", self.root / "socket", *words)
@@ -168,34 +176,38 @@ class OpenRC(Service):
         scripts, settings = self.root / "etc/init.d", self.root / "etc/conf.d"
         scripts.mkdir(parents=True)
         settings.mkdir()
-        shutil.copy(CONTRIB / "openrc/minit-pod", scripts)
-        (scripts / NAME).symlink_to("minit-pod")
-        word, _, value = Path(self.environment["MINIT_SETTINGS"]).read_text().strip().partition("=")
+        self._install_script(scripts)
+        words = (line.partition("=") for line in Path(self.environment["MINIT_SETTINGS"]).read_text().splitlines())
         lines = [
-            f'{word.lower()}="{value}"',
+            *(f'{word.lower()}="{value.strip(QUOTE)}"' for word, _, value in words),
             f"minit={self.root.parent}/bin/minit",
-            f"output_log={self.root.parent}/logs/{NAME}.log",
+            f"output_log={self.root.parent}/logs/{self.name}.log",
             # The control groups are those of the tests.
             "unset -f cgroup_add_service cgroup_set_limits cgroup2_set_limits",
         ]
-        (settings / NAME).write_text("\n".join(lines) + "\n")
+        (settings / self.name).write_text("\n".join(lines) + "\n")
         for name in ("daemons", "exclusive", "failed", "inactive", "options", "started", "starting", "stopping", "tmp"):
             Path("/run/openrc", name).mkdir(parents=True, exist_ok=True)
         Path("/run/openrc/softlevel").write_text("default\n")
 
+    def _install_script(self, scripts: Path) -> None:
+        shutil.copy(CONTRIB / "openrc/minit-pod", scripts)
+        (scripts / self.name).symlink_to("minit-pod")
+
     def command(self) -> Sequence[object]:
         # Without dependencies, which are services of the machine.
-        call = f"{self.root}/etc/init.d/{NAME} --nodeps"
+        call = f"{self.root}/etc/init.d/{self.name} --nodeps"
         return ("sh", "-c", f'{call} start; sleep infinity & trap "{call} stop; kill $!" TERM; wait $!')
 
     def wait_ready(self) -> None:
-        wait_for(lambda: (Path("/run/openrc/started") / NAME).is_symlink(), "openrc")
+        wait_for(lambda: (Path("/run/openrc/started") / self.name).is_symlink(), "openrc")
 
     def process(self) -> int:
-        return int((Path("/run/openrc/options") / NAME / "child_pid").read_text())
+        path = Path("/run/openrc/options") / self.name / "child_pid"
+        return int(path.read_text().strip() or 0) if path.exists() else 0
 
     def stop(self) -> None:
-        self.call(self.root / "etc/init.d" / NAME, "--nodeps", "stop")
+        self.call(self.root / "etc/init.d" / self.name, "--nodeps", "stop")
 
 
 class Systemd(Service):
@@ -250,6 +262,53 @@ class Systemd(Service):
         for group in self._groups:
             for path in sorted((group, *group.rglob("*/")), reverse=True) if group.exists() else ():
                 path.rmdir()
+
+
+class RunitCri(Runit):
+    """`minit cri` for runit."""
+
+    name = "minit-cri"
+
+    def install(self) -> None:
+        shutil.copytree(CONTRIB / "runit-cri", self.directory)
+        shutil.copytree(CONTRIB / "runit/log", self.directory / "log")
+
+
+class S6Cri(S6):
+    """`minit cri` for s6."""
+
+    name = "minit-cri"
+
+    def install(self) -> None:
+        shutil.copytree(CONTRIB / "s6-cri", self.directory)
+        shutil.copytree(CONTRIB / "s6/log", self.directory / "log")
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (self.directory / "supervise/status").exists(), "s6-supervise")
+        self.call("s6-svwait", "-u", "-t", "60000", self.directory)
+
+
+class DinitCri(Dinit):
+    """`minit cri` for dinit."""
+
+    name = "minit-cri"
+
+    def install(self) -> None:
+        text = (CONTRIB / "dinit/minit-cri").read_text().replace("/usr/bin/minit", f"{self.root.parent}/bin/minit")
+        lines = Path(self.environment["MINIT_SETTINGS"]).read_text().splitlines()
+        data, words = (line.partition("=")[2].strip('"') for line in lines)
+        text = text.replace("/var/lib/minit-cri cri", f"{data} cri {words}")
+        (self.root / "dinit.d").mkdir()
+        (self.root / "dinit.d" / self.name).write_text(text.replace("/var/log", f"{self.root.parent}/logs"))
+
+
+class OpenRCCri(OpenRC):
+    """`minit cri` for OpenRC."""
+
+    name = "minit-cri"
+
+    def _install_script(self, scripts: Path) -> None:
+        shutil.copy(CONTRIB / "openrc/minit-cri", scripts)
 
 
 @pytest.fixture
@@ -308,27 +367,40 @@ def own_run(tmp_path: Path) -> Iterator[None]:
     subprocess.run(["umount", "--lazy", "/run"], check=True)
 
 
-@pytest.fixture(params=[Runit, S6, Dinit, OpenRC, Systemd])
-def service(
-    request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str, own_run: None
-) -> Service:
-    """A service that is installed."""
-    kind: type[Service] = request.param
+def install(kind: type[Service], world: World, environment: dict[str, str]) -> Service:
+    """Install a service, if there is its supervisor."""
     if not all(shutil.which(name, path=environment["PATH"]) for name in kind.needs):
-        pytest.skip(f"no {kind.__name__.lower()} on PATH or in build/supervisors")
+        pytest.skip(f"no {kind.__mro__[-3].__name__.lower()} on PATH or in build/supervisors")
     installed = kind(world.root / "services", environment)
     installed.install()
     return installed
 
 
+@pytest.fixture(params=[Runit, S6, Dinit, OpenRC, Systemd])
+def service(
+    request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str, own_run: None
+) -> Service:
+    """A service that is installed."""
+    return install(request.param, world, environment)
+
+
 @pytest.fixture
 def supervisor(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     """The supervisor, which is told to end as it is at a shutdown."""
+    with supervised(service) as process:
+        yield process
+    service.clean_up()
+
+
+@contextmanager
+def supervised(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a supervisor."""
     words = [str(word) for word in service.command()]
     with subprocess.Popen(words, env=service.environment, stdin=subprocess.DEVNULL) as process:
-        yield process
-        process.send_signal(signal.SIGTERM)
-    service.clean_up()
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
 
 
 def test_a_service(service: Service, supervisor: subprocess.Popen[bytes], world: World, settings: str) -> None:
@@ -343,6 +415,37 @@ def test_a_service(service: Service, supervisor: subprocess.Popen[bytes], world:
     else:
         assert "state=exited\n" in world.minit("status", *second).stdout
     assert [line for line in logged(world).splitlines() if "]: " in line][-1].endswith("]: stopped")
+
+
+@pytest.mark.parametrize("kind", [RunitCri, S6Cri, DinitCri, OpenRCCri])
+def test_a_runtime(kind: type[Service], world: World, environment: dict[str, str], own_run: None) -> None:
+    """The supervisor starts a daemon again that was killed; pods go on without one, and the next one knows them."""
+    socket = world.root / "cri.sock"
+    options = f"--listen=unix://{socket} --net=none --stage1-path={world.stage1}"
+    Path(environment["MINIT_SETTINGS"]).write_text(f'DATA={world.data}\nOPTIONS="{options}"\n')
+    service = install(kind, world, environment)
+
+    async def sandboxes(name: str = "ListPodSandbox", request: Message | None = None) -> Any:
+        with trio.fail_after(100):
+            while True:
+                try:
+                    async with node_at(socket) as node:
+                        return await node.ask(name, request)
+                except (OSError, ExceptionGroup):  # it is being started
+                    await trio.sleep(0.05)
+
+    with supervised(service):
+        service.wait_ready()
+        request = api.RunPodSandboxRequest(config=api.PodSandboxConfig(metadata=POD))
+        uuid = trio.run(sandboxes, "RunPodSandbox", request).pod_sandbox_id
+        process = service.process()
+        os.kill(process, signal.SIGKILL)
+        wait_for(lambda: service.process() not in (0, process), "another daemon")
+        assert [one.id for one in trio.run(sandboxes).items] == [uuid]
+        service.stop()
+        assert world.minit("status", uuid).stdout.startswith("state=running\n")
+    world.minit("rm", "--force", uuid)
+    assert logged(world).count("serving") == 2
 
 
 def logged(world: World) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,12 +143,17 @@ class Daemon:
         assert self.process is not None
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    @asynccontextmanager
-    async def node(self, package: str = "runtime.v1") -> AsyncIterator[CriNode]:
+    def node(self, package: str = "runtime.v1") -> AbstractAsyncContextManager[CriNode]:
         """Connect to it."""
-        stream = await trio.open_unix_socket(os.fspath(self.socket))
-        async with grpc_client(stream) as client:
-            yield CriNode(client, package)
+        return node_at(self.socket, package)
+
+
+@asynccontextmanager
+async def node_at(socket: Path, package: str = "runtime.v1") -> AsyncIterator[CriNode]:
+    """Connect to the daemon at a socket."""
+    stream = await trio.open_unix_socket(os.fspath(socket))
+    async with grpc_client(stream) as client:
+        yield CriNode(client, package)
 
 
 @contextmanager
