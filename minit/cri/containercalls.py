@@ -125,6 +125,8 @@ class ContainerCalls:
         container = self._node.find_container(request.container_id)
         if container is not None:
             async with self._node.lock(container.sandbox.record.path.name):
+                if self._node.find_container(container.id) is None:
+                    return api.Nothing()  # it has been removed meanwhile
                 self._node.follow(container.sandbox)
                 if container.state == api.CONTAINER_RUNNING:
                     await self._stop(container, 0)
@@ -134,7 +136,7 @@ class ContainerCalls:
                     if self._node.has_app(container):
                         raise
                 container.record.remove()
-                container.sandbox.containers.pop(container.id, None)
+                del container.sandbox.containers[container.id]
         return api.Nothing()
 
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:

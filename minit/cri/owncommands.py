@@ -20,7 +20,9 @@ class OwnCommands:
         self._program = tuple(program)
 
     def words(self, *command: str) -> list[str]:
-        """Return a command line of minit."""
+        """Return a command line of minit; CallError for what no command line can have."""
+        if any("\0" in word for word in command):
+            raise CallError(Code.INVALID_ARGUMENT, "a value has a NUL in it")
         return [*self._program, *command]
 
     async def run(

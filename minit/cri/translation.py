@@ -64,6 +64,8 @@ def container_words(config: api.ContainerConfig, image: str) -> list[str]:
         return words
     # A command stands in for entrypoint and command of the image, arguments alone for the command.
     first, *rest = [*config.command, *config.args]
+    # Which ends the arguments of an app on a command line: options would come after it.
+    _refuse("---" in rest, "args", 'no word "---"')
     return [*words, f"{'--exec' if config.command else '--cmd'}={first}", "--", *rest]
 
 

@@ -1,0 +1,175 @@
+"""minit cri: calls made twice, at once, of what there is not, and with values that are not meant for options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from google.protobuf.message import Message
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
+from tests.support.commands import Stage0
+from tests.support.crinode import POD, CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 100
+AT_ONCE = 6
+NOBODY = ("", "unknown", "../../run", "0" * 64, "x" * 100_000, "a\0b", "--force")
+
+
+@pytest.fixture
+def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with an image in its store, on a data directory of its own."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
+        daemon.start()
+        yield daemon
+
+
+async def outcome(node: CriNode, name: str, request: Message) -> object:
+    """Return the answer of a call, or the code of its failure."""
+    try:
+        return await node.ask(name, request)
+    except CallFailed as error:
+        assert "an error in minit itself" not in str(error), str(error)
+        return error.code
+
+
+async def at_once(node: CriNode, *calls: tuple[str, Message]) -> list[object]:
+    """Make calls at the same time, each several times; return the outcomes in the order of the calls."""
+    outcomes: dict[int, object] = {}
+
+    async def ask(number: int, name: str, request: Message) -> None:
+        outcomes[number] = await outcome(node, name, request)
+
+    async with trio.open_nursery() as nursery:
+        for number, (name, request) in enumerate(call for call in calls for _ in range(AT_ONCE)):
+            nursery.start_soon(ask, number, name, request)
+    return [outcomes[number] for number in sorted(outcomes)]
+
+
+@pytest.mark.trio
+async def test_what_there_is_not(daemon: Daemon) -> None:
+    """What is not there is stopped and removed already; all else about it is NOT_FOUND."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            for name in NOBODY:
+                done = {
+                    "StopPodSandbox": api.SandboxId(pod_sandbox_id=name),
+                    "RemovePodSandbox": api.SandboxId(pod_sandbox_id=name),
+                    "StopContainer": api.StopContainerRequest(container_id=name),
+                    "RemoveContainer": api.ContainerId(container_id=name),
+                    "RemoveImage": api.RemoveImageRequest(image=api.ImageSpec(image=name)),
+                }
+                for call, request in done.items():
+                    assert await outcome(node, call, request) == api.Nothing(), (call, name)
+                create = api.CreateContainerRequest(pod_sandbox_id=name, config=container_config("true"))
+                unknown: dict[str, Message] = {
+                    "PodSandboxStatus": api.PodSandboxStatusRequest(pod_sandbox_id=name),
+                    "CreateContainer": create,
+                    "StartContainer": api.ContainerId(container_id=name),
+                    "ContainerStatus": api.ContainerStatusRequest(container_id=name),
+                    "ExecSync": api.ExecSyncRequest(container_id=name, cmd=["true"]),
+                }
+                for call, asked in unknown.items():
+                    assert await outcome(node, call, asked) == Code.NOT_FOUND, (call, name)
+                found = await node.ask("ImageStatus", api.ImageStatusRequest(image=api.ImageSpec(image=name)))
+                assert not found.HasField("image")
+
+
+@pytest.mark.trio
+async def test_calls_at_once(daemon: Daemon, tmp_path: Path) -> None:
+    """Of calls that are made at the same time each has the outcome it has alone: one pod, one container, one end."""
+    config = sandbox_config(tmp_path)
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            made = await at_once(node, ("RunPodSandbox", api.RunPodSandboxRequest(config=config)))
+            sandbox = made[0]
+            assert isinstance(sandbox, api.SandboxId)
+            assert made == [sandbox] * AT_ONCE
+            assert len(list(daemon.minit.data.glob("pods/run/*"))) == 1
+            uuid = sandbox.pod_sandbox_id
+            create = api.CreateContainerRequest(pod_sandbox_id=uuid, config=container_config("exec sleep 1000"))
+            made = await at_once(node, ("CreateContainer", create))
+            container = made[0]
+            assert isinstance(container, api.ContainerId)
+            assert made == [container] * AT_ONCE
+            started = await at_once(node, ("StartContainer", container))
+            assert started.count(api.Nothing()) == 1
+            assert started.count(Code.FAILED_PRECONDITION) == AT_ONCE - 1
+            stop = api.StopContainerRequest(container_id=container.container_id, timeout=5)
+            assert await at_once(node, ("StopContainer", stop)) == [api.Nothing()] * AT_ONCE
+            assert await at_once(node, ("RemoveContainer", container)) == [api.Nothing()] * AT_ONCE
+            ends = await at_once(node, ("StopPodSandbox", sandbox), ("RemovePodSandbox", sandbox))
+            assert ends == [api.Nothing()] * 2 * AT_ONCE
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+    assert not any((daemon.minit.data / "cri").iterdir())
+    assert not any((daemon.minit.data / "pods/run").iterdir())
+
+
+@pytest.mark.trio
+async def test_a_removal_among_others(daemon: Daemon, tmp_path: Path) -> None:
+    """A sandbox that is removed while it is worked on is gone, with all that was just being made in it."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path))
+            sandbox = await node.ask("RunPodSandbox", run)
+            uuid = sandbox.pod_sandbox_id
+            create = api.CreateContainerRequest(pod_sandbox_id=uuid, config=container_config("exec sleep 1000"))
+            outcomes = await at_once(
+                node, ("CreateContainer", create), ("RemovePodSandbox", sandbox), ("RunPodSandbox", run)
+            )
+            assert outcomes[AT_ONCE : 2 * AT_ONCE] == [api.Nothing()] * AT_ONCE
+            # That of the same request is another one, whose record the later removals leave alone.
+            [left] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert left.id != uuid
+            assert not (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            assert [path.name for path in daemon.minit.data.glob("pods/run/*")] == [left.id]
+            await node.ask("RemovePodSandbox", api.SandboxId(pod_sandbox_id=left.id))
+    assert not any((daemon.minit.data / "cri").iterdir())
+
+
+@pytest.mark.trio
+async def test_values_that_look_like_options(daemon: Daemon, tmp_path: Path) -> None:
+    """They are values, or refused: no client changes by one how a container is made."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            uuid = sandbox.pod_sandbox_id
+            for image in ("--privileged", "-h", "--help", "/etc/passwd", "a\0b"):
+                config = container_config("true", image=api.ImageSpec(image=image))
+                asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
+                assert await outcome(node, "CreateContainer", asked) in (Code.NOT_FOUND, Code.INVALID_ARGUMENT)
+            words = ["--privileged", "--", "--help", "x y"]
+            config = container_config('for word; do echo "$word"; done; exec sleep 1000', "words")
+            config.args.extend(["sh", *words])
+            asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
+            container = await node.ask("CreateContainer", asked)
+            await node.ask("StartContainer", container)
+            command = ["sh", "-c", 'for word; do echo "$word"; done', "sh", "---", *words]
+            execute = api.ExecSyncRequest(container_id=container.container_id, cmd=command)
+            assert (await node.ask("ExecSync", execute)).stdout.decode().splitlines() == ["---", *words]
+            execute = api.ExecSyncRequest(container_id=container.container_id, cmd=["--privileged", "sh"])
+            assert (await node.ask("ExecSync", execute)).exit_code != 0
+            log = tmp_path / "logs/words/2.log"
+            while len(lines := log.read_text().splitlines()) < len(words):
+                await trio.sleep(0.02)
+            assert [line.split(" ", 3)[3] for line in lines] == words
+            more = container_config("true", "more")
+            more.args.extend(["---", "--caps-retain=CAP_SYS_ADMIN"])
+            for config in (more, container_config("a\0b", "nul"), container_config("x" * 200_000, "long")):
+                asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
+                assert await outcome(node, "CreateContainer", asked) in (Code.INVALID_ARGUMENT, Code.UNKNOWN)
+            broken = sandbox_config(tmp_path, hostname="a\0b", metadata=api.PodSandboxMetadata(name="other"))
+            assert (
+                await outcome(node, "RunPodSandbox", api.RunPodSandboxRequest(config=broken)) == Code.INVALID_ARGUMENT
+            )
+            listed = (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            assert [one.id for one in listed] == [container.container_id]
+            [left] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert left.metadata == POD
+            await node.ask("RemovePodSandbox", sandbox)
