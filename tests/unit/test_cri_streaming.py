@@ -107,6 +107,13 @@ def test_headers_are_bounded() -> None:
         list(Decoder().feed(data))
 
 
+@pytest.mark.parametrize("head", [b"\x80\x02\0\6\0\0\0\4", b"\x80\3\0\1\0\xff\xff\xff", b"\0\0\0\0\0\0\0\1"])
+def test_heads_of_no_frame(head: bytes) -> None:
+    """Another version, a control frame of any length, and data of no stream are refused before anything follows."""
+    with pytest.raises(SpdyError):
+        list(Decoder().feed(head))
+
+
 class Served:
     """A connection with a client at its other end, and work that a test does with the channels."""
 

@@ -55,13 +55,14 @@ class Terminal:
     """
 
     def __init__(self) -> None:
-        self.master, self.slave = os.openpty()
+        master, self.slave = os.openpty()
         tty.setraw(self.slave)
-        os.set_blocking(self.master, False)
+        os.set_blocking(master, False)
+        self.master = io.FileIO(master, "r+")
 
     def resize(self, rows: int, columns: int) -> None:
         """Give it another size, which the process is told by SIGWINCH."""
-        with suppress(OSError):  # hung up
+        with suppress(OSError, ValueError):  # hung up, or closed
             fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
@@ -160,10 +161,10 @@ class _Pipes:
         self._is_terminal = terminal is not None
         self._input: io.FileIO | None = None
         if terminal is not None:
-            self._input = ours.enter_context(io.FileIO(terminal.master, "r+"))
+            self._input = ours.enter_context(terminal.master)
             theirs.callback(os.close, terminal.slave)
             self.ends = [terminal.slave] * 3
-            self.outputs = [_Output(terminal.master, streams.stdout)]
+            self.outputs = [_Output(terminal.master.fileno(), streams.stdout)]
             return
         self.ends, self.outputs = [subprocess.DEVNULL] * 3, []
         if streams.stdin is not None:
