@@ -571,6 +571,18 @@ def test_the_terminals_signals_while_a_pod_starts(make_pod: MakePod, number: int
         _assert_sane_end(pod, process, number)
 
 
+def test_a_pod_under_nohup(make_pod: MakePod) -> None:
+    """It outlives a SIGHUP, and ends by a signal that comes after it."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = pod.start(under=["nohup"])
+    pod.wait_ready()
+    process.send_signal(signal.SIGHUP)
+    process.terminate()
+    assert pod.finish(process).returncode == 0
+    [stop] = [event for event in pod.events() if event["event"] == "pod.stop-requested"]
+    assert stop["reason"] == f"launcher signal {signal.SIGTERM:d}"
+
+
 @pytest.mark.parametrize("marker", ["subcgroup", "pid"])
 def test_sigterm_as_soon_as_a_file_appears(make_pod: MakePod, marker: str) -> None:
     """The moments at which the groups are made and the apps are forked, hit as exactly as a poll can."""

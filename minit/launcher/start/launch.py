@@ -30,7 +30,7 @@ from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root,
 from minit.launcher.start.networkhelper import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
-from minit.launcher.start.watch import FORWARDED, Watch
+from minit.launcher.start.watch import FORWARDED, Watch, heard_signals
 from minit.messages import Socket, socket_pair
 from minit.network.podnames import reserve, withdraw
 from minit.plan.appplan import AppSpec
@@ -191,7 +191,7 @@ class _Launch:
         connection: Connection | None = None
         if self._network is not None:
             with Step("setup network"):
-                connection = self._network.wait(FORWARDED)
+                connection = self._network.wait(heard_signals())
                 apps = connect(apps, connection, self._flags.mds_token)
                 _enter_network(plan, connection)
         elif plan.has_dns_of_host and (text := read_host_dns()) is not None:

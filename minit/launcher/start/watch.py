@@ -28,6 +28,16 @@ _SLACK_SECONDS = 20.0
 _PAUSE_SECONDS = 0.01
 
 
+def heard_signals() -> list[int]:
+    """
+    Return those of FORWARDED that are for the pod: not a SIGHUP that the caller, nohup(1) say, has this process ignore.
+
+    Blocked, it would come all the same. A shell without job control has processes ignore others as well.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in FORWARDED if not (ignored and number == signal.SIGHUP)]
+
+
 class Watch:
     """
     The launcher's loop, over the pidfd of PID 1 and the socket to it.
@@ -50,7 +60,7 @@ class Watch:
         self._code: int | None = None
         self._is_killed = False
         self._has_ended = False
-        self._signals = syscalls.signalfd(FORWARDED)
+        self._signals = syscalls.signalfd(heard_signals())
         self._loop = Loop()
         self._loop.watch(link.fileno(), lambda _: self._on_link())
         self._loop.watch(pidfd, lambda _: self._on_end())
