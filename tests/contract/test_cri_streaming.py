@@ -235,6 +235,9 @@ async def test_tokens(pod: Pod) -> None:
         with trio.fail_after(PATIENCE_SECONDS):
             url, other, third = [(await node.ask("Exec", request)).url for _ in range(3)]
             assert url.startswith("http://127.0.0.1:")
+            for asked in ({"cmd": ["a\0b"], "stdout": True}, {"cmd": ["a"]}, {"stdout": True}):
+                with pytest.raises(CallFailed, match="NUL|at least one|expected a command"):
+                    await node.ask("Exec", api.ExecRequest(container_id=pod.main, **asked))
             for guessed in (url[:-1], url[:-1] + ("A" if url[-1] != "A" else "B"), url.rpartition("/")[0] + "/"):
                 assert (await answer(guessed))[0] == 404
             assert (await answer(url, method="PUT"))[0] == 405

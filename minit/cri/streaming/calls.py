@@ -36,10 +36,10 @@ class StreamingCalls:
         container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
+        options = ("--as-app", f"--app={container.app}", _LIMIT)
+        words = self._commands.words("app", "exec", *options, container.sandbox.uuid, *request.cmd)
 
         async def run(streams: Streams, terminal: Terminal | None) -> int:
-            options = ("--as-app", f"--app={container.app}", _LIMIT)
-            words = self._commands.words("app", "exec", *options, container.sandbox.uuid, *request.cmd)
             return await run_process(words, streams, terminal)
 
         wanted = RemoteCommand(streams=_streams(request), is_terminal=request.tty, run=run)
