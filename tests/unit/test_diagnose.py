@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from minit.reaper.diagnose import check_exec, diagnose_exec
 
+MACHINE = int.from_bytes(Path("/proc/self/exe").read_bytes()[18:20], "little")
+"""The number of this processor in an ELF file."""
+
 FILES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -28,7 +31,7 @@ def elf(interpreter: bytes | None = None, *, bits: int = 2, order: int = 1, vers
     identification = b"\x7fELF" + bytes([bits, order, version]) + bytes(9)
     name = b"" if interpreter is None else interpreter + b"\0"
     kind = 1 if interpreter is None else 3
-    header = struct.pack("<16sHHIQQQIHHHHHH", identification, 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    header = struct.pack("<16sHHIQQQIHHHHHH", identification, 2, MACHINE, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     entry = struct.pack("<IIQQQQQQ", kind, 4, 120, 0, 0, len(name), len(name), 1)
     return header + entry + name
 
