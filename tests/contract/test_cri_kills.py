@@ -101,11 +101,11 @@ class Life:
         """Remove the sandbox."""
         await node.ask("RemovePodSandbox", self._sandbox)
 
-    async def live(self) -> bool:
-        """Do the steps that are left; return whether the daemon has lived as long."""
+    async def live(self, until: int = 8) -> bool:
+        """Do the steps that are left, or those before a number; return whether the daemon has lived as long."""
         try:
             async with self._daemon.node() as node:
-                while self.step < len(self._steps):
+                while self.step < until:
                     await self._steps[self.step](node)
                     self.step += 1
         except OSError:
@@ -156,6 +156,30 @@ def _victims(calls: list[Call]) -> list[Call]:
     first = next(number for number, call in enumerate(own) if call.name.startswith("accept"))
     steps = [call for call in own[first:] if call.name in STEPS and (call.name != IDLE or call.nth % 10 == 0)]
     return steps if LONG else steps[:: max(1, len(steps) // SAMPLE)]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("step", [0, 1], ids=["sandbox", "container"])
+async def test_a_command_that_outlives_its_daemon(minit: Stage0, tmp_path: Path, step: int) -> None:
+    """The next daemon waits for what it makes, and the client's next try leaves no second one of it."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
+        daemon.start()
+        life = Life(daemon, tmp_path)
+        assert daemon.process is not None
+        threads = Path(f"/proc/{daemon.process.pid}/task")
+        with trio.fail_after(PATIENCE_SECONDS):
+            assert await life.live(step)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(life.live)
+                while not any(path.read_text() for path in threads.glob("*/children")):
+                    await trio.sleep(0.001)
+                daemon.end(kill=True)
+            assert life.step == step
+            daemon.start()
+            await life.check()
+            assert await life.live()
+        assert not list((minit.data / "cri").iterdir())
+        assert not list(minit.data.glob("pods/*/*"))
 
 
 @pytest.mark.timeout(7200 if LONG else 600)
