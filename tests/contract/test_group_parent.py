@@ -95,11 +95,13 @@ def test_a_group_that_is_not_there(make_pod: MakePod) -> None:
 
 
 def test_an_immutable_pod(make_pod: MakePod, parent: str) -> None:
-    """Its apps and the commands in them are there, too."""
+    """Its apps and the commands in them are there, too, also where no group of v2 is the pod's."""
     pod = make_pod({"web": shell(SCRIPT)}, annotations={PARENT: parent})
     pod.start()
     pod.wait_file("web", "begun")
     words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=web", "--", "sleep", "1000"]
+    limited = pod.call("enter", *words[1:3], "--timeout=1h", "--", "sh", "-c", "exit 7", from_tree=True)
+    assert (limited.returncode, limited.stderr) == (7, "")
     with subprocess.Popen(words, cwd=pod.path) as entered:
         [command] = wait_for(lambda: named(children_of(entered.pid), "sleep"), "the command")
         [app] = named(children_of(pod.pid), "sh")

@@ -31,10 +31,10 @@ class CommandGroup:
     """A new group below that of `app`, in the hierarchy in which a group can best be killed as a whole."""
 
     def __init__(self, app: str) -> None:
-        hierarchies, subcgroup = read_hierarchies(), read_subcgroup()
-        self.hierarchy = _most_suitable(hierarchies)
-        self.path = f"{app_group(self.hierarchy, subcgroup, app)}/command-{os.urandom(_NAME_BYTES).hex()}"
         try:
+            subcgroup = read_subcgroup()
+            self.hierarchy = _most_suitable(app, subcgroup)
+            self.path = f"{app_group(self.hierarchy, subcgroup, app)}/command-{os.urandom(_NAME_BYTES).hex()}"
             os.mkdir(self.path, 0o755)
             directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -87,6 +87,9 @@ def _guard(pipe: int, group: CommandGroup, until: float) -> int:
     return 0 if is_in_time else EXIT_TIMED_OUT
 
 
-def _most_suitable(hierarchies: list[Hierarchy]) -> Hierarchy:
-    """Return v2, where it is one write, or else the freezer, or any."""
-    return next((one for one in hierarchies if one.is_v2 or _FREEZER in one.controllers), hierarchies[0])
+def _most_suitable(app: str, subcgroup: str) -> Hierarchy:
+    """Return v2, where it is one write, or else the freezer, or any, of the hierarchies that have the app's group."""
+    found = [each for each in read_hierarchies() if os.path.isdir(app_group(each, subcgroup, app))]
+    if not found:
+        raise LaunchError(f'app "{app}": no hierarchy of control groups has its group')
+    return next((one for one in found if one.is_v2 or _FREEZER in one.controllers), found[0])
