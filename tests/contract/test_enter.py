@@ -469,6 +469,19 @@ def test_a_time_limit_while_enter_is_stopped(pod: PodDirectory) -> None:
         assert process.wait(30) == 124
 
 
+def test_nothing_is_left_when_the_guard_is_killed(pod: PodDirectory) -> None:
+    """The command is not said to have run out of time."""
+    before = _groups(pod)
+    with entered(pod, f"{DAEMON} echo up; exec sleep 7777", flags=("--timeout=1h",), stderr=subprocess.PIPE) as process:
+        [guard] = named(children_of(process.pid), "minit-guard")
+        os.kill(guard, signal.SIGKILL)
+        assert process.wait(30) == 254
+        assert process.stderr is not None
+        assert b"the guard of the command was killed" in process.stderr.read()
+    assert not any(_runs(pod, number) for number in ("7777", "7778", "7779"))
+    assert _groups(pod) == before
+
+
 def test_a_stop_reaches_commands_with_a_time_limit(pod: PodDirectory) -> None:
     """They are the app's as any other."""
     with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done", flags=("--timeout=1h",)) as process:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from minit.errors import LaunchError, describe
 from minit.forks import COMMAND_GUARD, Kept, fork
@@ -51,7 +52,9 @@ class CommandGroup:
         until = time.monotonic() + _END_SECONDS
         while True:
             if self._freezer is not None:
-                os.write(self._freezer, b"FROZEN")  # nothing forks any more; killing ends with a thaw
+                # Nothing forks any more; killing ends with a thaw. The group may be gone with those of its pod.
+                with suppress(OSError):
+                    os.write(self._freezer, b"FROZEN")
             self._group.kill()
             try:
                 os.rmdir(self.path)
@@ -71,14 +74,23 @@ class Guard:
         theirs, self._ours = os.pipe2(os.O_CLOEXEC)
         until = time.monotonic() + timeout_seconds
         kept: dict[str, Kept] = {"pipe": theirs, "control group": group.descriptors}
-        self.pid = fork(COMMAND_GUARD, lambda: _guard(theirs, group, until), kept)
+        self._group = group
+        try:
+            self.pid = fork(COMMAND_GUARD, lambda: _guard(theirs, group, until), kept)
+        except OSError:
+            group.end()
+            raise
         os.close(theirs)
 
     def finish(self) -> bool:
         """Have the group ended, and return whether that was done before, as the time was over."""
         os.close(self._ours)
         _, status = os.waitpid(self.pid, 0)
-        return status != 0
+        code = os.waitstatus_to_exitcode(status)
+        if code not in (0, EXIT_TIMED_OUT):
+            # It was killed, perhaps for want of memory.
+            self._group.end()
+        return code == EXIT_TIMED_OUT
 
 
 def _guard(pipe: int, group: CommandGroup, until: float) -> int:

@@ -76,7 +76,8 @@ class EnterWatch:
         """
         Return the command's exit code; dies as the command dies. LaunchError if there never was one.
 
-        With a time limit nothing of the command is left then; EXIT_TIMED_OUT if its time was over.
+        With a time limit nothing of the command is left then; EXIT_TIMED_OUT if its time was over, LaunchError if it
+        was killed since nobody guarded it any more.
         """
         try:
             try:
@@ -97,7 +98,8 @@ class EnterWatch:
         if self._is_over:
             complain("enter: the time limit of the command is over")
             return EXIT_TIMED_OUT
-        assert self._status is not None
+        if self._status is None:
+            raise LaunchError("the guard of the command was killed, and so the command")
         if os.WIFSIGNALED(self._status):
             _die(os.WTERMSIG(self._status))
         return os.waitstatus_to_exitcode(self._status)
