@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,32 @@ def test_while_pid_1_of_the_pod_is_stopped(make_pod: MakePod) -> None:
     assert "nobody else knows its PID namespace" in result.stderr
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()
+
+
+def test_while_its_process_prepares_itself(make_pod: MakePod) -> None:
+    """The root of an app that was added has the /proc of the pod: nobody is led there until the app has its own."""
+    sandbox = Sandbox(make_pod)
+    assert sandbox.add("a", own(FOREVER)).returncode == 0
+    group = "system.slice/a.service/freezer.state"
+    [freezer] = [path for top in sandbox.pod.control_groups() if (path := top / group).exists()]
+    freezer.write_text("FROZEN")
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(sandbox.start, "a")
+        try:
+            wait_for(lambda: freezer.with_name("tasks").read_text(), "the process to be frozen")
+            with sandbox.pod.connect() as client:
+                client.send(json.dumps({"op": "enter", "app": "a"}).encode())
+                _, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 8)
+        finally:
+            freezer.write_text("THAWED")
+    for fd in descriptors:
+        os.close(fd)
+    # Its PID namespace would be the third, and without that nothing is entered.
+    assert len(descriptors) == 2
+    assert starting.result().returncode == 0
+    sandbox.pod.wait_file("a", "begun")
+    assert sandbox.pod.enter("a", "readlink", "/proc/1/exe").returncode == 0
+    assert sandbox.end().returncode == 0
 
 
 def test_handlers_and_hooks_are_in_the_namespace(make_pod: MakePod) -> None:

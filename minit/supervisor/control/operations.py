@@ -39,7 +39,7 @@ import time
 from minit.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
-from minit.supervisor.apps.lifecycle import RUNNING, api_state
+from minit.supervisor.apps.lifecycle import PREPARING, RUNNING, api_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor
 
@@ -103,8 +103,10 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
             return {"ok": True}, [app.namespace]
         if app.profile is None:
             app.profile = _profile_file(app)
-        if app.run.pids is None or app.run.reaped is not None or app.present_namespace is None:
+        # While its process prepares itself, /proc in the namespace that is known so far is that of another one.
+        if app.run.pids is None or app.run.reaped is not None or app.state == PREPARING:
             return {"ok": True}, [app.namespace, app.profile]
+        assert app.present_namespace is not None
         return {"ok": True}, [app.present_namespace, app.profile, app.run.pids]
     if op == OP_NOTE:
         supervisor.journal.info("note", app=str(request.get("app")), text=str(request.get("text")))
