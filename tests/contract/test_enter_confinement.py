@@ -140,6 +140,23 @@ def test_pipes_of_the_user_of_the_app(make_pod: MakePod) -> None:
     assert (result.stdout, result.stderr, result.returncode) == ("in\nout\n", "error\n", 0)
 
 
+def test_a_fifo_stays_the_callers(make_pod: MakePod, tmp_path: Path) -> None:
+    """It can be written to, but not opened, and belongs to nobody else afterwards."""
+    pod = make_pod({"a": shell(FOREVER, user="1000", group="1001")})
+    pod.start()
+    pod.wait_ready()
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)
+    words = [f"--pid={pod.pid}", "--appname=a", "--as-app", "--", "sh", "-c", "echo out; echo no > /dev/stdout"]
+    command = [pod.entrypoint("enter", from_tree=True), *words]
+    result = subprocess.run(command, cwd=pod.path, stdout=fifo, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode != 0
+    assert "Permission denied" in result.stderr
+    assert os.read(fifo, 100) == b"out\n"
+    assert os.fstat(fifo).st_uid == 0
+    os.close(fifo)
+
+
 @pytest.mark.parametrize("flags", [("--as-app",), ("--appname=a", "--as-app", "--privileged")])
 def test_as_no_user_of_an_app(make_pod: MakePod, flags: tuple[str, ...]) -> None:
     """Without an app, or with all privileges, --as-app is refused."""

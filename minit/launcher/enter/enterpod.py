@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 
 from minit import syscalls
@@ -100,7 +99,8 @@ def enter_pod(
 def _own_pipes(uid: int) -> None:
     """Let the command open those of its standard streams that are pipes by their names, as scripts do /dev/stderr."""
     for fd in _STREAMS:
-        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        # Not a FIFO, which has a path: it would be the user's of that number on the host for ever.
+        if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
             os.fchown(fd, uid, -1)
 
 
