@@ -13,7 +13,6 @@ import trio
 from google.protobuf.message import DecodeError
 
 from minit.cri.containercalls import ContainerCalls
-from minit.cri.grpc.framing import CallError
 from minit.cri.grpc.server import Server
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
@@ -143,8 +142,8 @@ async def _restore(
     for record in records.all():
         try:
             await _restore_one(record, sandboxes, containers)
-        except (CallError, DecodeError) as error:
-            note(f"{record.path}: {error}")  # the others are served
+        except (MinitError, OSError, DecodeError, UnicodeDecodeError) as error:
+            note(f"{record.path}: {describe(error)}")  # the others are served
 
 
 async def _restore_one(record: SandboxRecord, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:

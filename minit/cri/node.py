@@ -92,21 +92,20 @@ class Sandbox:
         return self.config.linux.security_context.namespace_options.network != api.NODE
 
     def follow(self, data: Path) -> None:
-        """Read how far the pod and its apps have come; of a pod that is gone, all have ended."""
+        """Read how far the pod and its apps have come; nothing is known of apps whose pod is gone or unreadable."""
         try:
             with open_pod(data, self.uuid) as pod:
-                status = read_pod_status(pod)
                 self.is_ready = pod.state is PodState.RUNNING and is_ready(pod)
                 self.pid = read_pid_to_enter(pod) if self.is_ready else None
+                status = read_pod_status(pod)
                 self.addresses = _addresses(status)
                 apps = {app.name: app for app in status.apps}
                 for container in self.containers.values():
                     container.follow(apps.get(container.app), read_end(pod, container.app) or {})
-        except (MinitError, OSError) as error:
-            if not isinstance(error, PodError):
-                raise
-            self.is_ready = False
-            self.pid = None
+        except MinitError as error:
+            if isinstance(error, PodError):
+                self.is_ready = False
+                self.pid = None
             for container in self.containers.values():
                 if container.state != api.CONTAINER_EXITED:
                     container.follow(None, {})

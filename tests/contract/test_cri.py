@@ -302,6 +302,31 @@ async def test_another_daemon(daemon: Daemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_a_pod_that_cannot_be_read(daemon: Daemon, tmp_path: Path) -> None:
+    """It ends no daemon, not the next one either, and is stopped and removed as any other."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            container = await created(node, sandbox, container_config("exec sleep 1000"))
+            await node.ask("StartContainer", container)
+            pod = daemon.minit.data / "pods/run" / sandbox.pod_sandbox_id
+            (pod / "pod").write_bytes(b"{")
+            (pod / "stage1/rootfs/rkt/minit/new").touch()  # which the daemon hears of
+            while (await status(node, container)).state != api.CONTAINER_UNKNOWN:
+                await trio.sleep(0.02)
+        assert daemon.end() == 0
+        daemon.start()
+        async with daemon.node() as node:
+            for state in (api.SANDBOX_READY, api.SANDBOX_NOTREADY):
+                [told] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+                assert told.state == state
+                await node.ask("StopPodSandbox", sandbox)
+            await node.ask("RemovePodSandbox", sandbox)
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+    assert not pod.exists()
+
+
+@pytest.mark.trio
 async def test_images(daemon: Daemon) -> None:
     """Images of the store, but for stage1, are listed, found by their names, and removed; twice being no error."""
     with trio.fail_after(PATIENCE_SECONDS):
