@@ -18,7 +18,7 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
-from minit.cri.owncommands import OwnCommands
+from minit.cri.owncommands import OwnCommands, duration
 from minit.cri.records import ContainerRecord
 from minit.cri.translation import container_words, environment_text
 
@@ -108,12 +108,12 @@ class ContainerCalls:
         if container is not None:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
-                await self._stop(container, max(request.timeout, 0))
+                await self._stop(container, request.timeout)
         return api.Nothing()
 
     async def _stop(self, container: Container, timeout_seconds: int) -> None:
         try:
-            await self._do("stop", container, f"--timeout={timeout_seconds}s")
+            await self._do("stop", container, f"--timeout={duration(timeout_seconds)}")
         except CallError:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
@@ -167,7 +167,7 @@ class ContainerCalls:
         container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
-        limit = [f"--timeout={request.timeout}s"] if request.timeout > 0 else []
+        limit = [f"--timeout={duration(request.timeout)}"] if request.timeout > 0 else []
         words = self._commands.words(
             *("app", "exec", "--as-app", f"--app={container.app}", *limit, container.sandbox.uuid), *request.cmd
         )

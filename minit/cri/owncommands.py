@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 
 import trio
@@ -11,6 +10,7 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.harmless import harmless
 
 _PATIENCE_SECONDS = 60.0
+_LONGEST_SECONDS = 365 * 24 * 3600
 
 
 class OwnCommands:
@@ -29,7 +29,7 @@ class OwnCommands:
         self, *command: str, stdin: bytes = b"", held: int | None = None, is_cancellable: bool = False
     ) -> str:
         """
-        Run a command to its end and return what it prints; CallError with its last line if it fails.
+        Run a command to its end and return what it prints; CallError with its last lines if it fails.
 
         It goes on when the call that wanted it is cancelled: the caller asks again. One that is cancellable ends then.
         It inherits the descriptor `held`.
@@ -45,7 +45,7 @@ class OwnCommands:
                 deliver_cancel=_end,
             )
         if done.returncode != 0:
-            raise CallError(Code.UNKNOWN, _last_line(done))
+            raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.returncode}")
         return done.stdout.decode("utf-8", "replace").strip()
 
 
@@ -56,12 +56,24 @@ async def _end(process: trio.Process) -> None:
     process.kill()
 
 
-def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    _, _, text = (lines[-1] if lines else "").partition(": ")
-    return harmless(text or f"exit status {done.returncode}")
+def failure(errors: bytes) -> str:
+    """Return the error of a command by what it wrote: its last line, and the one before, which has the reason."""
+    lines = [_text(line) for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    reasons = [line for line in lines[-2:-1] if not line.startswith("warning: ")]
+    return harmless(": ".join(lines[-1:] + reasons))
+
+
+def _text(line: str) -> str:
+    """Return a line without the name of the command that wrote it."""
+    name, _, text = line.strip().partition(": ")
+    return text or name
 
 
 def option(name: str, values: Sequence[str]) -> list[str]:
     """Return an option that is given once for each value."""
     return [f"{name}={value}" for value in values]
+
+
+def duration(seconds: int) -> str:
+    """Return a time as options have it: none for a negative one, and no more than a year, which nobody waits for."""
+    return f"{min(max(seconds, 0), _LONGEST_SECONDS)}s"

@@ -16,6 +16,7 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import app_name
 from minit.cri.owncommands import option
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
+from minit.manifest.names import is_environment_name
 
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ALL = "CAP_ALL"
@@ -73,8 +74,10 @@ def environment_text(config: api.ContainerConfig) -> bytes:
     """Return the environment as a file of `--set-env-file`, in which the last of several of a name counts."""
     variables = {one.key: one.value for one in config.envs}
     for name, value in variables.items():
+        _refuse(not is_environment_name(name), f"envs: {name}", "a name of letters, digits, _, - and .")
         _refuse(b"\n" in value, f"envs: {name}", "a value of one line")
-    return b"".join(name.encode() + b"=" + value + b"\n" for name, value in variables.items())
+    # A line may end so, and a value with a carriage return at its end keeps that.
+    return b"".join(name.encode() + b"=" + value + b"\r\n" for name, value in variables.items())
 
 
 def _dns_words(dns: api.DNSConfig) -> list[str]:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from minit.cli.flags.environmentflags import parse_environment_files
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_container_listed, is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Sandbox, app_name
+from minit.cri.owncommands import duration, failure
 from minit.cri.records import Records
 from minit.cri.translation import container_words, environment_text, sandbox_words
+from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]
 MAIN = api.ContainerMetadata(name="main")
@@ -125,11 +128,37 @@ def test_what_is_not_there_yet(fields: dict[str, Any], named: str) -> None:
 
 
 def test_environments() -> None:
-    """The last of several of a name counts; a line feed has no place in a file of them."""
+    """The last of several of a name counts; what would be another line of a file of them, or none, is refused."""
     pairs = [api.KeyValue(key="A", value=b"1"), api.KeyValue(key="B", value=b"=x"), api.KeyValue(key="A", value=b"2")]
-    assert environment_text(api.ContainerConfig(envs=pairs)) == b"A=2\nB==x\n"
+    pairs.append(api.KeyValue(key="a.b-C", value=b" x\r"))
+    text = environment_text(api.ContainerConfig(envs=pairs)).decode()
+    assert parse_environment_files("", [("", text)]) == (("A", "2"), ("B", "=x"), ("a.b-C", " x\r"))
     with pytest.raises(CallError, match="envs: A: expected a value of one line"):
         environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\n2")]))
+    for name in ("", "#A", ";A", " ", "A=B", "A=1\nB", "A\0", "1A", "日"):
+        with pytest.raises(CallError, match="expected a name"):
+            environment_text(api.ContainerConfig(envs=[api.KeyValue(key=name, value=b"1")]))
+
+
+def test_times() -> None:
+    """A time that no option can have is a year, and one that is over is none."""
+    assert [duration(seconds) for seconds in (-(2**63), 0, 30, 2**63 - 1)] == ["0s", "0s", "30s", "31536000s"]
+    assert parse_duration(duration(2**63 - 1)) == 31536000
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ("stage1 app add: no user\nadd: app/add failed: exit status 254\n", "app/add failed: exit status 254: no user"),
+        ("rm: it is busy\nrm: failed to remove one or more pods\n", "failed to remove one or more pods: it is busy"),
+        ("add: warning: it is old\nadd: no image\x1b\n", "no image\\x1b"),
+        ("killed", "killed"),
+        ("", ""),
+    ],
+)
+def test_reasons_of_failures(errors: str, told: str) -> None:
+    """The error of a command has what stage1 said before it, but no warning."""
+    assert failure(errors.encode()) == told
 
 
 def test_names_of_apps() -> None:
