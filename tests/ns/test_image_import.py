@@ -213,7 +213,7 @@ for word; do
 done
 [ "$1" = inspect ] || echo "Getting image source signatures"
 if [ -n "$FAIL" ]; then
-    echo 'time="2024-01-01T00:00:00Z" level=fatal msg="reading manifest: \\"x\\" unauthorized"' >&2
+    echo "time=\\"2024-01-01T00:00:00Z\\" level=fatal msg=\\"reading manifest: $FAIL\\"" >&2
     exit 1
 fi
 if [ "$1" = inspect ]; then
@@ -353,11 +353,16 @@ def test_a_registry_that_demands_credentials(world: World, scheme: str) -> None:
 
 def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of skopeo becomes one line, and nothing is left."""
-    monkeypatch.setenv("FAIL", "1")
-    with pytest.raises(StoreError) as caught:
-        resolve_image(store, "docker://busybox", silent)
-    name = "docker://docker.io/library/busybox:latest"
-    assert str(caught.value) == f'cannot fetch "{name}": skopeo: reading manifest: "x" unauthorized'
+    said = 'cannot fetch "docker://docker.io/library/busybox:latest": skopeo: reading manifest: '
+    remedy = ": containers-registries.conf(5) says which registries have no certificates"
+    for failure, told in (
+        (r"\"x\" unauthorized", '"x" unauthorized'),
+        ("tls: unknown", f"tls: unknown{remedy}, or for one command --insecure-options=http,tls"),
+    ):
+        monkeypatch.setenv("FAIL", failure)
+        with pytest.raises(StoreError) as caught:
+            resolve_image(store, "docker://busybox", silent)
+        assert str(caught.value) == f"{said}{told}"
     assert left_in(store) == []
 
 

@@ -28,6 +28,10 @@ _IMAGE_ID = re.compile(r"@?(?:sha256:)?[0-9a-f]{64}|@[0-9a-f]+")
 _NESTING_LIMIT = 4  # of indexes
 _LOOK_SECONDS = 1.0
 _OUTPUT_BYTES = 1 << 16
+_WITHOUT_TLS = (
+    ": containers-registries.conf(5) says which registries have no certificates,"
+    " or for one command --insecure-options=http,tls"
+)
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
 
@@ -190,7 +194,7 @@ class Skopeo:
         last = _last_line(output)
         message = _MESSAGE.search(last)
         reason = message[1].replace('\\"', '"') if message else last
-        remedy = ": --insecure-options=http,tls does without" if any(word in last for word in _WORDS_OF_TLS) else ""
+        remedy = _WITHOUT_TLS if any(word in last for word in _WORDS_OF_TLS) else ""
         failed = f'cannot fetch "{self._source.wanted}": skopeo:'
         return StoreError(f"{failed} {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
 
