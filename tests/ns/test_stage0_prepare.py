@@ -292,6 +292,8 @@ def test_arguments_that_are_taken_for_an_image(world: World) -> None:
         error = world.minit("prepare", f"--stage1-path={world.stage1}", *words, code=254).stderr
         assert error.startswith('prepare: image "echo" is not in the store')
         assert error.endswith(" (arguments of an app follow --)\n") == is_told
+    error = world.minit("prepare", f"--stage1-path={world.stage1}", world.app, "/bin/sh", code=254).stderr
+    assert error.startswith("prepare: /bin/sh: ") and error.endswith(" (arguments of an app follow --)\n")
 
 
 def test_old_kernel(world: World) -> None:

@@ -178,7 +178,11 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ("image build --output=x --label=y", None),
         ("image build --output=x --env=1=2", None),
-        ("image build --output=x -- arg", "build: arguments after -- need --exec (see minit image build --help)"),
+        (
+            "image build --output=x tests",
+            'build: unexpected "tests": arguments are those of --exec, and files come by --rootfs, --from-host or'
+            " --copy (see minit image build --help)",
+        ),
         ("--insecure-options=images list", None),
     ],
 )

@@ -157,7 +157,8 @@ def build_image(
     if any(_is_dockerfile(word) for word in (*arguments, base)):
         raise click.UsageError(_NO_DOCKERFILES)
     if arguments and program is None:
-        raise click.UsageError("arguments after -- need --exec")
+        files = "files come by --rootfs, --from-host or --copy"
+        raise click.UsageError(f'unexpected "{arguments[0]}": arguments are those of --exec, and {files}')
     image_name, colon, version = (name or (output.name.removesuffix(".aci") if output else "")).partition(":")
     labels = tuple(_label(text) for text in label)
     changes = ImageChanges(

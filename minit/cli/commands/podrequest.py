@@ -17,7 +17,7 @@ from minit.cli.flags.stage1flags import choose_file
 from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
-from minit.errors import PodError, StoreError, describe
+from minit.errors import ImageError, PodError, StoreError, describe
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
@@ -125,7 +125,7 @@ def _resolve(
     """Return an image; the error of one behind another says where arguments of an app stand."""
     try:
         return resolve_image(store, reference, progress, policy, verify_tls=invocation.verifies_tls)
-    except StoreError as error:
+    except (ImageError, StoreError) as error:
         if is_first:
             raise
         raise StoreError(f"{describe(error)} (arguments of an app follow --)") from error
