@@ -175,6 +175,21 @@ def test_while_its_process_prepares_itself(make_pod: MakePod) -> None:
     assert sandbox.end().returncode == 0
 
 
+def test_a_link_for_proc(make_pod: MakePod) -> None:
+    """It could lead elsewhere at the next start, and leave the /proc of the pod where it led before."""
+    sandbox = Sandbox(make_pod)
+    sandbox.lay_out("a", own(FOREVER))
+    root = sandbox.pod.file("a", "/")
+    (root / "proc").rmdir()
+    (root / "proc").symlink_to("elsewhere")
+    (root / "elsewhere").mkdir()
+    assert sandbox.call("app/add", f"--uuid={sandbox.pod.uuid}", "--app=a").returncode == 0
+    result = sandbox.start("a")
+    assert result.returncode != 0
+    assert "mount /proc: too many levels of symbolic links" in result.stdout
+    assert sandbox.end().returncode == 0
+
+
 def test_handlers_and_hooks_are_in_the_namespace(make_pod: MakePod) -> None:
     """At each start, and what PID 1 forks for others is not."""
     look = {"exec": ["/bin/sh", "-c", "readlink /proc/self/ns/pid >> /said"]}

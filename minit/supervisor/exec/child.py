@@ -199,7 +199,7 @@ class _Child:
             with Step("open /dev/null"):
                 self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             if self._spec.own_pids:
-                with Step("mount /proc"):
+                with Step("mount"):
                     root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
                     self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         with Step("set resource limits"):
@@ -317,7 +317,9 @@ def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
     syscalls.unshare(syscalls.CLONE_NEWNS)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
-    old = syscalls.openat2(tree, PROC.target, os.O_PATH, resolve=syscalls.RESOLVE_IN_ROOT)
+    # No link, which the app could have changed since the old one was mounted: that would stay where it is.
+    resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
+    old = syscalls.openat2(tree, PROC.target, os.O_PATH, resolve=resolve)
     syscalls.umount2(f"/proc/self/fd/{old}", syscalls.MNT_DETACH)
     apply_mounts((PROC,), tree)
     protect_paths(spec.protection.below(PROC.target), tree, (), ())
