@@ -243,6 +243,7 @@ BOMBS = {
     # A name in the table, of 4,000 letters, named by one byte each.
     "references": client_bytes(bomb=h2_frame(1, 4, 3, b"\x40\x01x\x7f\xa1\x1e" + b"y" * 4000 + b"\xbe" * 10_000)),
     "not UTF-8": client_bytes(bomb=h2_frame(1, 4, 3, b"\0\1\xff\1\xff")),
+    "a path not UTF-8": client_bytes(bomb=h2_frame(1, 4, 3, b"\x83\x86\x04\2/\xff\1\1x")),
     "large frame": client_bytes(bomb=b"\xff\xff\xff\0\0\0\0\0\1" + b"x" * 100_000),
     "window": client_bytes(bomb=h2_frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2),
     "pings": client_bytes(bomb=h2_frame(6, 0, 0, b"12345678") * 1000),

@@ -82,8 +82,8 @@ class Server:
             self._connections.add(connection)
             try:
                 await connection.serve()
-            except* (trio.BrokenResourceError, H2Error):
-                pass  # the client is gone, or has been told why not
+            except* (trio.BrokenResourceError, H2Error, UnicodeDecodeError):
+                pass  # the client is gone, has been told why not, or has headers that are no text
             except* Exception as group:  # an error in minit itself ends no other connection
                 self.report(group)
             finally:
