@@ -18,6 +18,7 @@ _EVENTS_BYTES = 1 << 16
 # The lock of a pod is given up, and its last files are written, shortly after its PID 1 has ended.
 _PAUSE_SECONDS = 0.05
 _MOST_PAUSES = 200
+_WITHOUT_EVENTS_SECONDS = 1.0
 
 
 class PodWatch:
@@ -63,10 +64,13 @@ class PodWatch:
         try:
             changes = syscalls.inotify_watch(str(directory), _IN_MODIFY | _IN_CREATE | _IN_MOVED_TO)
         except OSError:
-            return  # the pod is gone: its process says so
+            # The pod is gone, as its process will say, or others have all watches that root may have.
+            while True:
+                self._look(sandbox)
+                await trio.sleep(_WITHOUT_EVENTS_SECONDS)
         try:
             while True:
-                self._node.follow(sandbox)
+                self._look(sandbox)
                 await trio.lowlevel.wait_readable(changes)
                 with suppress(BlockingIOError):
                     os.read(changes, _EVENTS_BYTES)
@@ -76,7 +80,12 @@ class PodWatch:
 
     async def _follow_end(self, sandbox: Sandbox) -> None:
         for _ in range(_MOST_PAUSES):
-            self._node.follow(sandbox)
+            self._look(sandbox)
             if not sandbox.is_ready:
                 return
             await trio.sleep(_PAUSE_SECONDS)
+
+    def _look(self, sandbox: Sandbox) -> None:
+        """Read the state anew; where that fails, for want of descriptors say, it stays as it was."""
+        with suppress(OSError):
+            self._node.follow(sandbox)
