@@ -155,8 +155,11 @@ def test_the_commands_have_these_flags() -> None:
         ("image --user-annotation==v", '--user-annotation: expected NAME=VALUE, got "=v"'),
         ("image --user-label=l", '--user-label: expected NAME=VALUE, got "l"'),
         ("image --stdin=log", '--stdin: expected one of null, stream, tty, got "log"'),
-        ("image --stdout=stdout", '--stdout: expected one of log, null, stream, tty, got "stdout"'),
-        ("image --stderr=", '--stderr: expected one of log, null, stream, tty, got ""'),
+        (
+            "image --stdout=stdout",
+            '--stdout: expected one of log, null, stream, tty, log+stream, log+tty, got "stdout"',
+        ),
+        ("image --stderr=", '--stderr: expected one of log, null, stream, tty, log+stream, log+tty, got ""'),
         ("image --readonly-rootfs=maybe", 'invalid boolean value "maybe" for --readonly-rootfs'),
         ("--readonly-rootfs image", "--readonly-rootfs must follow an image"),
         ("--memory=1G image", "--memory must follow an image"),
