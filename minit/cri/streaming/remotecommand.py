@@ -29,7 +29,6 @@ _SIZES_SINCE = 3
 _LARGEST_CELLS = 0xFFFF
 _LARGEST_SIZES_BYTES = 1 << 12
 _INTERNAL_ERROR = 500
-_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class RemoteCommand(Value):

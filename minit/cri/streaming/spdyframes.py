@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from minit.errors import MinitError
 from minit.value import Value
 
-PROTOCOL_ERROR = 1
 REFUSED_STREAM = 3
 CANCEL = 5
 INITIAL_WINDOW_SIZE = 7
