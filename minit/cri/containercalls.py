@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import secrets
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from minit import paths
 from minit.cri.api import cri_pb2 as api
+from minit.cri.containerlogs import make_log
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.imagecalls import ImageCalls
@@ -20,7 +19,7 @@ from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands, duration
 from minit.cri.records import ContainerRecord
-from minit.cri.translation import container_words, environment_text
+from minit.cri.translation import container_words, environment_text, log_words
 
 _ID_BYTES = 32
 _EXIT_TIMED_OUT = 124
@@ -46,7 +45,8 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
         image = self._images.get(request.config.image.image)
         request = _settled(request, image)
-        words = container_words(request.config, image.stored[-1].id)
+        log = log_words(sandbox.config.log_directory, request.config.log_path)
+        words = container_words(request.config, image.stored[-1].id, log)
         environment = environment_text(request.config)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
@@ -97,9 +97,16 @@ class ContainerCalls:
             if container.state != api.CONTAINER_CREATED:
                 state = api.ContainerState.Name(container.state)
                 raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} was started before: {state}")
-            self._link_log(container)
+            _make_log(container)
             await self._do("start", container)
             self._node.follow(container.sandbox)
+        return api.Nothing()
+
+    async def reopen_log(self, request: api.ContainerId) -> api.Nothing:
+        """Make the log of a container that was renamed anew, and return when nothing is written to the old one."""
+        container = self._node.running_container(request.container_id)
+        _make_log(container)
+        await self._commands.run("logs", "--reopen", f"--app={container.app}", container.sandbox.uuid)
         return api.Nothing()
 
     async def stop(self, request: api.StopContainerRequest) -> api.Nothing:
@@ -184,21 +191,6 @@ class ContainerCalls:
         """Have a command of minit start, stop or remove a container's app."""
         await self._commands.run("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
 
-    def _link_log(self, container: Container) -> None:
-        """Put the app's log where the kubelet reads it: minit writes logs in the interface's form."""
-        path = _log_path(container)
-        if path is None:
-            return
-        run = self._node.data / "pods/run" / container.sandbox.uuid / paths.POD_STAGE1_ROOTFS
-        target = run / paths.log_file(container.app).lstrip("/")
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            os.symlink(target, path)
-        except OSError as error:
-            raise CallError(Code.UNKNOWN, f"log_path: cannot link {path}: {error.strerror}") from error
-
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:
     """Return a request that has the image by its id, and by the name that users know."""
@@ -258,6 +250,17 @@ async def _read(stream: trio.abc.ReceiveStream, output: bytearray) -> None:
         output += data[: _OUTPUT_BYTES - len(output)]
 
 
+def _make_log(container: Container) -> None:
+    """Have the log be there before anything is written to it, so that the kubelet finds it."""
+    directory, name = container.sandbox.config.log_directory, container.config.log_path
+    if directory and name:
+        try:
+            make_log(directory, posixpath.normpath(name))
+        except OSError as error:
+            path = posixpath.join(directory, name)
+            raise CallError(Code.UNKNOWN, f"log_path: cannot make {path}: {error.strerror}") from error
+
+
 def _log_path(container: Container) -> str | None:
     directory, name = container.sandbox.config.log_directory, container.config.log_path
-    return str(Path(directory) / name) if directory and name else None
+    return posixpath.join(posixpath.normpath(directory), posixpath.normpath(name)) if directory and name else None

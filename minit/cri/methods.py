@@ -38,6 +38,7 @@ def all_methods(
             "RemoveContainer": Method(request=api.ContainerId, answer=containers.remove),
             "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
             "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
+            "ReopenContainerLog": Method(request=api.ContainerId, answer=containers.reopen_log),
             "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
             "Exec": Method(request=api.ExecRequest, answer=streaming.exec),
             "Attach": Method(request=api.AttachRequest, answer=streaming.attach),

@@ -7,6 +7,7 @@ for the same sandbox again meanwhile gets the outcome of that task.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -58,6 +59,7 @@ class SandboxCalls:
     async def _make(self, request: api.RunPodSandboxRequest, words: list[str]) -> Sandbox:
         record = self._records.keep(request)
         try:
+            _make_log_directory(request.config.log_directory)
             with record.held() as held:
                 uuid = await self._commands.run(
                     "app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}", *words, held=held
@@ -164,3 +166,11 @@ def _told(sandbox: Sandbox) -> dict[str, Any]:
         "labels": sandbox.config.labels,
         "annotations": sandbox.config.annotations,
     }
+
+
+def _make_log_directory(path: str) -> None:
+    if path:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise CallError(Code.UNKNOWN, f"log_directory: cannot make {path}: {error.strerror}") from error

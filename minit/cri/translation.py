@@ -40,14 +40,21 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     words += option("--hostname", [config.hostname] if config.hostname else [])
     words += _dns_words(config.dns_config)
     words += [f"--annotation=minit/cgroup-parent={posixpath.normpath(parent)}"] if parent else []
+    _refuse(
+        bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path"
+    )
+    words += [f"--annotation=minit/log-directory={config.log_directory}"] if config.log_directory else []
     words += ["--ipc=host"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words
 
 
-def container_words(config: api.ContainerConfig, image: str) -> list[str]:
-    """Return what `app add` is given for a container after the pod; CallError if it cannot be made."""
-    words = [image, f"--name={app_name(config.metadata)}"]
+def container_words(config: api.ContainerConfig, image: str, log: Sequence[str] = ()) -> list[str]:
+    """
+    Return what `app add` is given for a container after the pod, with the words for its log; CallError if it cannot be
+    made.
+    """
+    words = [image, f"--name={app_name(config.metadata)}", *log]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     _refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     for number, mount in enumerate(config.mounts):
@@ -68,6 +75,15 @@ def container_words(config: api.ContainerConfig, image: str) -> list[str]:
     # Which ends the arguments of an app on a command line: options would come after it.
     _refuse("---" in rest, "args", 'no word "---"')
     return [*words, f"{'--exec' if config.command else '--cmd'}={first}", "--", *rest]
+
+
+def log_words(directory: str, path: str) -> list[str]:
+    """Return what `app add` is given for a log below the sandbox's directory; CallError if it would be elsewhere."""
+    if not directory or not path:
+        return []
+    path = posixpath.normpath(path)
+    _refuse(path.split("/")[0] in ("", ".", ".."), "log_path", "a path below log_directory")
+    return [f"--annotation=minit/log-path={path}"]
 
 
 def environment_text(config: api.ContainerConfig) -> bytes:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import posixpath
 import time
+
+from minit.errors import describe
+from minit.hostlogs import open_log, open_parent, rotated_names
+from minit.stdio import complain_at_once
 
 # A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
 # either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
@@ -19,7 +24,7 @@ _TORN_BYTES = LINE_BYTES + 128
 # More than what one write makes of the most output, if that is empty lines.
 _WRITE_BYTES = 6 << 20
 LOG = "log"
-_LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -28,14 +33,18 @@ class Log:
     The log files of an app in `directory`: APP.log, and APP.log.1 and so on, the larger the older.
 
     There are at most `files` of them, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit.
+    With `place`, a directory of the host and a path below it, the log is that file, which is rotated by the host alone.
     """
 
     kind = LOG
 
-    def __init__(self, app: str, directory: int, size_bytes: int = 0, files: int = 1) -> None:
+    def __init__(
+        self, app: str, directory: int, size_bytes: int = 0, files: int = 1, place: tuple[int, str] | None = None
+    ) -> None:
         self._app = app
-        self._name = f"{app}.log"
         self._directory = directory
+        self._place = place
+        self._top, self._name = place or (directory, f"{app}.log")
         self._size_bytes = size_bytes
         self._files = files
         self._fd: int | None = None
@@ -65,7 +74,9 @@ class Log:
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
             self._lost_bytes = 0
-        except OSError:
+        except OSError as error:
+            if self._place is not None and not self._lost_bytes:
+                complain_at_once(f"iottymux: app {self._app}: log {self._name}: {describe(error)}")
             is_noted = len(pending) <= len(records)
             self._lost_bytes = len(pending) if is_noted else self._lost_bytes + len(records)
 
@@ -76,10 +87,8 @@ class Log:
         try:
             lock = self._take_lock()
             try:
-                fd = self._open_current()
-                _cut_torn_line(fd, os.fstat(fd).st_size)
                 for name in self._names():
-                    data = _read_end(name, self._directory)
+                    data = _read_end(self._top, name)
                     texts = [line[len(head) :] for line in data.split(b"\n") if line.startswith(head)]
                     size_bytes += sum(len(text) - len(b"F ") + text.startswith(b"F") for text in texts)
                     if data and not data.startswith(head):
@@ -136,14 +145,14 @@ class Log:
         """Return the file that has the log's name, which another sidecar or a program of the host may have renamed."""
         if self._fd is not None:
             try:
-                status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+                status = os.stat(self._name, dir_fd=self._top, follow_symlinks=False)
                 if (status.st_dev, status.st_ino) == self._identity:
                     return self._fd
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 pass
             fd, self._fd = self._fd, None
             os.close(fd)
-        self._fd = os.open(self._name, _LOG_FLAGS, 0o640, dir_fd=self._directory)
+        self._fd = open_log(self._top, self._name, _LOG_FLAGS, 0o640)
         status = os.fstat(self._fd)
         self._identity = status.st_dev, status.st_ino
         self._end = 0
@@ -161,19 +170,28 @@ class Log:
                 pass  # there are not that many yet
 
     def _names(self) -> list[str]:
+        if self._place is not None:
+            parent = posixpath.dirname(self._name)
+            return [self._name, *(posixpath.join(parent, other) for other in _rotated(self._top, self._name))]
         return [self._name, *(f"{self._name}.{number}" for number in range(1, self._files))]
 
 
-def finish_log(app: str, directory: str) -> None:
+def finish_log(app: str, directory: str, place: tuple[str, str] | None = None) -> None:
     """
     Cut off the line that a sidecar was killed in, where no other one is expected to do so; OSError if that fails.
 
-    Nothing is waited for: who has the lock has done it, and may be stopped.
+    `place` is that of a Log, with the path of the directory. Nothing is waited for: who has the lock has done it, and
+    may be stopped.
     """
     lock = os.open(f"{directory}/{app}.lock", _LOCK_FLAGS, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fd = os.open(f"{directory}/{app}.log", _LOG_FLAGS & ~os.O_CREAT | os.O_NONBLOCK)
+        path, name = place or (directory, f"{app}.log")
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = open_log(top, name, os.O_RDWR)
+        finally:
+            os.close(top)
         try:
             _cut_torn_line(fd, os.fstat(fd).st_size)
         finally:
@@ -206,14 +224,23 @@ def _record_head(stream: str, now_ns: int) -> bytes:
     return f"{moment}.{fraction:09d}Z {stream} ".encode()
 
 
-def _read_end(name: str, directory: int) -> bytes:
-    """Return the end of a file, in which all records of one write fit; nothing if it is not there."""
+def _rotated(top: int, path: str) -> list[str]:
+    directory = open_parent(top, path)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        return rotated_names(directory, posixpath.basename(path))
+    finally:
+        os.close(directory)
+
+
+def _read_end(top: int, path: str) -> bytes:
+    """Return the whole lines at the end of a file, in which all records of one write fit; nothing without a file."""
+    try:
+        fd = open_log(top, path, os.O_RDWR)
     except FileNotFoundError:
         return b""
     try:
-        return os.pread(fd, _WRITE_BYTES, max(0, os.fstat(fd).st_size - _WRITE_BYTES))
+        size_bytes = _cut_torn_line(fd, os.fstat(fd).st_size)
+        return os.pread(fd, _WRITE_BYTES, max(0, size_bytes - _WRITE_BYTES))
     finally:
         os.close(fd)
 

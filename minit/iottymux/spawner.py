@@ -59,7 +59,7 @@ class Spawner:
         app: str,
         pid: int,
         streams: Sequence[tuple[str, int, int]],
-        log: tuple[int, int],
+        log: tuple[int, int, str | None],
         renewed: bool = False,
         attachable: Sequence[tuple[str, int]] = (),
         logged: Sequence[str] = (),
@@ -69,8 +69,8 @@ class Spawner:
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
         The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
-        size and number of the log files. `logged` are the attachable outputs that are in the log too, `plain_log` is
-        the file of the log mode k8s-plain.
+        size and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
+        attachable outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
         """
         message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
         message |= {"logged": list(logged), "plain_log": plain_log}
@@ -145,7 +145,7 @@ class _Belongings(Value):
     """
     Things that a sidecar gets from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
 
-    `kubernetes_log` is None if no app has the log mode k8s-plain.
+    `kubernetes_log` is None if no log is in a directory of the host.
     """
 
     log_directory: int
@@ -218,7 +218,12 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongin
     assert isinstance(others, list) and isinstance(logged, list)
     own = zip(names, descriptors[::2], descriptors[1::2])
     streams = [Stream(name=name, fd=fd, buffer=buffer, console=_CONSOLE[name]) for name, fd, buffer in own]
-    log = Log(app, belongings.log_directory, *limits)
+    size_bytes, files, path = limits
+    place = None
+    if path is not None:
+        assert belongings.kubernetes_log is not None
+        place = belongings.kubernetes_log, path
+    log = Log(app, belongings.log_directory, size_bytes, files, place)
     attachable = dict(zip(others, descriptors[2 * len(names) :]))
     renewed = message["renewed"] is True
     plain_log = None

@@ -17,6 +17,7 @@ from minit.paths import (
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_PATH,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
     ANNOTATION_MEMORY_VOLUMES,
@@ -98,7 +99,8 @@ POD_ANNOTATIONS = (
 _POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
-    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS, ANNOTATION_MOUNTS),
+    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
+    *(ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
     *(ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
@@ -128,8 +130,9 @@ class AppPlan(Value):
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
     else of the root can be written at last. `late_volumes` are devices that are not there yet,
     `memory_volumes` those that PID 1 has in the stage1 root. It is executed with `sockets` open.
-    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of
-    its file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
+    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `log_path` is its path in the host's
+    directory for logs, if it is there, and `kubernetes_log` the name of the app's file in the log mode k8s-plain. With
+    `lost_output_fails` the pod has failed if output of the app was lost.
     `pre_start` and `post_stop` are the arguments of the event handlers, `post_start` and `pre_stop` are its hooks while
     it runs, None without one. With `starts_again` it may be started once more after its end, by `restart` of itself. It
     is started `after` others. It tells that it is ready by a socket if it `notifies`, or by the descriptor `notify_fd`;
@@ -160,6 +163,7 @@ class AppPlan(Value):
     stderr: str = STREAM_LOG
     log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
     log_files: int = DEFAULT_LOG_FILES
+    log_path: str | None = None
     lost_output_fails: bool = True
     kubernetes_log: str | None = None
     mounts: tuple[MountOp, ...] = ()

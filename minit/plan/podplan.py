@@ -30,6 +30,7 @@ from minit.plan.life.health import plan_health
 from minit.plan.life.logs import (
     plan_kubernetes_directory,
     plan_log,
+    plan_log_directory,
 )
 from minit.plan.life.readiness import plan_readiness
 from minit.plan.life.restart import plan_restart
@@ -79,7 +80,7 @@ class PodPlan(Value):
     joins a namespace that is made for that. With `has_dns_of_host` it is in the host's and resolves names as that does.
     `limits` are those of all its apps together, None without any.
     The control groups of its apps are below `group_parent`, None for the launcher's own group.
-    `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
+    `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain, and logs by their path.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
     `sysctls` are settings of its own namespaces. It is stopped after `deadline_seconds`, None for never. `tells_host`
@@ -247,7 +248,7 @@ class _Planning:
             sysctls=plan_sysctls(pod.manifest, own_ipc="ipc" in namespaces, own_network=is_contained(flags.networks)),
             has_dns_of_host=wants_host_dns(pod.manifest, flags) and not is_contained(flags.networks),
             limits=limits,
-            kubernetes_log_directory=kubernetes_log_directory,
+            kubernetes_log_directory=plan_log_directory(pod.manifest, kubernetes_log_directory),
             private_users=mapped,
             mutable=flags.mutable,
             later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),

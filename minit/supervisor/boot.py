@@ -81,7 +81,7 @@ class SupervisorEnds(Value):
     each volume of each app, in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one
     that PID 1 opens.
     `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
-    mount of the directory that the log mode k8s-plain writes to. `kept` are for what goes on after the pod, on a
+    mount of the host's directory for logs. `kept` are for what goes on after the pod, on a
     machine of which PID 1 is the first process.
     """
 
@@ -172,7 +172,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
     with Step("make directories"):
         _make_directories()
     if ends.kubernetes_log is not None:
-        with Step("mount the directory of kubernetes' logs"):
+        with Step("mount the directory for logs"):
             _mount_kubernetes_log(ends.kubernetes_log)
     with Step("listen on the control socket"):
         control = _listen()

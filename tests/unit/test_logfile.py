@@ -248,6 +248,40 @@ def test_the_end_of_a_torn_write_is_found(
     succeed_in_child(check)
 
 
+def test_a_torn_write_to_a_renamed_file_is_found(tmp_path: Path, directory: int) -> None:
+    """A log of the host that is renamed when its sidecar is killed has no line twice, and no unfinished one."""
+    (tmp_path / "own").mkdir()
+    own = os.open(tmp_path / "own", os.O_RDONLY)
+    log = Log("web", own, place=(directory, "0.log"))
+    log.write("stdout", b"one\ntwo\nthree\n", NOW_NS)
+    (tmp_path / "0.log.20231114-221319.gz").write_bytes(HEAD + b"F compressed\n")
+    renamed = (tmp_path / "0.log").rename(tmp_path / "0.log.20231114-221320")
+    os.truncate(renamed, renamed.stat().st_size - 3)
+    successor = Log("web", own, place=(directory, "0.log"))
+    assert successor.written_bytes("stdout", NOW_NS) == len(b"one\ntwo\n")
+    successor.write("stdout", b"three\n")
+    assert (texts(renamed), texts(tmp_path / "0.log")) == ([b"one", b"two"], [b"three"])
+    with (tmp_path / "0.log").open("ab") as file:
+        file.write(HEAD + b"F to")
+    finish_log("web", str(tmp_path / "own"), (str(tmp_path), "0.log"))
+    assert texts(tmp_path / "0.log") == [b"three"]
+    os.close(own)
+
+
+@pytest.mark.parametrize("name", ["link", "link/0.log", "pipe", "../0.log"])
+def test_only_a_file_below_the_directory_is_a_log(tmp_path: Path, directory: int, name: str) -> None:
+    """Behind a link, out of the directory or in a named pipe nothing is written, and nobody is blocked."""
+    logs = tmp_path / "logs"
+    for each in (logs, tmp_path / "elsewhere"):
+        each.mkdir()
+    (logs / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(logs / "pipe")
+    top = os.open(logs, os.O_RDONLY)
+    Log("web", directory, place=(top, name)).write("stdout", b"one\n")
+    os.close(top)
+    assert {path.name for path in tmp_path.rglob("*")} == {"logs", "elsewhere", "link", "pipe", "web.lock"}
+
+
 def test_a_finished_log_has_whole_lines(tmp_path: Path, directory: int) -> None:
     """A record that the last sidecar had begun is cut off; another writer has done so and is not waited for."""
     with pytest.raises(FileNotFoundError):

@@ -851,7 +851,7 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Map
             syscalls.set_parent_death_signal(signal.SIGKILL)
             while True:
                 signal.pause()
-        return Handler(name, pid, pidfd, Streams(app.name, (0, 1)))
+        return Handler(name, pid, pidfd, Streams(app.name, (0, 1, None)))
 
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
     assert (outcome.exit_code, outcome.status) == (0, {})

@@ -20,7 +20,7 @@ from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.loglines import LineAssembler, LogLine
-from minit.stage0.reports.logreader import Pass, open_log_directory, passes
+from minit.stage0.reports.logreader import Pass, await_writers, open_app_logs, open_log_directory, passes
 from minit.stage0.stage1.controlcall import ask_stage1
 from minit.value import Value
 
@@ -116,14 +116,14 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
         names = _chosen_apps(pod, choice.apps)
         if directory is None:
             return
-        sources = [Source(AppLog(name, directory), choice) for name in names]
+        logs = open_app_logs(read_pod_manifest(pod), names, directory)
+        sources = [Source(log, choice) for log in logs]
         terminal = sys.stdout.isatty()
         is_raw = choice.is_raw and len(sources) == 1 and not terminal
         line_format: Format = json_format
         if not choice.json:
             line_format = text_format(_prefixes(names, terminal), times=choice.timestamps, terminal=terminal)
         is_first = True
-        logs = [source.log for source in sources]
         for moment in passes(pod, logs, directory, sys.stdout.fileno(), choice.until_seconds):
             if is_first:
                 for source in sources:
@@ -144,13 +144,16 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
 
 
 def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
-    """Have a running pod let go of log files that were moved; PodError if it does not run, or cannot."""
+    """Have a running pod let go of log files that were moved; then it writes to none. PodError if it cannot."""
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         if pod.state is not PodState.RUNNING:
             raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+        directory = open_log_directory(pod, wait=False)
         for app in _chosen_apps(pod, apps):
             if ask_stage1(pod, {"op": "reopen-logs", "app": app}) is None:
                 raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
+            if directory is not None:
+                await_writers(app, directory)
 
 
 def _last(entries: Iterable[Entry], tail: int | None) -> Iterable[Entry]:

@@ -1,4 +1,4 @@
-"""The directory of the host that rkt's log mode k8s-plain writes to."""
+"""The directory of the host for logs, also for those of rkt's log mode k8s-plain."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def open_kubernetes_log(directory: str, mapped: IdRange | None = None) -> int:
             _map_owners(tree, mapped)
     except FileNotFoundError as error:
         # systemd-nspawn's words, as for volumes.
-        raise SourceMissing(f"Failed to stat {directory}: No such file or directory (kubernetes-log-dir)") from error
+        raise SourceMissing(f"Failed to stat {directory}: No such file or directory (directory for logs)") from error
     except OSError as error:
-        raise LaunchError(f"kubernetes-log-dir: {describe(error)}") from error
+        raise LaunchError(f"directory for logs: {describe(error)}") from error
     return tree
 
 

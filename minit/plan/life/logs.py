@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.paths import (
     ANNOTATION_KUBERNETES_DIRECTORY,
+    ANNOTATION_LOG_DIRECTORY,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
+    ANNOTATION_LOG_PATH,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
     ANNOTATION_STREAM,
@@ -92,6 +95,38 @@ def plan_kubernetes_log(runtime: RuntimeApp) -> str | None:
     return name
 
 
+def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | None:
+    """
+    Return the directory of the host for logs, that of the log mode k8s-plain or that of the pod's own annotation.
+
+    PlanError if there are both.
+    """
+    directory = manifest.annotation(ANNOTATION_LOG_DIRECTORY)
+    if directory is None:
+        return kubernetes
+    if kubernetes is not None:
+        raise PlanError(f"annotation {ANNOTATION_LOG_DIRECTORY}: the log mode {_K8S_PLAIN} has another directory")
+    if not directory.startswith("/") or "\0" in directory:
+        expected = "expected the absolute path of a directory"
+        raise PlanError(f'annotation {ANNOTATION_LOG_DIRECTORY}: {expected}, got "{directory}"')
+    return directory
+
+
+def plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
+    """Return where an app has its log below the pod's directory for logs, None for one that has it in the pod."""
+    path = runtime.annotation(ANNOTATION_LOG_PATH)
+    if path is None:
+        return None
+    where = f'app "{runtime.name}": annotation {ANNOTATION_LOG_PATH}: '
+    if manifest.annotation(ANNOTATION_LOG_DIRECTORY) is None:
+        raise PlanError(f"{where}the pod has no annotation {ANNOTATION_LOG_DIRECTORY}")
+    if posixpath.normpath(path) != path or path.split("/")[0] in ("", ".", "..") or "\0" in path:
+        raise PlanError(f'{where}expected a path below the directory, as in "web/0.log", got "{path}"')
+    if any(other.annotation(ANNOTATION_LOG_PATH) == path for other in manifest.apps if other.name != runtime.name):
+        raise PlanError(f'{where}another app has its log at "{path}"')
+    return path
+
+
 def _clean(names: Sequence[str]) -> list[str]:
     """Return the names of an absolute path without `.` and `..`, as Go's filepath.Clean."""
     cleaned: list[str] = []
@@ -133,8 +168,12 @@ def _read_files(text: str | None, where: str) -> int | None:
 def plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
     """Return the fields of an app's plan about its log; with `kubernetes` it is where kubernetes has it."""
     sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
+    path = plan_log_path(runtime, manifest)
+    if path is not None:
+        sizes = {"log_size_bytes": 0, "log_files": 1}
     return {
         **{name: size for name, size in sizes.items() if size is not None},
+        "log_path": path,
         "lost_output_fails": plan_lost_output(runtime, manifest),
         "kubernetes_log": plan_kubernetes_log(runtime) if kubernetes else None,
     }

@@ -20,7 +20,7 @@ _CALLS = _names(
     """
     accept4 brk clock_gettime clock_gettime64 close epoll_ctl epoll_pwait epoll_wait exit exit_group flock fstat
     fstat64 fstatat64 ftruncate ftruncate64 futex getpid getrandom getsockname getsockopt gettimeofday _llseek
-    lseek madvise mremap munmap newfstatat openat poll ppoll pread64 pwrite64 read readv recvmsg rename renameat
+    lseek madvise mremap munmap newfstatat openat openat2 poll ppoll pread64 pwrite64 read readv recvmsg rename renameat
     renameat2 restart_syscall rt_sigreturn sendmsg setsockopt splice statx tee unlinkat write writev
     """
 )

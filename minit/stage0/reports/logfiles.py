@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 
 from minit import syscalls
+from minit.hostlogs import rotated_names
 from minit.stage0.reports.loglines import count_lines, find_time, torn_record
 
 CHUNK_BYTES = 1 << 20
@@ -114,15 +115,17 @@ class AppLog:
     """
     The log of an app in the open `directory`; `files` are those not yet read to the end, the oldest first.
 
+    With `place`, an open directory of the host and a name in it, the log is there.
     `has_gap` is set when files may have been deleted before they were read.
     """
 
-    def __init__(self, app: str, directory: int) -> None:
+    def __init__(self, app: str, directory: int, place: tuple[int, str] | None = None) -> None:
         self.app = app
         self.files: list[LogFile] = []
         self.has_gap = False
-        self._directory = directory
-        self._name = f"{app}.log"
+        self._markers = directory
+        self._is_of_host = place is not None
+        self.directory, self._name = place or (directory, f"{app}.log")
         self._newest: Identity | None = None
 
     def close(self) -> None:
@@ -134,7 +137,7 @@ class AppLog:
     def is_complete(self) -> bool:
         """Return whether stage1 says that nothing will be written any more."""
         try:
-            os.stat(f"{self.app}.ended", dir_fd=self._directory, follow_symlinks=False)
+            os.stat(f"{self.app}.ended", dir_fd=self._markers, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True
@@ -209,12 +212,11 @@ class AppLog:
         files: list[LogFile] = []
         seen: set[Identity] = set()
         found_last = False
-        last = self._last_number()
-        number = 0
         # Upwards, as they are renamed: one may be met twice so, but none is missed.
-        while number <= last + 1 and not found_last:
-            file = self._open(self._name if number == 0 else f"{self._name}.{number}")
-            number += 1
+        for name in self._names():
+            if found_last:
+                break
+            file = self._open(name)
             if file is None:
                 continue
             if file.identity == self._newest:
@@ -226,15 +228,21 @@ class AppLog:
                 seen.add(file.identity)
         return files[::-1], found_last
 
+    def _names(self) -> list[str]:
+        """Return the names that files of the log may have, from the newest on."""
+        if self._is_of_host:
+            return [self._name, *rotated_names(self.directory, self._name)]
+        return [self._name, *(f"{self._name}.{number}" for number in range(1, self._last_number() + 2))]
+
     def _last_number(self) -> int:
         pattern = re.compile(re.escape(self._name) + r"\.([1-9][0-9]{0,5})")
-        matches = (pattern.fullmatch(name) for name in os.listdir(self._directory))
+        matches = (pattern.fullmatch(name) for name in os.listdir(self.directory))
         return max((int(match[1]) for match in matches if match), default=0)
 
     def _open(self, name: str) -> LogFile | None:
         try:
             # Without waiting for a named pipe, say: who writes there is not us.
-            fd = syscalls.openat2(self._directory, name, os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
+            fd = syscalls.openat2(self.directory, name, os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
         except OSError:
             return None
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -244,7 +252,7 @@ class AppLog:
 
     def _current(self) -> Identity | None:
         try:
-            return _identity(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False))
+            return _identity(os.stat(self._name, dir_fd=self.directory, follow_symlinks=False))
         except FileNotFoundError:
             return None
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import posixpath
 import select
 import time
 from collections.abc import Iterator, Sequence
 
 from minit import paths, syscalls
-from minit.errors import PodError
+from minit.errors import PodError, describe
+from minit.hostlogs import open_parent
 from minit.loop import wait_events
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
@@ -20,6 +24,9 @@ _POLL_SECONDS = 0.1
 _LOCK_CHECK_SECONDS = 0.25
 _EVENTS = syscalls.IN_MODIFY | syscalls.IN_CREATE | syscalls.IN_MOVED_FROM
 _EVENT_BYTES = 1 << 16
+# A sidecar writes for less than a moment, but on a slow disk.
+_WRITE_SECONDS = 10.0
+_WRITE_POLL_SECONDS = 0.01
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 
@@ -66,6 +73,55 @@ def _open_directory(pod: Pod, directory: str) -> int | None:
     return None
 
 
+def open_app_logs(manifest: PodManifest, apps: Sequence[str], directory: int) -> list[AppLog]:
+    """
+    Return the logs of these apps, in the pod's directory of logs or where annotations have them.
+
+    PodError if that place cannot be opened.
+    """
+    runtimes = {runtime.name: runtime for runtime in manifest.apps}
+    host = manifest.annotation(paths.ANNOTATION_LOG_DIRECTORY)
+    return [AppLog(app, directory, _open_place(app, host, runtimes[app])) for app in apps]
+
+
+def _open_place(app: str, host: str | None, runtime: RuntimeApp) -> tuple[int, str] | None:
+    path = runtime.annotation(paths.ANNOTATION_LOG_PATH)
+    if host is None or path is None:
+        return None
+    try:
+        top = os.open(host, _FLAGS | os.O_CLOEXEC)
+        try:
+            return open_parent(top, path), posixpath.basename(path)
+        finally:
+            os.close(top)
+    except OSError as error:
+        raise PodError(f'app "{app}": its log is at {host}/{path}: {describe(error)}') from error
+
+
+def await_writers(app: str, directory: int) -> None:
+    """
+    Return when nothing is being written to a file that an app's log had before; PodError if that lasts long.
+
+    A sidecar looks for the file of the log's name whenever it has the lock, so what it writes later goes there.
+    """
+    try:
+        lock = syscalls.openat2(directory, f"{app}.lock", os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
+    except FileNotFoundError:
+        return  # nothing was ever written
+    try:
+        deadline = time.monotonic() + _WRITE_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PodError(f'app "{app}": a sidecar that does not go on has its log') from None
+            time.sleep(_WRITE_POLL_SECONDS)
+    finally:
+        os.close(lock)
+
+
 def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until: float | None) -> Iterator[Pass]:
     """
     Yield whenever there may be more to read, the first time at once, until all logs are complete.
@@ -73,7 +129,8 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
     `until` is when to stop at the latest, in seconds since 1970. BrokenPipeError once nobody reads the descriptor
     `output` any more.
     """
-    changes = syscalls.inotify_watch(f"/proc/self/fd/{directory}", _EVENTS)
+    watched = {directory, *(log.directory for log in logs)}
+    changes = [syscalls.inotify_watch(f"/proc/self/fd/{each}", _EVENTS) for each in watched]
     try:
         checked_at, over = -_LOCK_CHECK_SECONDS, False
         while True:
@@ -91,12 +148,14 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
                 return
             _wait(changes, output)
     finally:
-        os.close(changes)
+        for each in changes:
+            os.close(each)
 
 
-def _wait(changes: int, output: int) -> None:
-    ready = wait_events({changes: select.POLLIN, output: 0}, _LOCK_CHECK_SECONDS)
+def _wait(changes: Sequence[int], output: int) -> None:
+    ready = wait_events({**dict.fromkeys(changes, select.POLLIN), output: 0}, _LOCK_CHECK_SECONDS)
     if output in ready:
         raise BrokenPipeError
-    if changes in ready:
-        os.read(changes, _EVENT_BYTES)
+    for each in changes:
+        if each in ready:
+            os.read(each, _EVENT_BYTES)

@@ -67,7 +67,7 @@ class Run:
         self.namespace: int | None = None
         self.pids: int | None = None
         self.report: Socket | None = None
-        self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
+        self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files, spec.log_path))
         self.health: dict[str, dict[str, object]] = {}
         self.is_unhealthy = False
         self.handler: Handler | None = None

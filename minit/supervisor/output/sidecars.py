@@ -296,7 +296,9 @@ class Sidecars:
     def _finish_log(self, streams: Streams) -> None:
         """Leave whole lines only: what the last sidecar was killed in counts as lost."""
         try:
-            finish_log(streams.app, paths.STAGE1_LOG)
+            path = streams.log[-1]
+            place = None if path is None else (paths.STAGE1_KUBERNETES_LOG, path)
+            finish_log(streams.app, paths.STAGE1_LOG, place)
         except OSError as error:
             self._journal.info("log.unfinished", app=streams.app, reason=describe(error))
 

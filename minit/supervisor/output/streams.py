@@ -22,14 +22,14 @@ class Streams:
     `ends` are (name, read end, buffer), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
     `attachable` what clients can attach to, None if nothing is. `noted` are the numbers of clients and of bytes that
     they lost which were told last. `log` is how many bytes a log file of the app may have,
-    and how many files there may be.
+    how many files there may be, and the path of the log in the host's directory, None if it is in the pod.
 
     `failures` counts the sidecars that died soon, one after the other, without having done anything. The present one
     was started at `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no
     more, `abandoned` are the outputs. `lost_bytes` is how much nobody has read.
     """
 
-    def __init__(self, app: str, log: tuple[int, int]) -> None:
+    def __init__(self, app: str, log: tuple[int, int, str | None]) -> None:
         self.app = app
         self.log = log
         self.pid: int | None = None
