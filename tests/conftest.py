@@ -142,6 +142,17 @@ def _has_both(item: pytest.Function) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Function) -> Generator[None, object, object]:
+    """Remove the directory of a test after all else of it: the session's disk need not hold those of all tests."""
+    result = yield
+    directory = item.funcargs.get("tmp_path")
+    # What is left mounted there is not its own to delete.
+    if isinstance(directory, Path) and next(find_mounts(str(directory)), None) is None:
+        shutil.rmtree(directory, ignore_errors=True)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
     """With MINIT_TEST_STRICT=1 a skip fails, unless its reason is in the one list of them."""
     report = yield
@@ -183,15 +194,6 @@ def loop() -> Iterator[LoopDevice]:
     device = LoopDevice()
     yield device
     device.remove()
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """pytest's directory of the test, gone after it: the session's disk need not hold those of all tests at once."""
-    yield tmp_path
-    # What a test has left mounted there is not its own to delete.
-    if next(find_mounts(str(tmp_path)), None) is None:
-        shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
