@@ -143,9 +143,8 @@ async def test_a_command_has_all_three_streams(pod: Pod) -> None:
 @pytest.mark.trio
 async def test_a_command_has_a_terminal(pod: Pod) -> None:
     """The terminal has the client's size, before the command begins and after a change, and its keys are signals."""
-    script = (
-        "stty size; trap 'stty size; echo changed' WINCH; trap 'echo stopped; exit 3' INT; while :; do sleep 1; done"
-    )
+    traps = "trap 'stty size; echo changed' WINCH; trap 'echo stopped; exit 3' INT"
+    script = f"{traps}; stty size; while :; do sleep 1; done"
     with trio.fail_after(PATIENCE_SECONDS):
         async with executing(pod, "sh", "-c", script, stdin=True, stdout=True, tty=True) as client:
             error, stdin, stdout, resize = await client.open_all("error", "stdin", "stdout", "resize")

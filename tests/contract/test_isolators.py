@@ -183,7 +183,8 @@ def test_processes_that_are_not_there(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell(fork, annotations=limited), "b": shell(IDLE)})
     result = pod.run()
     assert result.returncode == 2 and "can't fork: Resource temporarily unavailable" in result.stderr
-    assert (pod.status("a"), pod.status("b")) == (2, 0)
+    # The other one may not have been executed by then, and has no status.
+    assert (pod.status("a"), pod.status("b") or 0) == (2, 0)
 
 
 def test_a_limit_of_one_process(make_pod: MakePod) -> None:
