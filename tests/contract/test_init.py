@@ -224,9 +224,9 @@ def test_a_session_of_its_own(wrapper: list[str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "said")
     script = f"""
     export LEADS=$({sys.executable} -c 'import os; print(os.getsid(0) == os.getppid())')
+    trap 'exit 6' TERM
     bash -c 'trap "echo inner; exit" TERM; echo ready; echo $LEADS; echo > {tmp_path}/said
         while :; do sleep 0.05; done' &
-    trap 'exit 6' TERM
     read said < {tmp_path}/said
     wait; wait
     """
