@@ -19,7 +19,7 @@ from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands, duration
 from minit.cri.records import ContainerRecord
-from minit.cri.translation import container_words, environment_text, log_words
+from minit.cri.translation.containerwords import container_words, environment_text, log_words
 
 _ID_BYTES = 32
 _EXIT_TIMED_OUT = 124

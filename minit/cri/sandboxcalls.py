@@ -21,7 +21,7 @@ from minit.cri.node import Node, Sandbox
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord, sandbox_key
-from minit.cri.translation import sandbox_words
+from minit.cri.translation.sandboxwords import sandbox_words
 
 
 class SandboxCalls:

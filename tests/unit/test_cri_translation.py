@@ -16,7 +16,8 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Sandbox, app_name
 from minit.cri.owncommands import duration, failure
 from minit.cri.records import Records
-from minit.cri.translation import container_words, environment_text, sandbox_words
+from minit.cri.translation.containerwords import container_words, environment_text
+from minit.cri.translation.sandboxwords import sandbox_words
 from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,68 @@
+"""The words of `app add` for a ContainerConfig, and its environment."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.node import app_name
+from minit.cri.translation.mountwords import device_word, mount_word
+from minit.cri.translation.refusal import refuse
+from minit.cri.translation.resourcewords import resource_words
+from minit.cri.translation.securitywords import security_words
+from minit.manifest.names import is_environment_name
+
+
+def container_words(config: api.ContainerConfig, image: str, log: Sequence[str] = ()) -> list[str]:
+    """
+    Return what `app add` is given for a container after the pod, with the words for its log; CallError if it cannot be
+    made.
+    """
+    words = [image, f"--name={app_name(config.metadata)}", *log]
+    words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
+    refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
+    for number, mount in enumerate(config.mounts):
+        words.append(mount_word(number, mount))
+    for number, device in enumerate(config.devices):
+        words.append(device_word(number, device))
+    refuse(bool(config.CDI_devices), "CDI_devices", "none")
+    if config.stdin or config.tty:
+        mode = "tty" if config.tty else "stream"
+        words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
+    words += _stop_words(config.stop_signal)
+    words += resource_words(config.linux.resources)
+    words += security_words(config.linux.security_context)
+    if not config.command and not config.args:
+        return words
+    # A command stands in for entrypoint and command of the image, arguments alone for the command.
+    first, *rest = [*config.command, *config.args]
+    # Which ends the arguments of an app on a command line: options would come after it.
+    refuse("---" in rest, "args", 'no word "---"')
+    return [*words, f"{'--exec' if config.command else '--cmd'}={first}", "--", *rest]
+
+
+def log_words(directory: str, path: str) -> list[str]:
+    """Return what `app add` is given for a log below the sandbox's directory; CallError if it would be elsewhere."""
+    if not directory or not path:
+        return []
+    path = posixpath.normpath(path)
+    refuse(path.split("/")[0] in ("", ".", ".."), "log_path", "a path below log_directory")
+    return [f"--annotation=minit/log-path={path}"]
+
+
+def environment_text(config: api.ContainerConfig) -> bytes:
+    """Return the environment as a file of `--set-env-file`, in which the last of several of a name counts."""
+    variables = {one.key: one.value for one in config.envs}
+    for name, value in variables.items():
+        refuse(not is_environment_name(name), f"envs: {name}", "a name of letters, digits, _, - and .")
+        refuse(b"\n" in value, f"envs: {name}", "a value of one line")
+    # A line may end so, and a value with a carriage return at its end keeps that.
+    return b"".join(name.encode() + b"=" + value + b"\r\n" for name, value in variables.items())
+
+
+def _stop_words(number: api.Signal) -> list[str]:
+    if number == api.SIGNAL_RUNTIME_DEFAULT:
+        return []
+    name = api.Signal.Name(number).removeprefix("SIGNAL_SIG")
+    return [f"--annotation=minit/stop-signal={name.replace('PLUS', '+').replace('MINUS', '-')}"]

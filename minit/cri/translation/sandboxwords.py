@@ -1,0 +1,52 @@
+"""The words of `app sandbox` for a PodSandboxConfig."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.owncommands import option
+from minit.cri.translation.refusal import refuse
+
+_PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
+_ANY_ADDRESS = "0.0.0.0"
+
+
+def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
+    """Return what `app sandbox` is given for a sandbox, beside what all are given; CallError if it cannot be made."""
+    options = config.linux.security_context.namespace_options
+    refuse(options.network not in (api.POD, api.NODE), "namespace_options.network", "POD or NODE")
+    refuse(options.ipc not in (api.POD, api.NODE), "namespace_options.ipc", "POD or NODE")
+    refuse(options.pid == api.NODE, "namespace_options.pid", "a namespace of the pod's own")
+    users = options.userns_options
+    refuse(options.HasField("userns_options") and users.mode != api.NODE, "userns_options.mode", "NODE")
+    refuse(bool(config.linux.sysctls), "linux.sysctls", "none")
+    parent = config.linux.cgroup_parent
+    refuse(bool(parent) and not parent.startswith("/"), "linux.cgroup_parent", "a path of cgroupfs")
+    own_network = options.network == api.POD
+    words = [] if own_network else ["--net=host"]
+    words += option("--hostname", [config.hostname] if config.hostname else [])
+    words += _dns_words(config.dns_config)
+    words += [f"--annotation=minit/cgroup-parent={posixpath.normpath(parent)}"] if parent else []
+    refuse(bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path")
+    words += [f"--annotation=minit/log-directory={config.log_directory}"] if config.log_directory else []
+    words += ["--ipc=host"] if options.ipc == api.NODE else []
+    words += list(_port_words(config.port_mappings)) if own_network else []
+    return words
+
+
+def _dns_words(dns: api.DNSConfig) -> list[str]:
+    if not (dns.servers or dns.searches or dns.options):
+        return ["--dns=host"]
+    words = option("--dns", dns.servers) + option("--dns-search", dns.searches)
+    return words + option("--dns-opt", dns.options)
+
+
+def _port_words(mappings: Sequence[api.PortMapping]) -> Iterator[str]:
+    for number, one in enumerate(mappings):
+        if not one.host_port:
+            continue
+        refuse(one.protocol not in _PROTOCOLS, f"port_mappings[{number}].protocol", "TCP or UDP")
+        address = one.host_ip or _ANY_ADDRESS
+        yield f"--port=port{number}:{_PROTOCOLS[one.protocol]}:{one.container_port}:{address}:{one.host_port}"
