@@ -428,6 +428,44 @@ async def test_a_forwarded_port_ends_with_its_client(pod: Pod) -> None:
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", "v4.base64.channel.k8s.io"])
+async def test_forwarded_ports_over_a_websocket(pod: Pod, protocol: str) -> None:
+    """Each port of the call has one connection and two channels, which begin with its number, and ends by itself."""
+    with trio.fail_after(PATIENCE_SECONDS), pod.listening("127.0.0.1") as first, pod.listening("::1") as second:
+        ports = [first.getsockname()[1], 9, *([1] * 20), second.getsockname()[1]]
+        async with pod.daemon.node() as node:
+            request = api.PortForwardRequest(pod_sandbox_id=pod.sandbox.pod_sandbox_id, port=ports)
+            url = (await node.ask("PortForward", request)).url
+            with pytest.raises(CallFailed, match=r"port\[1\]: expected"):
+                await node.ask(
+                    "PortForward", api.PortForwardRequest(pod_sandbox_id=request.pod_sandbox_id, port=[1, 0])
+                )
+            request = api.PortForwardRequest(pod_sandbox_id=request.pod_sandbox_id, port=range(1, 34))
+            too_many = (await node.ask("PortForward", request)).url
+        async with websocket_client(too_many, [protocol]) as client:
+            assert client.protocol is None
+        async with websocket_client(url, ["v5.channel.k8s.io", protocol]) as client:
+            assert client.protocol == protocol
+            last = 2 * len(ports) - 2
+            for channel, server, port in ((0, first, ports[0]), (last, second, ports[-1])):
+                connection = trio.SocketStream((await server.accept())[0])
+                await client.write(channel, b"question")
+                got = b""
+                while got != b"question":
+                    got += await connection.receive_some()
+                await connection.send_all(bytes([channel]) * 300_000 + b"end")
+                await connection.send_eof()
+                assert await connection.receive_some() == b""
+                await connection.aclose()
+                await client.until(channel, b"end")
+                assert client.data[channel] == port.to_bytes(2, "little") + bytes([channel]) * 300_000 + b"end"
+                assert client.data[channel + 1] == port.to_bytes(2, "little")
+            await client.is_over.wait()
+            assert client.data[2] == b"\x09\0"
+            assert client.data[3].startswith(b"\x09\0") and b"port 9: connection refused" in client.data[3]
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("protocol", ["v5.channel.k8s.io", "v4.base64.channel.k8s.io"])
 async def test_a_command_over_a_websocket(pod: Pod, protocol: str) -> None:
     """Its streams are numbered channels, the end of its input among them with the fifth version."""

@@ -33,6 +33,8 @@ class WebSocketClient:
         self.is_answered = trio.Event()
         self.is_over = trio.Event()
         self._socket = WSConnection(ConnectionType.CLIENT)
+        self._message = bytearray()
+        self._arrived = trio.lowlevel.ParkingLot()
 
     async def send(self, event: Event) -> None:
         """Send an event."""
@@ -41,9 +43,14 @@ class WebSocketClient:
     async def write(self, number: int, data: bytes) -> None:
         """Send bytes of a channel."""
         if self.protocol is not None and "base64" in self.protocol:
-            await self.send(TextMessage(data=str(number) + base64.b64encode(data).decode()))
+            await self.send(TextMessage(data=chr(48 + number) + base64.b64encode(data).decode()))
         else:
             await self.send(BytesMessage(data=bytes([number]) + data))
+
+    async def until(self, number: int, wanted: bytes) -> None:
+        """Wait for bytes of a channel."""
+        while wanted not in self.data[number]:
+            await self._arrived.park()
 
     async def receive(self) -> None:
         """Take what comes until the server closes the connection."""
@@ -51,6 +58,7 @@ class WebSocketClient:
             self._socket.receive_data(bytes(data))
             for event in self._socket.events():
                 self._on_event(event)
+            self._arrived.unpark_all()
         self.is_over.set()
         self.is_answered.set()
 
@@ -62,10 +70,14 @@ class WebSocketClient:
             self.is_answered.set()
         elif isinstance(event, Pong):
             self.pongs += 1
-        elif isinstance(event, TextMessage):
-            self.data[int(event.data[0])] += base64.b64decode(event.data[1:])
-        elif isinstance(event, BytesMessage):
-            self.data[event.data[0]] += event.data[1:]
+        elif isinstance(event, TextMessage | BytesMessage):
+            self._message += event.data.encode() if isinstance(event, TextMessage) else event.data
+            if event.message_finished:
+                is_text = isinstance(event, TextMessage)
+                number = self._message[0] - (48 if is_text else 0)
+                data = bytes(self._message[1:])
+                self.data[number] += base64.b64decode(data) if is_text else data
+                self._message.clear()
 
 
 @asynccontextmanager

@@ -330,7 +330,7 @@ def test_a_websocket_takes_any_bytes(pieces: list[bytes]) -> None:
     async def feed() -> None:
         near, far = trio.socket.socketpair()
         async with trio.SocketStream(near) as stream, trio.SocketStream(far):
-            connection = WebSocketConnection(stream, ["stdin", "error", "resize"])
+            connection = WebSocketConnection(stream, {0: {}, 3: {}, 4: {}})
             request = [(b"Host", b"a"), (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
             request += [(b"Sec-WebSocket-Version", b"13"), (b"Sec-WebSocket-Key", b"AAAAAAAAAAAAAAAAAAAAAA==")]
             request += [(b"Sec-WebSocket-Protocol", b"v5.channel.k8s.io")]

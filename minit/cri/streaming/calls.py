@@ -11,7 +11,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.owncommands import OwnCommands
-from minit.cri.streaming.portforward import PortForward
+from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
 from minit.cri.streaming.processes import Input, Streams, Terminal, run_process
 from minit.cri.streaming.remotecommand import RemoteCommand
 from minit.cri.streaming.server import Wanted
@@ -67,7 +67,11 @@ class StreamingCalls:
         sandbox = self._node.sandbox(request.pod_sandbox_id)
         if not sandbox.is_ready:
             raise CallError(Code.FAILED_PRECONDITION, f"sandbox {sandbox.uuid} does not run")
-        return self._url("portforward", PortForward(open_process=lambda: self._open_process(sandbox)))
+        for number, port in enumerate(request.port):
+            if not 0 < port <= LARGEST_PORT:
+                raise CallError(Code.INVALID_ARGUMENT, f"port[{number}]: expected a number up to {LARGEST_PORT}")
+        wanted = PortForward(ports=tuple(request.port), open_process=lambda: self._open_process(sandbox))
+        return self._url("portforward", wanted)
 
     async def _attach_terminal(self, container: Container, streams: Streams, terminal: Terminal | None) -> None:
         mode = ["--mode=tty-out"] if streams.stdin is None else ["--mode=tty", "--take-stdin"]

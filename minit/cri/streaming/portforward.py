@@ -1,6 +1,8 @@
 """
-Kubernetes' protocol of forwarded ports: pairs of streams, one for the data of a connection and one for its error.
+Kubernetes' protocols of forwarded ports: pairs of streams, one for the data of a connection and one for its error.
 
+Over SPDY a client makes a pair for each connection. Over a WebSocket each port of the call has one pair, both of which
+begin with the number of the port, and one connection.
 Connections are made in the pod's network namespace, to its loopback interface.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import trio
@@ -23,11 +25,17 @@ from minit.value import Value
 PROTOCOLS = {"portforward.k8s.io": 1}
 """The protocol over SPDY, and its version."""
 
+WEBSOCKET_PROTOCOLS = ("v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+
+MOST_PORTS = 32
+"""How many ports a client may have over a WebSocket: with base64 a channel is one character."""
+
 MOST_STREAMS = 512
 """How many streams a client may have at a time, two for each connection."""
 
 _PAIR_SECONDS = 30.0
-_LARGEST_PORT = 0xFFFF
+LARGEST_PORT = 0xFFFF
+_PORT_BYTES = 2
 _READ_BYTES = 1 << 15
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
@@ -35,7 +43,21 @@ _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 class PortForward(Value):
     """What a client may connect to; `open_process` returns a pidfd of a process in the network namespace."""
 
+    ports: tuple[int, ...]
+    """Those of the call; over SPDY the client names them itself."""
     open_process: Callable[[], int]
+
+    def channels(self) -> dict[int, dict[str, str]]:
+        """Return the headers of the channels of a WebSocket by their numbers."""
+        kinds = [(kind, port) for port in self.ports for kind in ("data", "error")]
+        return {number: {"streamtype": kind, "port": str(port)} for number, (kind, port) in enumerate(kinds)}
+
+    async def serve_ports(self, channels: Mapping[int, Channel]) -> None:
+        """Forward one connection to each port, to their ends."""
+        async with trio.open_nursery() as nursery:
+            for number, port in enumerate(self.ports):
+                data, error = channels[2 * number], channels[2 * number + 1]
+                nursery.start_soon(self._forward_first, port, data, error)
 
     async def serve(self, opened: trio.MemoryReceiveChannel[Channel]) -> None:
         """Forward connections as long as the client is there."""
@@ -58,12 +80,17 @@ class PortForward(Value):
                 data, error = (channel, other) if kind == "data" else (other, channel)
                 nursery.start_soon(self._forward, data, error)
 
+    async def _forward_first(self, port: int, data: Channel, error: Channel) -> None:
+        for channel in (data, error):
+            await channel.send_all(port.to_bytes(_PORT_BYTES, "little"))
+        await self._forward(data, error)
+
     async def _forward(self, data: Channel, error: Channel) -> None:
         """Forward one connection to its end."""
         text = data.headers.get("port", "")
         try:
             port = int(text) if text.isascii() and text.isdecimal() else 0
-            if not 0 < port <= _LARGEST_PORT:
+            if not 0 < port <= LARGEST_PORT:
                 raise MinitError("expected a number up to 65535")
             connection = await self._connect(port)
         except (MinitError, OSError) as failure:

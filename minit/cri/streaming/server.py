@@ -8,7 +8,7 @@ the oldest, so that nobody who says nothing keeps others out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import h11
 import trio
@@ -153,16 +153,26 @@ async def _connect(
         await stream.send_all(switching or b"")
         most = remotecommand.MOST_STREAMS if is_command else portforward.MOST_STREAMS
         return known[chosen], SpdyConnection(stream, most)
-    if kind == _WEBSOCKET and isinstance(wanted, RemoteCommand):
-        chosen = _choose(request.words("sec-websocket-protocol"), websocket.PROTOCOLS)
+    if kind == _WEBSOCKET:
+        is_command = isinstance(wanted, RemoteCommand)
+        offered = request.words("sec-websocket-protocol")
+        chosen = _choose(offered, websocket.PROTOCOLS if is_command else portforward.WEBSOCKET_PROTOCOLS)
         version = websocket.PROTOCOLS[chosen]
-        connection = WebSocketConnection(stream, wanted.channels(version))
+        connection = WebSocketConnection(stream, _websocket_channels(wanted, version))
         connection.accept(request.raw, request.path, chosen)
         return version, connection
-    raise _Refused(400, "expected an upgrade to SPDY/3.1, or of a command to a WebSocket")
+    raise _Refused(400, "expected an upgrade to SPDY/3.1 or to a WebSocket")
 
 
-def _choose(offered: Sequence[str], known: Mapping[str, int]) -> str:
+def _websocket_channels(wanted: Wanted, version: int) -> dict[int, dict[str, str]]:
+    if isinstance(wanted, RemoteCommand):
+        return {websocket.NAMES.index(name): {"streamtype": name} for name in wanted.channels(version)}
+    if not 0 < len(wanted.ports) <= portforward.MOST_PORTS:
+        raise _Refused(400, f"expected a call for up to {portforward.MOST_PORTS} ports: a WebSocket names none")
+    return wanted.channels()
+
+
+def _choose(offered: Sequence[str], known: Collection[str]) -> str:
     """Return the first protocol that is known of those that a client offers."""
     if not offered:
         raise _Refused(400, "expected the protocols of streams that the client knows")
@@ -177,12 +187,14 @@ async def _serve_wanted(
     connection: SpdyConnection | WebSocketConnection, wanted: Wanted, version: int, rest: bytes
 ) -> None:
     async def work() -> None:
-        if isinstance(connection, WebSocketConnection):
-            assert isinstance(wanted, RemoteCommand)
+        if isinstance(wanted, PortForward):
+            if isinstance(connection, WebSocketConnection):
+                await wanted.serve_ports(connection.channels)
+            else:
+                await wanted.serve(connection.opened)
+        elif isinstance(connection, WebSocketConnection):
             channels = {channel.headers["streamtype"]: channel for channel in connection.channels.values()}
             await wanted.serve(channels, version)
-        elif isinstance(wanted, PortForward):
-            await wanted.serve(connection.opened)
         else:
             channels = {}
             with trio.move_on_after(_STREAMS_SECONDS):

@@ -1,15 +1,16 @@
 """
 WebSockets with channels, as Kubernetes has them: the first byte of a message is the number of its channel.
 
-Channels are 0 for stdin, then stdout, stderr, error and resize. With `base64` in the name of the protocol messages are
-text: a digit, and the data in base64. With v5, 255 and a number are the end of that channel.
+Those of a command are 0 for stdin, then stdout, stderr, error and resize. With `base64` in the name of the protocol
+messages are text: a character, the digit 0 for the first channel, and the data in base64. With v5, 255 and a number are
+the end of that channel.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import trio
 from wsproto import ConnectionType, WSConnection
@@ -38,23 +39,23 @@ NAMES = ("stdin", "stdout", "stderr", "error", "resize")
 
 _ENDS_SINCE = 5
 _END = 255
+_FIRST = ord("0")
 _NORMAL_CLOSURE = 1000
 # In base64 a message is taken as a whole.
 _LARGEST_TEXT = 1 << 20
 
 
 class WebSocketConnection(Connection):
-    """A WebSocket of a client, with channels of these names; `accept` comes before anything else."""
+    """A WebSocket of a client, with channels that have numbers and headers; `accept` comes before anything else."""
 
-    def __init__(self, stream: trio.SocketStream, names: Sequence[str]) -> None:
+    def __init__(self, stream: trio.SocketStream, channels: Mapping[int, dict[str, str]]) -> None:
         super().__init__(stream)
         self._socket = WSConnection(ConnectionType.SERVER)
         self._is_text = self._has_ends = False
         self._message = bytearray()
         self._number: int | None = None
-        for name in names:
-            number = NAMES.index(name)
-            self.channels[number] = Channel(self, number, {"streamtype": name})
+        for number, headers in channels.items():
+            self.channels[number] = Channel(self, number, headers)
 
     def accept(self, headers: list[tuple[bytes, bytes]], path: str, protocol: str) -> None:
         """Answer the request for the connection with one of its protocols. ConnectionFailed if it is none."""
@@ -82,11 +83,12 @@ class WebSocketConnection(Connection):
     def frame(self, channel: Channel, data: bytes) -> bytes:
         """Return bytes of a channel as a message."""
         if self._is_text:
-            return self._socket.send(TextMessage(data=str(channel.number) + base64.b64encode(data).decode()))
+            return self._socket.send(TextMessage(data=chr(_FIRST + channel.number) + base64.b64encode(data).decode()))
         return self._socket.send(BytesMessage(data=bytes((channel.number,)) + data))
 
     def end(self, channel: Channel) -> None:
-        """A channel's end cannot be said to a client, but for that of the connection."""
+        """Take nothing any more: a channel's end cannot be said to a client, which would send for ever."""
+        channel.put(b"", end=True)
 
     def beat(self) -> None:
         """Send a pong that nobody asked for (RFC 6455, section 5.5.3)."""
@@ -113,7 +115,7 @@ class WebSocketConnection(Connection):
         if len(self._message) > _LARGEST_TEXT:
             raise ConnectionFailed(f"a message has at most {_LARGEST_TEXT} characters")
         if is_whole and self._message:
-            number, data = self._message[0] - ord("0"), bytes(self._message[1:])
+            number, data = self._message[0] - _FIRST, bytes(self._message[1:])
             self._message.clear()
             try:
                 self._put(number, base64.b64decode(data, validate=True))
