@@ -8,6 +8,7 @@ LOCK := tests/requirements.txt
 KERNEL := build/kernel
 PEERS := build/peers
 CLEAN := build/clean
+KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs
@@ -15,7 +16,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto test test-long man deb dist bench clean packages kernel supervisors lock
+.PHONY: demo proto test test-kube test-long man deb dist bench clean packages kernel supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -104,6 +105,17 @@ $(CLEAN): $(STAMP)
 	@$(BIN)/python -c 'import importlib.metadata as m; print(*m.requires("minit"), "setuptools<85", sep="\n")' | \
 		grep -v extra | $(BIN)/pip download --quiet --dest $@.new/wheels --requirement /dev/stdin
 	@mv $@.new $@
+
+# Nodes with a real kubelet: Debian 12's Kubernetes, whose source is built with its Go in some minutes, and kept.
+test-kube: $(STAMP) $(KUBERNETES)
+	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests/kube
+
+$(KUBERNETES):
+	@missing=""; for program in /usr/lib/go-1.19/bin/go dpkg-source openssl; do \
+		command -v $$program >/dev/null || missing=yes; done; test -z "$$missing" || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends golang-1.19-go dpkg-dev openssl \
+		>/dev/null; }
+	tests/kube/build.sh $@
 
 test-long: $(STAMP) kernel supervisors
 	@$(MAKE) --no-print-directory $(CLEAN) || echo "no clean Debian: nothing is installed on one"

@@ -67,6 +67,15 @@ def group_below_own(hierarchy: Hierarchy, name: str) -> Path:
     return Path(f"{hierarchy.mount_point}/{hierarchy.own_path}", name)
 
 
+def make_groups_below_own(name: str) -> list[Path]:
+    """Make a group of that name in the one that this process is in, in every hierarchy; return the directories."""
+    directories = []
+    for hierarchy in read_hierarchies():
+        directories.append(group_below_own(hierarchy, name))
+        _make(hierarchy, directories[-1])
+    return directories
+
+
 @contextmanager
 def group_elsewhere(around: Path) -> Iterator[Path]:
     """A group outside the session's, which later sessions remove if this one is killed."""

@@ -12,6 +12,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "the kernel's bridges know no VLANs",  # CONFIG_BRIDGE_VLAN_FILTERING is an option
         "the kernel does not filter bridged packets",  # br_netfilter is a module of its own, and may be missing
         "no qemu, or no kernel for it in build/kernel",  # `make test` gets both, on x86_64 and from Debian
+        "no Kubernetes in build/kubernetes",  # `make test-kube` builds it, from Debian 12
         "no runit on PATH or in build/supervisors",  # `make test` gets both, from Debian
         "no s6 on PATH or in build/supervisors",
         "no systemd on PATH or in build/supervisors",  # it is not unpacked: it needs far more than itself
