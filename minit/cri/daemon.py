@@ -22,6 +22,7 @@ from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
+from minit.cri.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 from minit.cri.streaming.server import StreamingServer, Wanted
 from minit.cri.streaming.tokens import Tokens
@@ -122,7 +123,8 @@ async def _run(
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
-            methods = all_methods(RuntimeCalls(), sandboxes, containers, streams, images)
+            stats = StatsCalls(node, nursery)
+            methods = all_methods(RuntimeCalls(), sandboxes, containers, stats, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)

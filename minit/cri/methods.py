@@ -8,6 +8,7 @@ from minit.cri.grpc.server import Method, Methods
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
+from minit.cri.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 
 _PACKAGES = ("runtime.v1", "runtime.v1alpha2")  # the second until Kubernetes 1.25
@@ -17,6 +18,7 @@ def all_methods(
     runtime: RuntimeCalls,
     sandboxes: SandboxCalls,
     containers: ContainerCalls,
+    stats: StatsCalls,
     streaming: StreamingCalls,
     images: ImageCalls,
 ) -> Methods:
@@ -38,6 +40,10 @@ def all_methods(
             "RemoveContainer": Method(request=api.ContainerId, answer=containers.remove),
             "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
             "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
+            "ContainerStats": Method(request=api.ContainerId, answer=stats.container),
+            "ListContainerStats": Method(request=api.ListContainerStatsRequest, answer=stats.list_containers),
+            "PodSandboxStats": Method(request=api.SandboxId, answer=stats.sandbox),
+            "ListPodSandboxStats": Method(request=api.ListPodSandboxStatsRequest, answer=stats.list_sandboxes),
             "ReopenContainerLog": Method(request=api.ContainerId, answer=containers.reopen_log),
             "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
             "Exec": Method(request=api.ExecRequest, answer=streaming.exec),

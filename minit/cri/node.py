@@ -30,6 +30,7 @@ from minit.stage0.pods.podstatus import (
     read_pod_status,
 )
 from minit.stage0.reports.podtraces import read_end
+from minit.stage0.reports.stats import read_subcgroup
 
 _STATES = {
     APP_CREATED: api.CONTAINER_CREATED,
@@ -83,6 +84,8 @@ class Sandbox:
         self.created_ns = record.made_ns or 0
         self.is_ready = False
         self.pid: int | None = None
+        self.group: str | None = None
+        """The path of its control groups, which all that is its own has in common, once there is one."""
         self.addresses: tuple[str, ...] = ()
         self.containers: dict[str, Container] = {}
 
@@ -97,6 +100,7 @@ class Sandbox:
             with open_pod(data, self.uuid) as pod:
                 self.is_ready = pod.state is PodState.RUNNING and is_ready(pod)
                 self.pid = read_pid_to_enter(pod) if self.is_ready else None
+                self.group = self.group or read_subcgroup(pod)
                 status = read_pod_status(pod)
                 self.addresses = _addresses(status)
                 apps = {app.name: app for app in status.apps}

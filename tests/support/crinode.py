@@ -31,6 +31,7 @@ _ANSWERS: dict[str, type[Message]] = {
         name: getattr(api, f"{name}Response")
         for name in (
             *("Version", "Status", "RuntimeConfig", "PodSandboxStatus", "ListPodSandbox", "ContainerStatus"),
+            *("ContainerStats", "ListContainerStats", "PodSandboxStats", "ListPodSandboxStats"),
             *("ListContainers", "ExecSync", "ListImages", "ImageStatus", "PullImage", "ImageFsInfo"),
         )
     },
@@ -78,6 +79,28 @@ class CriNode:
         if answer.code != 0:
             raise CallFailed(answer)
         return _ANSWERS.get(name, api.Nothing).FromString(answer.messages()[0])
+
+    async def run(self, root: Path, *containers: api.ContainerConfig) -> tuple[api.SandboxId, list[api.ContainerId]]:
+        """Make a sandbox, and start containers in it."""
+        sandbox = await self.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(root)))
+        ids = [await self.create(sandbox, config) for config in containers]
+        for container in ids:
+            await self.ask("StartContainer", container)
+        return sandbox, ids
+
+    async def create(self, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
+        """Put a container into a sandbox."""
+        request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+        container = await self.ask("CreateContainer", request)
+        assert isinstance(container, api.ContainerId)
+        return container
+
+    async def execute(self, container: api.ContainerId, script: str) -> bytes:
+        """Have a container's shell run a script, and return what it writes."""
+        request = api.ExecSyncRequest(container_id=container.container_id, cmd=["sh", "-c", script])
+        done = await self.ask("ExecSync", request)
+        assert done.exit_code == 0, done.stderr
+        return bytes(done.stdout)
 
     async def pull(self, name: str, **auth: str) -> str:
         """Pull an image and return its id."""

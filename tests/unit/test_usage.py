@@ -37,9 +37,11 @@ def v2_group(directory: Path) -> None:
             "cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nthrottled_usec 20\n",
             "cpu.max": "max 100000\n",
             "memory.current": "1000\n",
-            "memory.stat": "anon 600\ninactive_file 300\nactive_file 100\n",
+            "memory.stat": "anon 600\ninactive_file 300\nactive_file 100\npgfault 8\npgmajfault 4\n",
             "memory.peak": "2000\n",
             "memory.max": "max\n",
+            "memory.swap.current": "50\n",
+            "memory.swap.max": "60\n",
             "memory.events": "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\n",
             "pids.current": "3\n",
             "pids.max": "10\n",
@@ -53,13 +55,14 @@ def v1_groups(top: Path) -> list[Hierarchy]:
     stat = "nr_periods 5\nnr_throttled 2\nthrottled_time 20000\n"
     write(top / "cpu/g", {"cpu.stat": stat, "cpu.cfs_quota_us": "25000\n", "cpu.cfs_period_us": "100000\n"})
     write(top / "cpuacct/g", {"cpuacct.usage": "9\n", "cpuacct.usage_user": "4\n", "cpuacct.usage_sys": "5\n"})
+    stat = "rss 1\ntotal_rss 600\ntotal_inactive_file 300\ntotal_pgfault 8\ntotal_pgmajfault 4\ntotal_swap 50\n"
     write(
         top / "memory/g",
         {
             "memory.usage_in_bytes": "1000\n",
             "memory.limit_in_bytes": "9223372036854771712\n",
             "memory.max_usage_in_bytes": "2000\n",
-            "memory.stat": "inactive_file 1\ntotal_inactive_file 300\n",
+            "memory.stat": stat,
             "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
         },
     )
@@ -84,7 +87,12 @@ def test_v2(tmp_path: Path) -> None:
         cpu_throttled_ns=20_000,
         memory_bytes=1000,
         memory_working_set_bytes=700,
+        memory_anonymous_bytes=600,
         memory_peak_bytes=2000,
+        page_faults=8,
+        major_page_faults=4,
+        swap_bytes=50,
+        swap_limit_bytes=60,
         processes=3,
         processes_limit=10,
         read_bytes=110,
@@ -105,7 +113,11 @@ def test_v1(tmp_path: Path) -> None:
         cpu_limit_millicores=250,
         memory_bytes=1000,
         memory_working_set_bytes=700,
+        memory_anonymous_bytes=600,
         memory_peak_bytes=2000,
+        page_faults=8,
+        major_page_faults=4,
+        swap_bytes=50,
         processes=3,
         processes_limit=10,
         read_bytes=110,

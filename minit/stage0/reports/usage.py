@@ -34,7 +34,8 @@ class Usage(Value):
     """
     The use of a group's processes, so far and now; None if the machine does not count it.
 
-    `memory_working_set_bytes` is the memory without the part of the file cache that can be given up first.
+    `memory_working_set_bytes` is the memory without the part of the file cache that can be given up first,
+    `memory_anonymous_bytes` that of no file at all. Without a limit of swap `swap_limit_bytes` is None.
     """
 
     cpu_ns: int | None = None
@@ -44,8 +45,13 @@ class Usage(Value):
     cpu_limit_millicores: int | None = None
     memory_bytes: int | None = None
     memory_working_set_bytes: int | None = None
+    memory_anonymous_bytes: int | None = None
     memory_peak_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    page_faults: int | None = None
+    major_page_faults: int | None = None
+    swap_bytes: int | None = None
+    swap_limit_bytes: int | None = None
     processes: int | None = None
     processes_limit: int | None = None
     read_bytes: int | None = None
@@ -96,6 +102,7 @@ def read_file(directory: str, name: str) -> str:
 def _read_v2(directory: str) -> dict[str, int | None]:
     cpu = parse_table(read_file(directory, "cpu.stat"))
     memory = _number(read_file(directory, "memory.current"))
+    memory_stat = parse_table(read_file(directory, "memory.stat"))
     io = parse_io(read_file(directory, "io.stat"))
     return {
         "cpu_ns": _times(cpu.get("usage_usec"), _MICROSECOND_NS),
@@ -104,9 +111,14 @@ def _read_v2(directory: str) -> dict[str, int | None]:
         "cpu_throttled_ns": _times(cpu.get("throttled_usec"), _MICROSECOND_NS),
         "cpu_limit_millicores": parse_cpu_limit(read_file(directory, "cpu.max")),
         "memory_bytes": memory,
-        "memory_working_set_bytes": _working_set(memory, directory, "inactive_file"),
+        "memory_working_set_bytes": _working_set(memory, memory_stat.get("inactive_file")),
+        "memory_anonymous_bytes": memory_stat.get("anon"),
         "memory_peak_bytes": _number(read_file(directory, "memory.peak")),
         "memory_limit_bytes": _number(read_file(directory, "memory.max")),
+        "page_faults": memory_stat.get("pgfault"),
+        "major_page_faults": memory_stat.get("pgmajfault"),
+        "swap_bytes": _number(read_file(directory, "memory.swap.current")),
+        "swap_limit_bytes": _number(read_file(directory, "memory.swap.max")),
         "processes": _number(read_file(directory, "pids.current")),
         "processes_limit": _number(read_file(directory, "pids.max")),
         "read_bytes": io.get("rbytes"),
@@ -143,12 +155,17 @@ def _read_cpu(directory: str) -> dict[str, int | None]:
 
 def _read_memory(directory: str) -> dict[str, int | None]:
     memory = _number(read_file(directory, "memory.usage_in_bytes"))
+    memory_stat = parse_table(read_file(directory, "memory.stat"))
     limit = _number(read_file(directory, "memory.limit_in_bytes"))
     return {
         "memory_bytes": memory,
-        "memory_working_set_bytes": _working_set(memory, directory, "total_inactive_file"),
+        "memory_working_set_bytes": _working_set(memory, memory_stat.get("total_inactive_file")),
+        "memory_anonymous_bytes": memory_stat.get("total_rss"),
         "memory_peak_bytes": _number(read_file(directory, "memory.max_usage_in_bytes")),
         "memory_limit_bytes": None if limit is None or limit >= _UNLIMITED_BYTES else limit,
+        "page_faults": memory_stat.get("total_pgfault"),
+        "major_page_faults": memory_stat.get("total_pgmajfault"),
+        "swap_bytes": memory_stat.get("total_swap"),
         "oom_kills": parse_table(read_file(directory, "memory.oom_control")).get("oom_kill"),
     }
 
@@ -228,7 +245,5 @@ def _times(value: int | None, factor: int) -> int | None:
     return None if value is None else value * factor
 
 
-def _working_set(memory: int | None, directory: str, cache: str) -> int | None:
-    if memory is None:
-        return None
-    return max(0, memory - parse_table(read_file(directory, "memory.stat")).get(cache, 0))
+def _working_set(memory: int | None, inactive_cache: int | None) -> int | None:
+    return None if memory is None else max(0, memory - (inactive_cache or 0))

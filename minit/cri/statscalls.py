@@ -1,0 +1,156 @@
+"""
+The calls about what sandboxes and containers use.
+
+They read files of control groups and nothing else: a kubelet asks for all containers every ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.filters import is_container_listed, is_sandbox_listed
+from minit.cri.groupstats import (
+    GroupSample,
+    cpu_usage,
+    io_usage,
+    memory_usage,
+    network_usage,
+    process_usage,
+    swap_usage,
+)
+from minit.cri.node import Container, Node, Sandbox
+from minit.cri.writablelayers import LayerUsage, WritableLayers
+from minit.errors import MinitError
+from minit.mountinfo import find_mounts
+from minit.stage0.reports.interfaces import PodInterfaces
+from minit.stage0.reports.pressure import read_pressure
+from minit.stage0.reports.usage import APPS, Hierarchy, find_group, find_hierarchies, read_usage
+
+_CONTROLLERS = {"cpuacct", "memory", "pids"}
+_RESOURCES = ("cpu", "memory", "io")
+_LIVE = (api.CONTAINER_CREATED, api.CONTAINER_RUNNING)
+
+
+class StatsCalls:
+    """ContainerStats, PodSandboxStats, and the lists of both."""
+
+    def __init__(self, node: Node, nursery: trio.Nursery) -> None:
+        self._node = node
+        self._layers = WritableLayers(node.data, nursery)
+
+    async def container(self, request: api.ContainerId) -> api.ContainerStatsResponse:
+        """Return what a container uses; of one that has ended only what it has written."""
+        container = self._node.container(request.container_id)
+        [stats] = await self._containers([container])
+        return api.ContainerStatsResponse(stats=stats)
+
+    async def list_containers(self, request: api.ListContainerStatsRequest) -> api.ListContainerStatsResponse:
+        """Return what the containers use that a filter is about and that have not ended."""
+        wanted = api.ContainerFilter(
+            id=request.filter.id,
+            pod_sandbox_id=request.filter.pod_sandbox_id,
+            label_selector=request.filter.label_selector,
+        )
+        live = [one for one in self._node.containers() if one.state in _LIVE and is_container_listed(one, wanted)]
+        return api.ListContainerStatsResponse(stats=await self._containers(live))
+
+    async def sandbox(self, request: api.SandboxId) -> api.PodSandboxStatsResponse:
+        """Return what a sandbox uses with its containers; of one that has ended nothing but its name."""
+        [stats] = await self._sandboxes([self._node.sandbox(request.pod_sandbox_id)])
+        return api.PodSandboxStatsResponse(stats=stats)
+
+    async def list_sandboxes(self, request: api.ListPodSandboxStatsRequest) -> api.ListPodSandboxStatsResponse:
+        """Return what the sandboxes use that a filter is about and that are ready."""
+        wanted = api.PodSandboxFilter(id=request.filter.id, label_selector=request.filter.label_selector)
+        ready = [one for one in self._node.sandboxes.values() if one.is_ready and is_sandbox_listed(one, wanted)]
+        return api.ListPodSandboxStatsResponse(stats=await self._sandboxes(ready))
+
+    async def _containers(self, containers: Sequence[Container]) -> list[api.ContainerStats]:
+        layers = await self._layers.read(containers)
+        hierarchies = _hierarchies()
+        return [self._described(one, layers.get(one), hierarchies) for one in containers]
+
+    def _described(
+        self, container: Container, layer: LayerUsage | None, hierarchies: Sequence[Hierarchy]
+    ) -> api.ContainerStats:
+        stats = api.ContainerStats(
+            attributes=api.ContainerAttributes(
+                id=container.id,
+                metadata=container.config.metadata,
+                labels=container.config.labels,
+                annotations=container.config.annotations,
+            ),
+            writable_layer=api.FilesystemUsage(
+                timestamp=time.time_ns() if layer is None else layer.time_ns,
+                fs_id=api.FilesystemIdentifier(mountpoint=str(self._node.data)),
+                used_bytes=None if layer is None else api.UInt64Value(value=layer.usage.size_bytes),
+                inodes_used=None if layer is None else api.UInt64Value(value=layer.usage.inodes),
+            ),
+        )
+        group = container.sandbox.group
+        if group is not None and container.state in _LIVE:
+            sample = _sample(hierarchies, os.path.join(group, APPS, f"{container.app}.service"))
+            stats.cpu.CopyFrom(cpu_usage(sample))
+            stats.memory.CopyFrom(memory_usage(sample))
+            stats.io.CopyFrom(io_usage(sample))
+            swap = swap_usage(sample)
+            if swap is not None:
+                stats.swap.CopyFrom(swap)
+        return stats
+
+    async def _sandboxes(self, sandboxes: Sequence[Sandbox]) -> list[api.PodSandboxStats]:
+        containers = [one for sandbox in sandboxes for one in sandbox.containers.values() if one.state in _LIVE]
+        stats = {one.attributes.id: one for one in await self._containers(containers)}
+        hierarchies = _hierarchies()
+        found = []
+        for sandbox in sandboxes:
+            described = api.PodSandboxStats(
+                attributes=api.PodSandboxAttributes(
+                    id=sandbox.uuid,
+                    metadata=sandbox.config.metadata,
+                    labels=sandbox.config.labels,
+                    annotations=sandbox.config.annotations,
+                )
+            )
+            if sandbox.group is not None and sandbox.is_ready:
+                described.linux.CopyFrom(_used(sandbox, sandbox.group, hierarchies))
+                described.linux.containers.extend(stats[one] for one in sandbox.containers if one in stats)
+            found.append(described)
+        return found
+
+
+def _hierarchies() -> list[Hierarchy]:
+    """Return those that are read: v2, and of v1 what counts time, memory and processes."""
+    found = find_hierarchies(find_mounts("cgroup"))
+    return [one for one in found if not one.controllers or one.controllers & _CONTROLLERS]
+
+
+def _sample(hierarchies: Sequence[Hierarchy], group: str) -> GroupSample:
+    places = find_group(hierarchies, group)
+    unified = next((directory for hierarchy, directory in places if not hierarchy.controllers), None)
+    return GroupSample(
+        time_ns=time.time_ns(),
+        usage=read_usage(places),
+        pressures={} if unified is None else {name: read_pressure(unified, name) for name in _RESOURCES},
+    )
+
+
+def _used(sandbox: Sandbox, group: str, hierarchies: Sequence[Hierarchy]) -> api.LinuxPodSandboxStats:
+    sample = _sample(hierarchies, group)
+    used = api.LinuxPodSandboxStats(
+        cpu=cpu_usage(sample), memory=memory_usage(sample), process=process_usage(sample), io=io_usage(sample)
+    )
+    if sandbox.pid is not None and sandbox.has_own_network:
+        with suppress(OSError, MinitError):  # it is ending
+            interfaces = PodInterfaces(sandbox.pid)
+            try:
+                used.network.CopyFrom(network_usage(interfaces.read(), sample.time_ns))
+            finally:
+                interfaces.close()
+    return used
