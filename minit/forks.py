@@ -11,7 +11,8 @@ import gc
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 from minit import syscalls
@@ -216,14 +217,19 @@ def clone(
     *,
     flags: int = 0,
     cgroup: int | None = None,
+    pids: int | None = None,
     tell: Callable[[BaseException], int | None] | None = None,
     of: str = "",
 ) -> tuple[int, int]:
-    """Do as fork(), into new namespaces, and into the cgroup v2 directory `cgroup`, and return number and pidfd."""
+    """
+    Do as fork(), into new namespaces, into the cgroup v2 directory `cgroup` and the PID namespace `pids`, and return
+    number and pidfd. The number is that in the namespace of the caller.
+    """
     parent = os.getpid()
-    pid, pidfd = syscalls.clone3(flags, cgroup)
-    if pid == 0:
-        _be(row, run, kept, tell, of, parent)
+    with _children_in(pids):
+        pid, pidfd = syscalls.clone3(flags, cgroup)
+        if pid == 0:
+            _be(row, run, kept, tell, of, parent)
     return pid, pidfd
 
 
@@ -254,6 +260,23 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
         syscalls.close_all_but((*streams, *numbers(kept[name] for name in row.keeps)))
     if row.unblocks:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@contextmanager
+def _children_in(pids: int | None) -> Iterator[None]:
+    """Have children of this process born in another PID namespace, None for its own."""
+    if pids is None:
+        yield
+        return
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(pids, syscalls.CLONE_NEWPID)
+        try:
+            yield
+        finally:
+            syscalls.setns(own, syscalls.CLONE_NEWPID)
+    finally:
+        os.close(own)
 
 
 def numbers(kept: Iterable[Kept]) -> list[int]:

@@ -46,7 +46,8 @@ class ContainerCalls:
         image = self._images.get(request.config.image.image)
         request = _settled(request, image)
         log = log_words(sandbox.config.log_directory, request.config.log_path)
-        words = container_words(request.config, image.stored[-1].id, log)
+        target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
+        words = container_words(request.config, image.stored[-1].id, log, None if target is None else target.app)
         environment = environment_text(request.config)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile

@@ -139,7 +139,8 @@ class AppPlan(Value):
     with neither it is as soon as it is executed. `health` are the checks whether it works. A pod does not go on for the
     sake of one that `is_sidecar`. `expansion` are the texts in its arguments and variables that stand for something.
     `devices` is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on
-    the host. With `own_pids` it is PID 1 of a namespace of its own.
+    the host. With `own_pids` it is in another PID namespace than the pod's: it is PID 1 of
+    one of its own, or in the present one of the app `pids_of`, which may be the pod's all the same.
     """
 
     name: str
@@ -184,6 +185,7 @@ class AppPlan(Value):
     starts_again: bool = False
     is_sidecar: bool = False
     own_pids: bool = False
+    pids_of: str | None = None
     expansion: Texts = ()
     restart: RestartPolicy | None = None
     after: tuple[Dependency, ...] = ()
@@ -258,7 +260,8 @@ class AppPlan(Value):
         rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
         lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
         if self.own_pids:
-            lines.append(f"app {self.name}: PID 1 of a namespace of its own")
+            where = "PID 1 of a namespace of its own" if self.pids_of is None else f"sees processes of {self.pids_of}"
+            lines.append(f"app {self.name}: {where}")
         if self.bounding != DEFAULT:
             held = "any" if self.bounding is None else " ".join(capability_names(self.bounding)) or "none"
             lines.append(f"app {self.name}: capabilities {held}")

@@ -1,33 +1,51 @@
-"""Which PID namespace an app is in: that of the pod with all other apps, or one of its own, in which it is PID 1."""
+"""
+Which PID namespace an app is in: that of the pod with all other apps, one of its own, in which it is PID 1, or that of
+another app.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from minit.errors import PlanError
+from minit.manifest.names import is_ac_name
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_PID_NAMESPACE
 from minit.plan.appplan import AppPlan
-from minit.plan.root.mountoperations import PROC, BindTree, MountOp
+from minit.plan.root.mountoperations import PROC, BindTree
 from minit.plan.root.volumes import VolumeMount
 
-_OF_POD, _OF_APP = "pod", "app"
+_OF_POD, _OF_APP, _OF_OTHER = "pod", "app", "app:"
 
 
-def plan_own_pids(
-    runtime: RuntimeApp, manifest: PodManifest, spec: AppPlan, volumes: Sequence[VolumeMount], *, hotplug: bool
-) -> bool:
+def plan_pid_namespace(
+    runtime: RuntimeApp,
+    manifest: PodManifest,
+    spec: AppPlan,
+    volumes: Sequence[VolumeMount],
+    *,
+    hotplug: bool,
+    mutable: bool,
+) -> dict[str, Any]:
     """
-    Return whether an app has a PID namespace of its own, by its annotation or that of the pod.
+    Return what changes of an app by its annotation, or that of the pod: nothing with the namespace of the pod.
 
-    PlanError beside what such an app cannot have: each of its starts gets a /proc of its own, and mounts of its own.
+    PlanError beside what another one cannot have: each of its starts gets a /proc of its own, and mounts of its own.
+    That of another app can only be joined in a mutable pod, where that app runs already.
     """
-    value = runtime.annotation(ANNOTATION_PID_NAMESPACE) or manifest.annotation(ANNOTATION_PID_NAMESPACE) or _OF_POD
+    of_app = runtime.annotation(ANNOTATION_PID_NAMESPACE)
+    value = of_app or manifest.annotation(ANNOTATION_PID_NAMESPACE) or _OF_POD
     where = f'app "{runtime.name}": {ANNOTATION_PID_NAMESPACE}'
-    if value not in (_OF_POD, _OF_APP):
-        raise PlanError(f'{where}: expected {_OF_POD} or {_OF_APP}, got "{value}"')
+    other = value.removeprefix(_OF_OTHER) if of_app and value.startswith(_OF_OTHER) else None
+    if value not in (_OF_POD, _OF_APP) and (other is None or not is_ac_name(other)):
+        raise PlanError(f'{where}: expected {_OF_POD}, {_OF_APP} or, of an app, {_OF_OTHER}NAME, got "{value}"')
     if value == _OF_POD:
-        return False
+        return {}
+    if other == runtime.name:
+        raise PlanError(f"{where}: that is the app itself")
+    if other is not None and not mutable:
+        raise PlanError(f"{where}: only in a mutable pod does another app run when one starts")
     if hotplug:
         raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
     if spec.post_stop is not None:
@@ -35,9 +53,5 @@ def plan_own_pids(
     for volume in volumes:
         if f"{volume.target}/".startswith(f"{PROC.target}/"):
             raise PlanError(f"{where}: {volume.place}: an app with a volume at {volume.target} has that of its pod")
-    return True
-
-
-def with_own_proc(mounts: Iterable[MountOp]) -> tuple[MountOp, ...]:
-    """Return the mounts of an app with a /proc of its own PID namespace in place of the pod's."""
-    return tuple(PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in mounts)
+    mounts = (PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in spec.mounts)
+    return {"own_pids": True, "pids_of": other, "mounts": tuple(mounts)}

@@ -48,7 +48,7 @@ from minit.plan.networks.podnetwork import (
     wants_names,
 )
 from minit.plan.order import check_order, plan_after
-from minit.plan.pidnamespace import plan_own_pids, with_own_proc
+from minit.plan.pidnamespace import plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.guards import plan_guards
@@ -276,7 +276,7 @@ class _Planning:
         variables = user_variables(app.user, uid, passwd)
         spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type, variables))
         hotplug = plan_hotplug(runtime, pod.manifest)
-        own_pids = plan_own_pids(runtime, pod.manifest, spec, mounts, hotplug=hotplug)
+        pids = plan_pid_namespace(runtime, pod.manifest, spec, mounts, hotplug=hotplug, mutable=flags.mutable)
         late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
         return spec, {
             "uid": uid,
@@ -286,7 +286,7 @@ class _Planning:
             "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
             "volumes": tuple(mount for mount in mounts if mount not in late and mount.kind != MEMORY),
             "late_volumes": late,
-            **({"own_pids": True, "mounts": with_own_proc(spec.mounts)} if own_pids else {}),
+            **pids,
             "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
             "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),

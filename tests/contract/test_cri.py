@@ -41,6 +41,13 @@ def as_user(uid: int, gid: int, *groups: int) -> dict[str, api.LinuxContainerCon
     return {"linux": api.LinuxContainerConfig(security_context=context)}
 
 
+def beside(container: api.ContainerId) -> dict[str, api.LinuxContainerConfig]:
+    """Return the field of a container that is in the PID namespace of another one."""
+    options = api.NamespaceOption(pid=api.TARGET, target_id=container.container_id)
+    context = api.LinuxContainerSecurityContext(namespace_options=options)
+    return {"linux": api.LinuxContainerConfig(security_context=context)}
+
+
 async def created(node: CriNode, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
     """Put a container into a sandbox."""
     request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
@@ -113,6 +120,11 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             await node.ask("StartContainer", user)
             command.container_id = user.container_id
             assert (await node.ask("ExecSync", command)).stdout == b"1000\n7 42\nsleep\n"
+            ephemeral = await created(node, sandbox, container_config("exec sleep 1001", "debug", **beside(user)))
+            await node.ask("StartContainer", ephemeral)
+            command.container_id = ephemeral.container_id
+            command.cmd[2] = "tr '\\0' ' ' < /proc/1/cmdline"
+            assert (await node.ask("ExecSync", command)).stdout == b"sleep 1000 "
             await node.ask("StopContainer", api.StopContainerRequest(container_id=user.container_id, timeout=0))
             assert (await status(node, user)).exit_code == 137
             command.container_id = container.container_id

@@ -222,6 +222,53 @@ def test_a_hook_of_a_pod_that_starts_with_its_apps(make_pod: MakePod) -> None:
     pod.wait_exited()
 
 
+def test_an_app_in_the_namespace_of_another(make_pod: MakePod) -> None:
+    """It sees that one's processes only, with a protected /proc, is entered there, and ends with it."""
+    joins = [{"name": "minit/pid-namespace", "value": "app:a"}]
+    debugger = shell("trap 'exit 3' TERM; touch /begun; while :; do sleep 0.05; done", annotations=joins)
+    sandbox = Sandbox(make_pod)
+    for name, section in (("a", own(FOREVER)), ("b", debugger), ("c", shell(FOREVER))):
+        assert sandbox.add(name, section).returncode == 0
+    result = sandbox.start("b")
+    assert result.returncode != 0
+    assert 'app "a", whose PID namespace it joins, does not run' in result.stdout
+    for name in ("a", "c", "b"):
+        assert sandbox.start(name).returncode == 0, name
+        sandbox.pod.wait_file(name, "begun")
+    pids = {name: pid_of(sandbox.pod, name) for name in "abc"}
+    assert namespace_of(pids["b"], "pid") == namespace_of(pids["a"], "pid") != namespace_of(sandbox.pod.pid, "pid")
+    assert mounts_of(pids["b"]) == mounts_of(pids["c"])
+    script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls /proc/1/root/begun; echo > /proc/sysrq-trigger"
+    result = sandbox.pod.enter("b", "sh", "-c", script)
+    assert ("touch /begun" in result.stdout, "/proc/1/root/begun" in result.stdout) == (True, True)
+    assert result.returncode == 1
+    # A signal ends it as any app that is not PID 1, and its end is not that of the other one.
+    assert sandbox.stop("b").returncode == 0
+    assert sandbox.pod.status("b") == 3
+    assert sandbox.start("b").returncode == 0
+    assert sandbox.call("app/stop", "--app=a", "--timeout=0s").returncode == 0
+    assert sandbox.pod.wait_status("b") == 137
+    sandbox.wait_state("b", "exited")
+    for name in "ba":
+        assert sandbox.remove(name).returncode == 0
+        assert sandbox.traces(name) == []
+    assert sandbox.end().returncode == 0
+
+
+def test_an_app_that_joins_one_without_its_own_namespace(make_pod: MakePod) -> None:
+    """It is in the pod's, where the other one is."""
+    sandbox = Sandbox(make_pod)
+    assert sandbox.add("a", shell(FOREVER)).returncode == 0
+    joins = [{"name": "minit/pid-namespace", "value": "app:a"}]
+    assert sandbox.add("b", shell(FOREVER, annotations=joins)).returncode == 0
+    for name in "ab":
+        assert sandbox.start(name).returncode == 0
+        sandbox.pod.wait_file(name, "begun")
+    assert namespace_of(pid_of(sandbox.pod, "b"), "pid") == namespace_of(sandbox.pod.pid, "pid")
+    assert "sleep" in sandbox.pod.enter("b", "ps").stdout
+    assert sandbox.end().returncode == 0
+
+
 @pytest.mark.parametrize("stream", ["interactive", "tty"])
 def test_a_terminal(make_pod: MakePod, stream: str) -> None:
     """It is the controlling one of the namespace's session, for jobs too."""

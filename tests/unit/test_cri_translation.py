@@ -80,6 +80,10 @@ def test_containers() -> None:
     options = api.NamespaceOption(pid=api.CONTAINER)
     linux = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(namespace_options=options))
     assert container(linux=linux) == ["--annotation=minit/pid-namespace=app"]
+    options = api.NamespaceOption(pid=api.TARGET, target_id="1f")
+    security = api.LinuxContainerSecurityContext(namespace_options=options)
+    config = api.ContainerConfig(metadata=MAIN, linux=api.LinuxContainerConfig(security_context=security))
+    assert container_words(config, "x", (), "db-0")[2:] == ["--annotation=minit/pid-namespace=app:db-0"]
     assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
     assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
         "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true"
@@ -116,7 +120,14 @@ def test_users_and_capabilities() -> None:
         ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
         ({"no_new_privs": True}, "no_new_privs: expected false for root"),
         ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
-        ({"namespace_options": api.NamespaceOption(pid=api.NODE)}, "namespace_options.pid: expected POD or CONTAINER"),
+        (
+            {"namespace_options": api.NamespaceOption(pid=api.NODE)},
+            "namespace_options.pid: expected POD, CONTAINER or TARGET",
+        ),
+        (
+            {"namespace_options": api.NamespaceOption(pid=api.TARGET, target_id="other")},
+            "namespace_options.target_id: expected a container of the sandbox",
+        ),
         ({"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)}, "seccomp: expected"),
     ],
 )

@@ -135,9 +135,27 @@ def test_a_pid_namespace_of_an_app(of_pod: str, of_app: str, own: bool) -> None:
     assert len(spec.mounts) == len(plan_of().apps[0].mounts)
 
 
+def test_the_pid_namespace_of_another_app() -> None:
+    """It is for an app of a mutable pod, and has another /proc."""
+
+    def of_app(value: str) -> PodManifest:
+        return replace(MANIFEST, apps=(RuntimeApp(name="web", annotations=((OWN_PIDS, value),)),))
+
+    [spec] = plan_of(of_app("app:db"), flags=replace(FLAGS, mutable=True)).apps
+    [proc] = [each for each in spec.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
+    assert (spec.own_pids, spec.pids_of, isinstance(proc, MountFilesystem)) == (True, "db", True)
+    assert "only in a mutable pod" in refusal_of(of_app("app:db"))
+    assert "that is the app itself" in refusal_of(of_app("app:web"))
+    for bad in (of_app("app:"), of_app("app:D/b"), annotated(OWN_PIDS, "app:db")):
+        assert "expected pod, app or, of an app, app:NAME" in refusal_of(bad)
+
+
 def test_what_an_app_with_its_own_pids_cannot_have() -> None:
     """Each is refused by its name."""
-    assert refusal_of(annotated(OWN_PIDS, "host")) == f'app "web": {OWN_PIDS}: expected pod or app, got "host"'
+    assert (
+        refusal_of(annotated(OWN_PIDS, "host"))
+        == f'app "web": {OWN_PIDS}: expected pod, app or, of an app, app:NAME, got "host"'
+    )
     hotplug = replace(MANIFEST, annotations=((OWN_PIDS, "app"), ("minit/hotplug", "true")))
     assert "an app with minit/hotplug has that of its pod" in refusal_of(hotplug)
     handlers = replace(APP, event_handlers=(EventHandler(name="post-stop", exec=("/x",)),))

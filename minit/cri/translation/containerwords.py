@@ -14,10 +14,14 @@ from minit.cri.translation.securitywords import security_words
 from minit.manifest.names import is_environment_name
 
 
-def container_words(config: api.ContainerConfig, image: str, log: Sequence[str] = ()) -> list[str]:
+def container_words(
+    config: api.ContainerConfig, image: str, log: Sequence[str] = (), target: str | None = None
+) -> list[str]:
     """
     Return what `app add` is given for a container after the pod, with the words for its log; CallError if it cannot be
     made.
+
+    `target` is the app of the container that `target_id` names, None if there is none in the sandbox.
     """
     words = [image, f"--name={app_name(config.metadata)}", *log]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
@@ -32,7 +36,7 @@ def container_words(config: api.ContainerConfig, image: str, log: Sequence[str] 
         words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
     words += _stop_words(config.stop_signal)
     words += resource_words(config.linux.resources)
-    words += security_words(config.linux.security_context)
+    words += security_words(config.linux.security_context, target)
     if not config.command and not config.args:
         return words
     # A command stands in for entrypoint and command of the image, arguments alone for the command.

@@ -9,10 +9,16 @@ from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
 _ALL = "CAP_ALL"
 
 
-def security_words(security: api.LinuxContainerSecurityContext) -> list[str]:
-    """Return the words for users, capabilities and confinement; CallError if minit has not all of them."""
+def security_words(security: api.LinuxContainerSecurityContext, target: str | None = None) -> list[str]:
+    """
+    Return the words for users, capabilities and confinement; CallError if minit has not all of them.
+
+    `target` is the app whose processes a container with namespace_options.pid of TARGET sees.
+    """
     refuse(security.privileged, "security_context.privileged", "false")
-    refuse(security.namespace_options.pid in (api.NODE, api.TARGET), "namespace_options.pid", "POD or CONTAINER")
+    pids = security.namespace_options.pid
+    refuse(pids == api.NODE, "namespace_options.pid", "POD, CONTAINER or TARGET")
+    refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
     for field, profile in (("seccomp", security.seccomp), ("apparmor", security.apparmor)):
         refuse(profile.profile_type == api.SecurityProfile.Localhost, field, "RuntimeDefault or Unconfined")
     is_root = security.run_as_user.value == 0 and not security.run_as_username
@@ -23,8 +29,8 @@ def security_words(security: api.LinuxContainerSecurityContext) -> list[str]:
     )
     refuse(only_group, "run_as_group", "a user with it")
     words = []
-    if security.namespace_options.pid == api.CONTAINER:
-        words.append("--annotation=minit/pid-namespace=app")
+    if pids in (api.CONTAINER, api.TARGET):
+        words.append(f"--annotation=minit/pid-namespace=app{f':{target}' if pids == api.TARGET else ''}")
     if security.HasField("run_as_user"):
         words.append(f"--user={security.run_as_user.value}")
         group = security.run_as_group.value if security.HasField("run_as_group") else 0

@@ -12,14 +12,21 @@ from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 
 
-def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None, dev: int | None = None) -> None:
+def spawn_app(
+    app: App,
+    trees: tuple[int, ...] = (),
+    console: int | None = None,
+    dev: int | None = None,
+    pids: int | None = None,
+) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
     It starts in its v2 group, where there is one in which PID 1 may start it, and joins the v1 groups itself.
     `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev
-    if it may not make one itself. Started again, it finds its root in the namespace of the app. OSError, and nothing
-    left, if there is no process or no room for its streams.
+    if it may not make one itself, `pids` the PID namespace of another app if it is to be in that. Started again, it
+    finds its root in the namespace of the app. OSError, and nothing left, if there is no process or no room for its
+    streams.
     """
     birthplace = app.group.birthplace
     writers = _open_streams(app)
@@ -44,7 +51,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
             group=app.ends.directory if app.ends.starts_processes and birthplace is None else None,
         )
         # Fork and registration: nothing may be reaped between them.
-        app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace)
+        app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace, pids)
     except OSError:
         ours.close()
         app.run.streams.close()

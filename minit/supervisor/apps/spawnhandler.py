@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from minit import syscalls
@@ -46,8 +46,7 @@ def spawn_handler(app: App, name: str) -> Handler:
             "stdout": writers.get("stdout"),
             "stderr": writers.get("stderr"),
         }
-        with _children_in(app.run.pids):
-            pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, tell=_fail)
+        pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, pids=app.run.pids, tell=_fail)
     except OSError:
         streams.close()
         raise
@@ -56,23 +55,6 @@ def spawn_handler(app: App, name: str) -> Handler:
             os.close(fd)
     streams.pid = pid
     return Handler(name, pid, pidfd, streams)
-
-
-@contextmanager
-def _children_in(pids: int | None) -> Iterator[None]:
-    """Have children of PID 1 born in another PID namespace, None for its own."""
-    if pids is None:
-        yield
-        return
-    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        syscalls.setns(pids, syscalls.CLONE_NEWPID)
-        try:
-            yield
-        finally:
-            syscalls.setns(own, syscalls.CLONE_NEWPID)
-    finally:
-        os.close(own)
 
 
 def _run(app: App, name: str) -> NoReturn:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from minit import paths
-from minit.loop import Loop
+from minit.errors import LaunchError
+from minit.loop import Loop, wait_readable
 from minit.messages import receive_message
 from minit.plan.appplan import HANDLER_PRE_START
 from minit.plan.podplan import PodPlan
@@ -151,15 +152,26 @@ class Starts:
         try:
             # The markers of its last end must be gone before it can end once more.
             self._records.remove_end(app)
-            spawn_app(app)
-        except OSError as error:
-            app.run.failure = ExitStatus(step="fork", errno=error.errno)
+            spawn_app(app, pids=self._pids_to_join(app))
+        except (OSError, LaunchError) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            app.run.failure = ExitStatus(step="fork", errno=number, path=None if number else str(error))
             self._lives.handle(app, lifecycle.FORK_FAILED)
             return
         self._journal.event("app.started-again", app=app.name, starts=app.starts)
         self.watch(app)
         if app.run.streams.need_sidecar:
             self._sidecars.start(app.run.streams)
+
+    def _pids_to_join(self, app: App) -> int | None:
+        """Return the PID namespace of the app that this one joins, None for the pod's; LaunchError if it is gone."""
+        name = app.spec.pids_of
+        if name is None:
+            return None
+        run = None if name not in self._pod.apps else self._pod.apps[name].run
+        if run is None or not run.has_executed or run.pidfd is None or wait_readable([run.pidfd], 0):
+            raise LaunchError(f'app "{name}", whose PID namespace it joins, does not run')
+        return run.pids
 
     def _watch_helper(self, app: App, helper: AppHelper) -> None:
         def on_word(_: int) -> None:

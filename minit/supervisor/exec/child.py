@@ -92,15 +92,17 @@ class NotFound(Exception):
     """No candidate for the executable exists in the app's root."""
 
 
-def fork_app(spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None = None) -> tuple[int, int]:
+def fork_app(
+    spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None = None, pids: int | None = None
+) -> tuple[int, int]:
     """
     Fork the process that becomes the app whose root is at `rootfs` in the stage1 root, and return its number and pidfd.
 
-    It starts in the v2 group of the directory `birthplace`.
+    It starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids` of another app.
     """
     child = _Child(spec, rootfs, ends)
-    flags = syscalls.CLONE_NEWPID if spec.own_pids and not ends.is_builder else 0
-    return clone(APP, child.run, ends.descriptors(), flags=flags, cgroup=birthplace, tell=child.fail)
+    flags = syscalls.CLONE_NEWPID if spec.own_pids and spec.pids_of is None and not ends.is_builder else 0
+    return clone(APP, child.run, ends.descriptors(), flags=flags, cgroup=birthplace, pids=pids, tell=child.fail)
 
 
 class _Child:
