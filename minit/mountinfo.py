@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from minit.value import Value
@@ -42,6 +43,20 @@ def find_mounts(text: str, path: str = "/proc/self/mountinfo") -> Iterator[Mount
         for line in lines:
             if text in line:
                 yield parse_line(line)
+
+
+def is_on_shared_mount(path: str) -> bool:
+    """Tell whether mounts below a path, links followed, reach the peers of its mount (mount_namespaces(7))."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+            mount_id = next(int(line.partition(":")[2]) for line in lines if line.startswith("mnt_id:"))
+    finally:
+        os.close(fd)
+    return any(
+        mount.mount_id == mount_id and any(tag.startswith("shared:") for tag in mount.tags)
+        for mount in find_mounts(str(mount_id))
+    )
 
 
 def parse_line(line: str) -> Mount:

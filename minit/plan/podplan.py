@@ -384,7 +384,10 @@ def _plan_volumes(
     planned, warnings = plan_volumes(manifest, sections, images)
     planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
     planned = plan_memory_volumes(manifest, planned)
-    planned = [plan_mount_details(runtime, volumes) for runtime, volumes in zip(manifest.apps, planned)]
+    planned = [
+        plan_mount_details(runtime, volumes, private_users=bool(flags.private_users))
+        for runtime, volumes in zip(manifest.apps, planned)
+    ]
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
 

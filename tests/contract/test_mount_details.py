@@ -82,6 +82,55 @@ def test_no_part_is_outside(world: World, source: Path, path: str, message: str)
     assert not (source / "nothing").exists()
 
 
+def test_shared_mounts(world: World, source: Path) -> None:
+    """With propagation shared the app's mounts reach the host, and the host's the app; only where mounts are shared."""
+    place = source / "outer"
+    script = "busybox mkdir /v/of-app && busybox mount -t tmpfs tmpfs /v/of-app && echo from-app > /v/of-app/file"
+    words = ("--insecure-options=image,capabilities,paths,seccomp",)
+    run(world, place, {"/v": {"propagation": "shared"}}, script, *words)
+    assert (place / "of-app" / "file").read_text() == "from-app\n"
+    run(world, place, {"/v": {"propagation": "slave"}}, script.replace("of-app", "own"), *words)
+    assert not (place / "own" / "file").exists()
+    subprocess.run(["umount", place / "of-app"], check=True)
+    subprocess.run(["mount", "--make-private", place], check=True)
+    _, message = run(world, place, {"/v": {"propagation": "shared"}}, "true", code=254)
+    assert f"propagation shared: {place} is not on a shared mount" in message
+
+
+def test_read_only_and_options(world: World, source: Path) -> None:
+    """A read-only mount is so all the way down or alone; options hold for all of it."""
+    details = {
+        "/v": {"readOnly": True, "recursiveReadOnly": False, "propagation": "private"},
+        "/w": {"readOnly": True},
+        "/x": {"options": ["noexec", "nodev"]},
+    }
+    script = """
+        for name in v w; do
+            (echo > /$name/new) 2> /dev/null && echo /$name
+            (echo > /$name/outer/new) 2> /dev/null && echo /$name/outer
+        done
+        busybox grep -E ' /x(/outer)? .*nodev,noexec' /proc/self/mountinfo | busybox cut -d' ' -f5
+    """
+    assert run(world, source, details, script)[0].split() == ["/v/outer", "/x", "/x/outer"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "message"),
+    [
+        ({"propagation": "shared", "subPath": "inner"}, "expected another value with subPath"),
+        ({"recursiveReadOnly": False}, "expected nothing for a volume that can be written"),
+        (
+            {"readOnly": True, "recursiveReadOnly": True, "propagation": "slave"},
+            'expected false, or propagation "private"',
+        ),
+        ({"options": ["exec"]}, "options[0]: expected"),
+    ],
+)
+def test_details_that_cannot_be(world: World, source: Path, detail: dict[str, object], message: str) -> None:
+    """Details that contradict each other are one clear error."""
+    assert message in run(world, source, {"/v": detail}, "true", code=254)[1]
+
+
 def test_memory_and_propagation(world: World, source: Path) -> None:
     """A volume in memory is shared by apps, bounded, and has parts; a mount follows the host's, or it does not."""
     image = world.minit("fetch", "--quiet", world.app).stdout.strip()

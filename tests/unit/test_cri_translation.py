@@ -17,6 +17,7 @@ from minit.cri.node import Container, Sandbox, app_name
 from minit.cri.owncommands import duration, failure
 from minit.cri.records import Records
 from minit.cri.translation.containerwords import container_words, environment_text
+from minit.cri.translation.mountwords import mount_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.goduration import parse_duration
 
@@ -86,7 +87,12 @@ def test_containers() -> None:
     assert container_words(config, "x", (), "db-0")[2:] == ["--annotation=minit/pid-namespace=app:db-0"]
     assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
     assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
-        "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true"
+        "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true",
+        '--annotation=minit/mounts={"/a,b":{"propagation":"private","recursiveReadOnly":false}}',
+    ]
+    hidden = [api.Mount(container_path="/x", host_path="/a"), api.Device(container_path="x/", host_path="/dev/a")]
+    assert container(mounts=hidden[:1], devices=hidden[1:]) == [
+        "--mnt-volume=name=device0,kind=host,source=/dev/a,target=/x,readOnly=true"
     ]
     assert container(devices=[api.Device(host_path="/dev/fuse", permissions="rw")]) == [
         "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false"
@@ -97,6 +103,38 @@ def test_containers() -> None:
     assert container(stdin=True) == ["--stdin=stream", "--stdout=log+stream", "--stderr=log+stream"]
     assert container(tty=True) == ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"]
     assert container(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == ["--annotation=minit/stop-signal=RTMIN+3"]
+
+
+def mount(**fields: Any) -> api.Mount:
+    """Return a mount of /y at /x."""
+    return api.Mount(container_path="/x", host_path="/y", **fields)
+
+
+def test_mount_details() -> None:
+    """Propagation, depth of read-only and options are details of a mount; what the interface forbids is refused."""
+    both = api.PROPAGATION_BIDIRECTIONAL
+    host = mount(propagation=api.PROPAGATION_HOST_TO_CONTAINER, mount_options=["nosuid", "noexec"])
+    assert container(mounts=[host])[1:] == [
+        '--annotation=minit/mounts={"/x":{"propagation":"slave","options":["noexec","nosuid"]}}'
+    ]
+    assert mount_words([mount(propagation=both)], [], privileged=True)[1:] == [
+        '--annotation=minit/mounts={"/x":{"propagation":"shared"}}'
+    ]
+    deep = mount(readonly=True, recursive_read_only=True)
+    assert container(mounts=[deep])[1:] == [
+        '--annotation=minit/mounts={"/x":{"propagation":"private","recursiveReadOnly":true}}'
+    ]
+    for wrong, message in (
+        (mount(propagation=both), "propagation: expected another one in a container that is not priv"),
+        (mount(recursive_read_only=True), "recursive_read_only: expected readonly"),
+        (
+            mount(readonly=True, recursive_read_only=True, propagation=api.PROPAGATION_HOST_TO_CONTAINER),
+            "recursive_read_only: expected PROPAGATION_PRIVATE",
+        ),
+        (mount(mount_options=["exec"]), "mount_options: expected nodev, noexec, nosuid, not exec"),
+    ):
+        with pytest.raises(CallError, match=message):
+            container(mounts=[wrong])
 
 
 def test_users_and_capabilities() -> None:

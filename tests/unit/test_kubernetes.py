@@ -344,7 +344,7 @@ def test_hooks() -> None:
         (
             container(", volumeMounts: [{name: a, mountPath: /a, mountPropagation: Bidirectional}]")
             + "  volumes: [{name: a, emptyDir: {}}]\n",
-            "mountPropagation: not supported: mounts of a pod never reach the host",
+            "mountPropagation: not supported: it is for privileged containers",
         ),
         (container(", livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}"), "livenessProbe.httpGet.scheme"),
     ],

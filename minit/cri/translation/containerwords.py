@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.node import app_name
-from minit.cri.translation.mountwords import device_word, mount_word
+from minit.cri.translation.mountwords import mount_words
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.resourcewords import resource_words
 from minit.cri.translation.securitywords import security_words
@@ -26,10 +26,7 @@ def container_words(
     words = [image, f"--name={app_name(config.metadata)}", *log]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
-    for number, mount in enumerate(config.mounts):
-        words.append(mount_word(number, mount))
-    for number, device in enumerate(config.devices):
-        words.append(device_word(number, device))
+    words += mount_words(config.mounts, config.devices, privileged=config.linux.security_context.privileged)
     refuse(bool(config.CDI_devices), "CDI_devices", "none")
     if config.stdin or config.tty:
         mode = "tty" if config.tty else "stream"

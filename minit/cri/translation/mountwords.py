@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
+from minit.jsontext import dump
+from minit.plan.root.mountdetails import MOUNT_OPTIONS, PRIVATE, SHARED, SLAVE
+
+_PROPAGATIONS = {
+    api.PROPAGATION_PRIVATE: PRIVATE,
+    api.PROPAGATION_HOST_TO_CONTAINER: SLAVE,
+    api.PROPAGATION_BIDIRECTIONAL: SHARED,
+}
 
 
-def mount_word(number: int, mount: api.Mount) -> str:
-    """Return the word for a mount, which is the numbered one of its container; CallError if it cannot be made."""
-    place = f"mounts[{number}]"
-    refuse(mount.propagation != api.PROPAGATION_PRIVATE, f"{place}.propagation", "PROPAGATION_PRIVATE")
+def mount_words(mounts: Sequence[api.Mount], devices: Sequence[api.Device], *, privileged: bool) -> list[str]:
+    """Return the words for mounts and devices; CallError if one cannot be made."""
+    # Of several at one place the last one hides the others.
+    words: dict[str, str] = {}
+    details: dict[str, dict[str, object]] = {}
+    for number, mount in enumerate(mounts):
+        target = posixpath.normpath(f"/./{mount.container_path}")
+        details[target] = _mount_detail(f"mounts[{number}]", mount, privileged=privileged)
+        words[target] = _word(f"mount{number}", mount.host_path, target, read_only=mount.readonly)
+    for number, device in enumerate(devices):
+        refuse("m" in device.permissions, f"devices[{number}].permissions", "r and w")
+        target = posixpath.normpath(f"/./{device.container_path or device.host_path}")
+        details.pop(target, None)
+        words[target] = _word(f"device{number}", device.host_path, target, read_only="w" not in device.permissions)
+    return [*words.values(), *([f"--annotation=minit/mounts={dump(details).decode()}"] if details else [])]
+
+
+def _word(name: str, source: str, target: str, *, read_only: bool) -> str:
+    fields = {"name": name, "kind": "host", "source": source, "target": target}
+    fields |= {"readOnly": "true" if read_only else "false"}
+    return "--mnt-volume=" + ",".join(f"{name}={quote(value, safe='/')}" for name, value in fields.items())
+
+
+def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str, object]:
+    """Return what stage1 is to know of a mount beside its place."""
     refuse(mount.HasField("image"), f"{place}.image", "a path of the host")
     refuse(bool(mount.uidMappings or mount.gidMappings), f"{place}.uidMappings", "none")
-    target = posixpath.normpath(f"/./{mount.container_path}")
-    fields = {"name": f"mount{number}", "kind": "host", "source": mount.host_path, "target": target}
-    fields |= {"readOnly": "true"} if mount.readonly else {"readOnly": "false"}
-    return "--mnt-volume=" + ",".join(f"{name}={quote(value, safe='/')}" for name, value in fields.items())
-
-
-def device_word(number: int, device: api.Device) -> str:
-    """Return the word for a device, which is the numbered one of its container; CallError if it cannot be made."""
-    refuse("m" in device.permissions, f"devices[{number}].permissions", "r and w")
-    fields = {"name": f"device{number}", "kind": "host", "source": device.host_path}
-    fields |= {"target": device.container_path or device.host_path}
-    fields |= {"readOnly": "false" if "w" in device.permissions else "true"}
-    return "--mnt-volume=" + ",".join(f"{name}={quote(value, safe='/')}" for name, value in fields.items())
+    refuse(mount.propagation not in _PROPAGATIONS, f"{place}.propagation", "one of those that the interface has")
+    is_shared = mount.propagation == api.PROPAGATION_BIDIRECTIONAL
+    refuse(is_shared and not privileged, f"{place}.propagation", "another one in a container that is not privileged")
+    if mount.recursive_read_only:
+        refuse(not mount.readonly, f"{place}.recursive_read_only", "readonly with it")
+        refuse(mount.propagation != api.PROPAGATION_PRIVATE, f"{place}.recursive_read_only", "PROPAGATION_PRIVATE")
+    others = sorted({*mount.mount_options} - {*MOUNT_OPTIONS})
+    refuse(bool(others), f"{place}.mount_options", f"{', '.join(MOUNT_OPTIONS)}, not {', '.join(others)}")
+    detail: dict[str, object] = {"propagation": _PROPAGATIONS[mount.propagation]}
+    detail |= {"recursiveReadOnly": mount.recursive_read_only} if mount.readonly else {}
+    return detail | ({"options": sorted({*mount.mount_options})} if mount.mount_options else {})

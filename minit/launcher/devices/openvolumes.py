@@ -15,9 +15,11 @@ from minit.errors import LaunchError, SourceMissing, describe
 from minit.idrange import IdRange
 from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
+from minit.mountinfo import is_on_shared_mount
 from minit.plan.appplan import AppPlan
-from minit.plan.root.mountdetails import SLAVE
+from minit.plan.root.mountdetails import SHARED, SLAVE
 from minit.plan.root.volumes import HOST, VolumeMount
+from minit.supervisor.root.attachvolumes import option_attributes
 from minit.supervisor.root.subpaths import clone_part
 
 _DEVICES = "/dev"
@@ -66,20 +68,36 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     except LaunchError as error:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
-    # writable, below an idmapped one not mapped. Nothing the app mounts ever reaches the host.
+    # writable, below an idmapped one not mapped.
     follows = volume.recursive and not volume.read_only and not volume.idmap
     if volume.propagation is not None:
         follows = volume.propagation == SLAVE
+    read_only = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
     syscalls.mount_setattr(
         tree,
         flags=syscalls.AT_RECURSIVE,
-        set=(syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0) | (_IDMAP_FLAGS if volume.idmap else 0),
-        propagation=syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE,
+        set=(0 if volume.flat_read_only else read_only)
+        | (_IDMAP_FLAGS if volume.idmap else 0)
+        | option_attributes(volume),
+        propagation=_propagation(volume, follows=follows),
     )
-    if has_devices(volume):
+    if volume.flat_read_only:
+        syscalls.mount_setattr(tree, set=read_only)
+    if has_devices(volume) and "nodev" not in volume.options:
         # This mount alone: what is mounted below it, /dev/shm say, has its own reasons.
         syscalls.mount_setattr(tree, clear=syscalls.MOUNT_ATTR_NODEV)
     return tree
+
+
+def _propagation(volume: VolumeMount, *, follows: bool) -> int:
+    """Return what a clone becomes; 0 leaves it a peer of the source, so that mounts of the app reach the host."""
+    if volume.propagation != SHARED:
+        return syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE
+    if not is_on_shared_mount(volume.source):
+        raise LaunchError(
+            f'{volume.place}: volume "{volume.volume}": propagation {SHARED}: {volume.source} is not on a shared mount'
+        )
+    return 0
 
 
 def has_devices(volume: VolumeMount) -> bool:

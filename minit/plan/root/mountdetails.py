@@ -14,19 +14,23 @@ from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
 from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
-from minit.plan.root.volumes import EMPTY, MEMORY, VolumeMount
+from minit.plan.root.volumes import EMPTY, HOST, MEMORY, VolumeMount
 from minit.value import replace
 
 PRIVATE = "private"
 SLAVE = "slave"
+SHARED = "shared"
+MOUNT_OPTIONS = ("nodev", "noexec", "nosuid")
 
-_FIELDS = ("subPath", "propagation", "readOnly")
+_FIELDS = ("subPath", "propagation", "readOnly", "recursiveReadOnly", "options")
 _MEMORY_FIELDS = ("size",)
 _DIRECTORY = f"{COVERS}/volumes"
 _LARGEST_BYTES = 1 << 60
 
 
-def plan_mount_details(runtime: RuntimeApp, volumes: tuple[VolumeMount, ...]) -> tuple[VolumeMount, ...]:
+def plan_mount_details(
+    runtime: RuntimeApp, volumes: tuple[VolumeMount, ...], *, private_users: bool
+) -> tuple[VolumeMount, ...]:
     """Return the volumes of an app as its annotation has them; ManifestError or PlanError for what cannot be."""
     text = runtime.annotation(ANNOTATION_MOUNTS)
     if text is None:
@@ -39,7 +43,10 @@ def plan_mount_details(runtime: RuntimeApp, volumes: tuple[VolumeMount, ...]) ->
             raise PlanError(f'{where}: no volume is mounted on "{target}"')
     # By the very name: the reader of objects knows no upper case.
     details = {name: Node(value, root, name) for name, value in _keys(root).items()}
-    return tuple(_detail(volume, details[volume.target]) if volume.target in details else volume for volume in volumes)
+    return tuple(
+        _detail(volume, details[volume.target], private_users) if volume.target in details else volume
+        for volume in volumes
+    )
 
 
 def plan_memory_volumes(
@@ -101,20 +108,38 @@ def _read_size(node: Node) -> int:
     return size_bytes
 
 
-def _detail(volume: VolumeMount, node: Node) -> VolumeMount:
+def _detail(volume: VolumeMount, node: Node, private_users: bool) -> VolumeMount:
     _refuse_others(node, _FIELDS)
     sub_path = node["subPath"].optional(lambda given: given.matching(_is_inner, "a relative path without .. in it"))
-    propagation = node["propagation"].optional(lambda given: given.one_of(PRIVATE, SLAVE))
-    read_only = node["readOnly"].optional(Node.boolean)
-    if propagation == SLAVE and volume.idmap:
+    propagation = node["propagation"].optional(lambda given: given.one_of(PRIVATE, SLAVE, SHARED))
+    read_only = volume.read_only or node["readOnly"].optional(Node.boolean) or False
+    is_deep = node["recursiveReadOnly"].optional(Node.boolean)
+    if propagation not in (None, PRIVATE) and volume.idmap:
         raise node["propagation"].error(f'"{PRIVATE}" with minit/idmap')
+    if propagation == SHARED:
+        _check_shared(volume, node["propagation"], sub_path, private_users)
+    if is_deep is not None and not read_only:
+        raise node["recursiveReadOnly"].error("nothing for a volume that can be written")
+    if is_deep and propagation not in (None, PRIVATE):
+        raise node["recursiveReadOnly"].error(f'false, or propagation "{PRIVATE}"')
     return replace(
         volume,
         sub_path=sub_path or "",
         propagation=propagation,
-        read_only=volume.read_only or bool(read_only),
+        read_only=read_only,
+        flat_read_only=is_deep is False,
+        options=node["options"].each(lambda given: given.one_of(*MOUNT_OPTIONS)),
         copy_up=volume.copy_up and not sub_path,
     )
+
+
+def _check_shared(volume: VolumeMount, node: Node, sub_path: str | None, private_users: bool) -> None:
+    if volume.kind != HOST:
+        raise node.error("another value for a volume that is not the host's")
+    if sub_path:
+        raise node.error("another value with subPath")
+    if private_users:
+        raise node.error("another value with --private-users")
 
 
 def _is_inner(path: str) -> bool:

@@ -37,8 +37,9 @@ class VolumeMount(Value):
     those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
     `target`. With `idmap` its owners on the disk are ids of the pod. `place` is what asks for the mount, a JSON path or
     a flag; `by_image` tells that the target is one that the image has chosen. With a `sub_path` it is only what that
-    leads to in the volume. `propagation` is PRIVATE or SLAVE, None for what suits. The `source` of a `memory` volume is
-    a path in the stage1 root.
+    leads to in the volume. `propagation` is PRIVATE, SLAVE or SHARED, None for what suits. The `source` of a `memory`
+    volume is a path in the stage1 root. With `flat_read_only` what is mounted below a read-only one can be written.
+    `options` are those of mount(8) for all of it.
     """
 
     volume: str
@@ -57,11 +58,14 @@ class VolumeMount(Value):
     copy_up: bool = False
     sub_path: str = ""
     propagation: str | None = None
+    flat_read_only: bool = False
+    options: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return the mount as a line for --debug."""
-        words = [name for name in ("read_only", "recursive", "idmap", "implicit", "copy_up") if getattr(self, name)]
-        words += [self.propagation] if self.propagation else []
+        names = ("read_only", "flat_read_only", "recursive", "idmap", "implicit", "copy_up")
+        words = [name for name in names if getattr(self, name)]
+        words += [*([self.propagation] if self.propagation else []), *self.options]
         flags = f" ({','.join(words)})" if words else ""
         part = f" at {self.sub_path}" if self.sub_path else ""
         return f"volume {self.volume}: {self.kind} {self.source}{part} on {self.target}{flags}"

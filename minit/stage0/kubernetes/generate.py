@@ -47,7 +47,7 @@ Json = dict[str, object]
 Warn = Callable[[str], None]
 
 _RESTARTS = {"always": "Always", "on-failure": "OnFailure", "never": "Never"}
-_PROPAGATIONS = {"private": "None", "slave": "HostToContainer"}
+_PROPAGATIONS = {"private": "None", "slave": "HostToContainer", "shared": "Bidirectional"}
 _FIELDS = {
     "pod-ip": "status.podIP",
     "pod-ips": "status.podIPs",
@@ -300,6 +300,7 @@ def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest) -> list[Json]:
         entry |= {"readOnly": True} if mount.volume in only_read or detail.get("readOnly") else {}
         entry |= _given(subPath=detail.get("subPath"))
         entry |= _given(mountPropagation=_PROPAGATIONS.get(str(detail.get("propagation"))))
+        entry |= {"recursiveReadOnly": "Enabled"} if detail.get("recursiveReadOnly") else {}
         mounts.append(entry)
     return mounts
 

@@ -24,6 +24,11 @@ from minit.supervisor.root.targets import open_existing, open_target, resolve_ta
 
 # A volume that is read-only, or that root of a user namespace may not write to.
 _NO_PLACE = (errno.EROFS, errno.EACCES)
+_OPTIONS = {
+    "nodev": syscalls.MOUNT_ATTR_NODEV,
+    "noexec": syscalls.MOUNT_ATTR_NOEXEC,
+    "nosuid": syscalls.MOUNT_ATTR_NOSUID,
+}
 
 
 def attach_volumes(
@@ -54,10 +59,19 @@ def open_memory_volume(volume: VolumeMount) -> int:
     try:
         tree = clone_part(volume.source, volume.sub_path)
         attributes = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
+        attributes |= option_attributes(volume)
         syscalls.mount_setattr(tree, set=attributes, propagation=syscalls.MS_PRIVATE)
     except (LaunchError, OSError) as error:
         raise _failure(volume, error) from error
     return tree
+
+
+def option_attributes(volume: VolumeMount) -> int:
+    """Return the attributes of mount_setattr(2) for the options of a volume."""
+    attributes = 0
+    for name in volume.options:
+        attributes |= _OPTIONS[name]
+    return attributes
 
 
 def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[str, ...]]) -> None:

@@ -124,7 +124,7 @@ def _read_mount(node: Node, findings: Findings, volumes: Sequence[str], variable
         fields["recursiveReadOnly"].optional(lambda given: given.one_of("Disabled", "IfPossible", "Enabled"))
         propagation = fields["mountPropagation"].optional(lambda given: given.one_of(*_PROPAGATIONS))
         if propagation == "Bidirectional":
-            findings.refuse(fields["mountPropagation"], "mounts of a pod never reach the host")
+            findings.refuse(fields["mountPropagation"], "it is for privileged containers")
         sub_path = fields["subPath"].optional(_read_sub_path) or ""
         if fields["subPathExpr"].given:
             expanded = expand(fields["subPathExpr"].string(), variables)

@@ -1,0 +1,89 @@
+"""minit cri: mounts, devices and working directories of containers, on real pods."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from tests.support.commands import Stage0
+from tests.support.crinode import CriNode, Daemon, container_config, own_daemon, sandbox_config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 100
+
+
+@pytest.fixture
+def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with an image in its store, on a data directory of its own."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
+        daemon.start()
+        yield daemon
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Path]:
+    """A shared mount of the host, with another one below it."""
+    path = tmp_path / "source"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
+    subprocess.run(["mount", "--make-shared", path], check=True)
+    (path / "inner").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path / "inner"], check=True)
+    yield path
+    subprocess.run(["umount", "--recursive", path], check=True)
+
+
+async def started(node: CriNode, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
+    """Put a container into a sandbox, and start it."""
+    request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+    container = await node.ask("CreateContainer", request)
+    assert isinstance(container, api.ContainerId)
+    await node.ask("StartContainer", container)
+    return container
+
+
+async def told(node: CriNode, container: api.ContainerId, script: str) -> list[str]:
+    """Return the words that a shell in a container writes."""
+    command = api.ExecSyncRequest(container_id=container.container_id, cmd=["sh", "-c", script])
+    done = await node.ask("ExecSync", command)
+    assert done.exit_code == 0, done.stderr
+    assert isinstance(done.stdout, bytes)
+    return done.stdout.decode().split()
+
+
+@pytest.mark.trio
+async def test_mounts(daemon: Daemon, source: Path, tmp_path: Path) -> None:
+    """Mounts follow links and the host as they are asked to, are read-only so far down, and lie above earlier ones."""
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    (source / "hidden").mkdir()
+    mounts = [
+        api.Mount(container_path="/a/inner/deep", host_path=f"{source}/hidden"),
+        api.Mount(container_path="/a", host_path=f"{source}/hidden"),
+        api.Mount(container_path="/a", host_path=f"{link}"),
+        api.Mount(container_path="/b", host_path=f"{source}", propagation=api.PROPAGATION_HOST_TO_CONTAINER),
+        api.Mount(container_path="/c", host_path=f"{source}", readonly=True),
+        api.Mount(container_path="/d", host_path=f"{source}", readonly=True, recursive_read_only=True),
+        api.Mount(container_path="/e", host_path=f"{source}", mount_options=["noexec"]),
+    ]
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            container = await started(node, sandbox, container_config("exec sleep 1000", mounts=mounts))
+            (source / "late").mkdir()
+            await trio.run_process(["mount", "-t", "tmpfs", "tmpfs", str(source / "late")])
+            (source / "late" / "file").touch()
+            found = await told(node, container, "cd / && ls -d ?/late/file ?/inner/deep")
+            assert {*found} == {*(f"{name}/inner/deep" for name in "abcde"), "b/late/file"}
+            script = "cd /; for i in ? ?/inner; do (echo > /$i/new) 2> /dev/null && echo $i; done; true"
+            assert await told(node, container, script) == ["a", "b", "e", "a/inner", "b/inner", "c/inner", "e/inner"]
+            script = "cd /e/inner; echo echo ran > prog; chmod +x prog; ./prog 2> /dev/null || /a/inner/prog"
+            assert await told(node, container, script) == ["ran"]
+            await node.ask("RemovePodSandbox", sandbox)
