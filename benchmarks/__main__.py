@@ -1,8 +1,8 @@
 """
 `python -m benchmarks [NAME...]`: runs the benchmarks, all of them by default, and prints Markdown tables.
 
-The last table has the goals that were measured: `goals` runs what has any. `gc-1000`, which takes minutes, and
-`boot-instructions`, which is a part of `boot`, have to be named.
+The last table has the goals that were measured: `goals` runs what has any. `gc-1000` and `node-110`, which
+take minutes, and `boot-instructions`, which is a part of `boot`, have to be named.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks import (
     many_apps,
     memory,
     networks,
+    node,
     orphans,
     pods_in_a_row,
     stop,
@@ -57,8 +58,14 @@ BENCHMARKS = {
     "pods-in-a-row": pods_in_a_row.main,
     "image-size": image_size.main,
     "orphans": orphans.main,
+    "node": node.main,
 }
-_ONLY_BY_NAME = {"gc-1000": collecting.main_long, "boot-instructions": boot.main_counted, "called": called.main}
+_ONLY_BY_NAME = {
+    "gc-1000": collecting.main_long,
+    "boot-instructions": boot.main_counted,
+    "node-110": node.main_full,
+    "called": called.main,
+}
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+from benchmarks import node
 from benchmarks.table import MINIMA
 
 _Figure = tuple[str, str]
@@ -21,7 +22,7 @@ _BOOT = "init to first app, 10⁹ instructions/s"
 # The benchmarks that measure the goals.
 MEASURED_BY = (
     *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
-    *("boot-instructions", "orphans", "image-size"),
+    *("boot-instructions", "orphans", "image-size", "node"),
 )
 
 
@@ -67,6 +68,10 @@ GOALS = (
     Goal("init to first app", (_BOOT, "minit"), 1, "", (_BOOT, "systemd")),
     Goal("10,000 orphans", ("10000 orphans", "minit"), 10_000 / 300, "ms"),
     Goal("an orphan's processor time", ("processor time for each orphan", "minit"), 4, "us"),
+    Goal("CRI: a pod", (node.STARTED, "minit"), 1, "ms", (node.STARTED, "containerd")),
+    Goal("CRI: processor time of a probe", (node.PROBE_PROCESSOR, "minit"), 10, "ms"),
+    Goal(f"CRI: {node.FULL_PODS} pods, memory", (node.private_of(node.FULL_PODS), "minit"), 10, "MB"),
+    Goal(f"CRI: {node.FULL_PODS} idle pods, each second", (node.idle_of(node.FULL_PODS), "minit"), 20, "ms"),
     Goal("stage1 image", ("stage1 image, gzip", "minit"), 8, "MB"),
 )
 

@@ -1,0 +1,337 @@
+"""
+A Kubernetes node against containerd with its shims, driven by the same client through the CRI: the start of a pod, the
+probe by a command, and the cost of idle pods, in memory and in processor time while a kubelet asks for them.
+
+All that a daemon starts is in one control group, whose processor time is that of the node, without the client's. Pods
+have the host's network.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from benchmarks.command import MINIT, compile_ahead
+from benchmarks.image_import import scratch
+from benchmarks.memory import megabytes, name_of
+from benchmarks.table import compare, missing
+from minit.cri.api import cri_pb2 as api
+from minit.launcher.cgroups import read_hierarchies
+from tests.support.crinode import CriNode, node_at
+from tests.support.layers import archive, busybox_layer, config_document, docker_files
+from tests.support.owngroup import OwnGroup, remove_groups
+from tests.support.waiting import wait_for
+
+RUNS = 10
+PROBES = 20
+PODS = 10
+FULL_PODS = 110
+"""As many as a kubelet has on a node unless told otherwise."""
+
+STARTED = "CRI: a pod of one container, asked for to started"
+PROBE = f"CRI: a probe by a command, each of {PROBES}"
+PROBE_PROCESSOR = f"CRI: processor time of a probe, each of {PROBES}"
+
+_IMAGE = "example.com/bench:1"
+_APP = "busybox"
+_SLEEP = (f"/bin/{_APP}", "sleep", "1000000")
+_SETTLE_SECONDS = 2.0
+_IDLE_SECONDS = 20
+_STATUS_SECONDS = 5
+_STATS_SECONDS = 10
+_CONTAINERD = """\
+version = 2
+root = "{path}/root"
+state = "{path}/state"
+[grpc]
+address = "{path}/node.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{image}"
+disable_apparmor = true
+restrict_oom_score_adj = true
+stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{path}/cni"
+conf_dir = "{path}/cni"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{path}/opt"
+"""
+
+
+def main() -> None:
+    """Print the tables of pods one at a time, and of some idle ones."""
+    with _nodes() as nodes:
+        _take(STARTED, "ms", _start_ms, nodes, RUNS)
+        _take(PROBE, "ms", partial(_probe, _wall_ms), nodes, 3)
+        _take(PROBE_PROCESSOR, "ms", partial(_probe, Node.processor_ms), nodes, 3)
+        _take_idle(PODS, nodes)
+
+
+def main_full() -> None:
+    """Print the tables of a node that is full."""
+    with _nodes() as nodes:
+        _take_idle(FULL_PODS, nodes)
+
+
+def many_started(pods: int) -> str:
+    """Return the title of the table of many starts."""
+    return f"CRI: {pods} pods, asked for to started"
+
+
+def private_of(pods: int) -> str:
+    """Return the title of the table of memory."""
+    return f"CRI: {pods} idle pods, private memory of each"
+
+
+def idle_of(pods: int) -> str:
+    """Return the title of the table of processor time."""
+    return f"CRI: {pods} idle pods, processor time each second"
+
+
+class Node:
+    """A daemon that listens at `path`/node.sock, in a control group of its own with all that it starts."""
+
+    def __init__(self, path: Path, command: Sequence[str], group: OwnGroup, *, names_parent: bool) -> None:
+        self.path = path
+        self.group = group
+        mount_point = read_hierarchies()[0].mount_point
+        # minit's pods are where their daemon is.
+        self._parent = f"/{group.directories[0].relative_to(mount_point)}/pods" if names_parent else ""
+        self._numbers = itertools.count()
+        group.enter()
+        try:
+            self.daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(path / "log").open("w"))
+        finally:
+            group.leave()
+
+    def is_served(self) -> bool:
+        """Tell whether the daemon answers."""
+        assert self.daemon.poll() is None, (self.path / "log").read_text()
+        if not (self.path / "node.sock").exists():
+            return False
+        self.do(_version)
+        return True
+
+    def do(self, work: Callable[[CriNode], Awaitable[None]]) -> None:
+        """Do some work as a client."""
+        trio.run(self._do, work)
+
+    async def _do(self, work: Callable[[CriNode], Awaitable[None]]) -> None:
+        async with node_at(self.path / "node.sock") as client:
+            await work(client)
+
+    async def start_pod(self, client: CriNode) -> tuple[str, str]:
+        """Start a pod of one container; gives the ids of both."""
+        name = f"bench-{next(self._numbers)}"
+        metadata = api.PodSandboxMetadata(name=name, namespace="default", uid=name)
+        options = api.NamespaceOption(network=api.NODE, pid=api.CONTAINER)
+        config = api.PodSandboxConfig(metadata=metadata, log_directory=f"{self.path}/logs/{name}")
+        config.linux.cgroup_parent = self._parent
+        config.linux.security_context.namespace_options.CopyFrom(options)
+        sandbox = (await client.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))).pod_sandbox_id
+        container = api.ContainerConfig(
+            metadata=api.ContainerMetadata(name="main"),
+            image=api.ImageSpec(image=_IMAGE),
+            command=_SLEEP,
+            log_path="main.log",
+        )
+        container.linux.security_context.namespace_options.CopyFrom(options)
+        request = api.CreateContainerRequest(pod_sandbox_id=sandbox, config=container, sandbox_config=config)
+        made = await client.ask("CreateContainer", request)
+        await client.ask("StartContainer", made)
+        return sandbox, made.container_id
+
+    @asynccontextmanager
+    async def pods(self, client: CriNode, count: int) -> AsyncIterator[list[str]]:
+        """Have so many pods, which are removed afterwards; gives the ids of their containers."""
+        made: list[tuple[str, str]] = []
+        try:
+            for _ in range(count):
+                made.append(await self.start_pod(client))
+            yield [container for _, container in made]
+        finally:
+            for sandbox, container in made:
+                await client.ask("StopContainer", api.StopContainerRequest(container_id=container))
+                await client.ask("StopPodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
+                await client.ask("RemovePodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
+
+    def processor_ms(self) -> float:
+        """Return the processor time of all that was ever in the group, in milliseconds."""
+        for directory in self.group.directories:
+            if (directory / "cpuacct.usage").exists():
+                return int((directory / "cpuacct.usage").read_text()) / 1e6
+        fields = (self.group.directories[-1] / "cpu.stat").read_text().split()
+        return int(fields[1]) / 1e3
+
+    def private(self) -> float:
+        """Return the megabytes that all processes but the daemon and the apps have for themselves."""
+        processes = self.group.processes() - {self.daemon.pid}
+        return sum(_private(pid) for pid in processes if name_of(pid) != _APP)
+
+    def end(self) -> None:
+        """End the daemon and all that is left of its pods."""
+        self.daemon.terminate()
+        self.daemon.wait()
+        remove_groups(self.group.directories)
+        os.close(self.group.claim)
+
+
+@contextmanager
+def _nodes() -> Iterator[dict[str, Node | str]]:
+    """A node of each kind, or why there is none, with an image."""
+    absent = missing("containerd", "ctr", "containerd-shim-runc-v2", "runc")
+    with ExitStack() as stack:
+        path = stack.enter_context(scratch())
+        image = path / "image.tar"
+        layer = busybox_layer()
+        config = config_document([layer], {"Cmd": _SLEEP})
+        image.write_bytes(archive(docker_files(layer, tags=(_IMAGE,), config=config)))
+        minit = stack.enter_context(_minit(path, image))
+        peer = f"{absent} is not installed" if absent else stack.enter_context(_containerd(path, image))
+        yield {"minit": minit, "containerd": peer}
+
+
+def _take(title: str, unit: str, measure: Callable[[Node], float], nodes: Mapping[str, Node | str], runs: int) -> None:
+    """Print a table of a measure of each node."""
+    compare(
+        title,
+        unit,
+        {name: node if isinstance(node, str) else partial(measure, node) for name, node in nodes.items()},
+        runs,
+    )
+
+
+def _take_idle(pods: int, nodes: Mapping[str, Node | str]) -> None:
+    _take(many_started(pods), "s", partial(_start_many, pods), nodes, 1)
+    _take(private_of(pods), "MB", partial(_memory, pods), nodes, 1)
+    _take(idle_of(pods), "ms", partial(_idle, pods), nodes, 1)
+
+
+@contextmanager
+def _minit(root: Path, image: Path) -> Iterator[Node]:
+    compile_ahead()
+    path = root / "minit"
+    path.mkdir()
+    words = [MINIT, f"--dir={path}/data"]
+    first = ("run", "--rm", "--net=none", "--insecure-options=image", f"docker-archive:{image}", f"--exec=/bin/{_APP}")
+    # It makes the program from which the daemon and its commands start.
+    subprocess.run([*words, *first, "--", "true"], check=True)
+    with _served(
+        Node(path, [*words, "cri", f"--listen=unix://{path}/node.sock"], OwnGroup(), names_parent=False)
+    ) as node:
+        yield node
+
+
+@contextmanager
+def _containerd(root: Path, image: Path) -> Iterator[Node]:
+    path = root / "containerd"
+    path.mkdir()
+    (path / "cni").mkdir()
+    (path / "config.toml").write_text(_CONTAINERD.format(path=path, image=_IMAGE))
+    with _served(Node(path, ["containerd", f"--config={path}/config.toml"], OwnGroup(), names_parent=True)) as node:
+        load = ["ctr", f"--address={path}/node.sock", "--namespace=k8s.io", "images", "import", str(image)]
+        subprocess.run(load, check=True, stdout=subprocess.DEVNULL)
+        yield node
+
+
+@contextmanager
+def _served(node: Node) -> Iterator[Node]:
+    try:
+        wait_for(node.is_served, f"the node in {node.path}")
+        yield node
+    finally:
+        node.end()
+
+
+async def _version(client: CriNode) -> None:
+    await client.ask("Version", api.VersionRequest())
+
+
+def _start_ms(node: Node) -> float:
+    """Return the milliseconds from the first call for a pod to the answer of the last."""
+    return _start_many(1, node) * 1000
+
+
+def _start_many(pods: int, node: Node) -> float:
+    """Return the seconds for so many pods, one after the other."""
+    taken: list[float] = []
+
+    async def work(client: CriNode) -> None:
+        start = time.monotonic()
+        async with node.pods(client, pods):
+            taken.append(time.monotonic() - start)
+
+    node.do(work)
+    return taken[0]
+
+
+def _wall_ms(node: Node) -> float:
+    return time.monotonic() * 1000
+
+
+def _probe(clock: Callable[[Node], float], node: Node) -> float:
+    """Return the milliseconds of a command in a container, by a clock."""
+    taken: list[float] = []
+
+    async def work(client: CriNode) -> None:
+        async with node.pods(client, 1) as [container]:
+            request = api.ExecSyncRequest(container_id=container, cmd=["/bin/busybox", "true"], timeout=10)
+            await client.ask("ExecSync", request)
+            start = clock(node)
+            for _ in range(PROBES):
+                assert (await client.ask("ExecSync", request)).exit_code == 0
+            taken.append((clock(node) - start) / PROBES)
+
+    node.do(work)
+    return taken[0]
+
+
+def _memory(pods: int, node: Node) -> float:
+    """Return the megabytes that a pod's processes, but for the app, have for themselves."""
+    taken: list[float] = []
+
+    async def work(client: CriNode) -> None:
+        before = node.private()
+        async with node.pods(client, pods):
+            await trio.sleep(_SETTLE_SECONDS)
+            taken.append((node.private() - before) / pods)
+
+    node.do(work)
+    return taken[0]
+
+
+def _idle(pods: int, node: Node) -> float:
+    """Return the milliseconds in each second that a node takes for what a kubelet asks for all the time."""
+    taken: list[float] = []
+
+    async def work(client: CriNode) -> None:
+        async with node.pods(client, pods):
+            await trio.sleep(_SETTLE_SECONDS)
+            start = node.processor_ms()
+            for second in range(_IDLE_SECONDS):
+                await client.ask("ListPodSandbox", api.ListPodSandboxRequest())
+                await client.ask("ListContainers", api.ListContainersRequest())
+                if second % _STATUS_SECONDS == 0:
+                    await client.ask("Status", api.StatusRequest())
+                if second % _STATS_SECONDS == 0:
+                    await client.ask("ListContainerStats", api.ListContainerStatsRequest())
+                await trio.sleep(1)
+            taken.append((node.processor_ms() - start) / _IDLE_SECONDS)
+
+    node.do(work)
+    return taken[0]
+
+
+def _private(pid: int) -> float:
+    try:
+        return megabytes(pid, "Private_Dirty") + megabytes(pid, "Private_Clean")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
