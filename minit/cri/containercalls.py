@@ -17,7 +17,7 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
-from minit.cri.owncommands import OwnCommands, duration
+from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 
@@ -175,13 +175,15 @@ class ContainerCalls:
         container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
-        limit = [f"--timeout={duration(request.timeout)}"] if request.timeout > 0 else []
-        words = self._commands.words(
-            *("app", "exec", "--as-app", f"--app={container.app}", *limit, container.sandbox.uuid), *request.cmd
-        )
+        limit = float(limited(request.timeout)) if request.timeout > 0 else None
+        entered = self._node.enter(container, request.cmd, limit)
         begin = trio.current_time()
         process = await trio.lowlevel.open_process(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            entered.words,
+            cwd=entered.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         answer = await _outcome(process)
         if limit and answer.exit_code == _EXIT_TIMED_OUT and trio.current_time() >= begin + request.timeout:

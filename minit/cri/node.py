@@ -7,7 +7,7 @@ Lists and statuses are answered from here; a kubelet asks for all of it every se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -15,8 +15,12 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.owncommands import refuse_nul
 from minit.cri.records import ContainerRecord, SandboxRecord
 from minit.errors import MinitError, PodError
+from minit.stage0.apps.enter import enter_as_app
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PodState, open_pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
@@ -31,6 +35,7 @@ from minit.stage0.pods.podstatus import (
 )
 from minit.stage0.reports.podtraces import read_end
 from minit.stage0.reports.stats import read_subcgroup
+from minit.value import Value
 
 _STATES = {
     APP_CREATED: api.CONTAINER_CREATED,
@@ -115,6 +120,13 @@ class Sandbox:
                     container.follow(None, {})
 
 
+class Entered(Value):
+    """A process that enters a container: its words, and the directory that it is executed in."""
+
+    words: list[str]
+    directory: Path
+
+
 class Node:
     """All sandboxes by their pods' UUIDs, and all containers by their ids."""
 
@@ -171,6 +183,18 @@ class Node:
                 return any(app.name == container.app for app in read_pod_manifest(pod).apps)
         except PodError:
             return False
+
+    def enter(self, container: Container, command: Sequence[str], timeout_seconds: float | None) -> Entered:
+        """
+        Return what runs a command as a container's user, and kills it after some time.
+
+        The command `app exec` would come to the same, a program later. MinitError if the pod does not run.
+        """
+        refuse_nul(command)
+        with Store(self.data) as store, open_pod(self.data, container.sandbox.uuid) as pod:
+            tree_path = TreeStore(self.data, store).path
+            words = enter_as_app(pod, tree_path, container.app, command, timeout_seconds)
+            return Entered(words=words, directory=pod.path)
 
     def follow(self, sandbox: Sandbox) -> None:
         """Read anew how far a sandbox has come."""

@@ -21,8 +21,7 @@ class OwnCommands:
 
     def words(self, *command: str) -> list[str]:
         """Return a command line of minit; CallError for what no command line can have."""
-        if any("\0" in word for word in command):
-            raise CallError(Code.INVALID_ARGUMENT, "a value has a NUL in it")
+        refuse_nul(command)
         return [*self._program, *command]
 
     async def run(
@@ -47,6 +46,12 @@ class OwnCommands:
         if done.returncode != 0:
             raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.returncode}")
         return done.stdout.decode("utf-8", "replace").strip()
+
+
+def refuse_nul(command: Sequence[str]) -> None:
+    """Raise CallError for words that no command line can have."""
+    if any("\0" in word for word in command):
+        raise CallError(Code.INVALID_ARGUMENT, "a value has a NUL in it")
 
 
 async def _end(process: trio.Process) -> None:
@@ -76,4 +81,9 @@ def option(name: str, values: Sequence[str]) -> list[str]:
 
 def duration(seconds: int) -> str:
     """Return a time as options have it: none for a negative one, and no more than a year, which nobody waits for."""
-    return f"{min(max(seconds, 0), _LONGEST_SECONDS)}s"
+    return f"{limited(seconds)}s"
+
+
+def limited(seconds: int) -> int:
+    """Return a time that is not negative, and no more than a year."""
+    return min(max(seconds, 0), _LONGEST_SECONDS)

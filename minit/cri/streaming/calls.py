@@ -10,7 +10,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.owncommands import OwnCommands
+from minit.cri.owncommands import OwnCommands, refuse_nul
 from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
 from minit.cri.streaming.processes import Input, Streams, Terminal, run_process
 from minit.cri.streaming.remotecommand import RemoteCommand
@@ -19,7 +19,7 @@ from minit.cri.streaming.tokens import Tokens
 from minit.errors import AttachError, PodError
 
 # Of a command with a limit nothing is left at its end, whoever ends it. The longest that poll(2) can wait is 24 days.
-_LIMIT = "--timeout=480h"
+_LIMIT_SECONDS = 20 * 24 * 3600.0
 
 
 class StreamingCalls:
@@ -36,11 +36,11 @@ class StreamingCalls:
         container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
-        options = ("--as-app", f"--app={container.app}", _LIMIT)
-        words = self._commands.words("app", "exec", *options, container.sandbox.uuid, *request.cmd)
+        refuse_nul(request.cmd)
 
         async def run(streams: Streams, terminal: Terminal | None) -> int:
-            return await run_process(words, streams, terminal)
+            entered = self._node.enter(container, request.cmd, _LIMIT_SECONDS)
+            return await run_process(entered.words, streams, terminal, directory=entered.directory)
 
         wanted = RemoteCommand(streams=_streams(request), is_terminal=request.tty, run=run)
         return self._url("exec", wanted)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -112,7 +113,11 @@ class _Output:
 
 
 async def run_process(
-    words: Sequence[str], streams: Streams, terminal: Terminal | None = None, end_of_input: Input = Input.WITH_CHANNEL
+    words: Sequence[str],
+    streams: Streams,
+    terminal: Terminal | None = None,
+    end_of_input: Input = Input.WITH_CHANNEL,
+    directory: Path | None = None,
 ) -> int:
     """
     Run a process to its end, and return its exit code as shells have it.
@@ -125,6 +130,7 @@ async def run_process(
             pipes = _Pipes(streams, terminal, ours, theirs)
             process = await trio.lowlevel.open_process(
                 words,
+                cwd=directory,
                 stdin=pipes.ends[0],
                 stdout=pipes.ends[1],
                 stderr=pipes.ends[2],

@@ -32,13 +32,9 @@ def enter_pod(
     `privileged`, as its user if `as_app`, and killed after a time; `before_exec` is called last. `tree_path` finds a
     tree of the tree store by its id; without it, on a machine that minit boots, `enter` is the pod's.
     """
-    if pod.state is not PodState.RUNNING:
-        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    _refuse_ended(pod)
     name = choose_app(pod, app)
-    enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
-    # From the tree store, where no pod can have changed it.
-    root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
-    program = root / "rootfs" / enter
+    program = _program(pod, tree_path)
     pid = wait_for_pid(pod)
     os.chdir(pod.path)
     before_exec()
@@ -46,6 +42,34 @@ def enter_pod(
         pid, name, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
     )
     entrypoints.execute(program, arguments, dict(os.environ))
+
+
+def enter_as_app(
+    pod: Pod, tree_path: Callable[[str], Path], app: str, command: Sequence[str], timeout_seconds: float | None
+) -> list[str]:
+    """
+    Return the words of a process that runs `command` as an app's user, to be executed in the pod's directory.
+
+    PodError if the pod does not run.
+    """
+    _refuse_ended(pod)
+    program, pid = _program(pod, tree_path), wait_for_pid(pod)
+    arguments = entrypoints.enter_arguments(
+        pid, app, command, privileged=False, as_app=True, timeout_seconds=timeout_seconds
+    )
+    return [str(program), *arguments]
+
+
+def _program(pod: Pod, tree_path: Callable[[str], Path] | None) -> Path:
+    """Return the path of stage1's `enter`, from the tree store, where no pod can have changed it, if there is one."""
+    enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
+    root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
+    return root / "rootfs" / enter
+
+
+def _refuse_ended(pod: Pod) -> None:
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
 
 
 def choose_app(pod: Pod, app: str | None) -> str:
