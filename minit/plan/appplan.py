@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, capability_names
+from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
@@ -16,6 +17,7 @@ from minit.paths import (
     ANNOTATION_HOOKS,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
+    ANNOTATION_LIMITS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_PATH,
     ANNOTATION_LOG_SIZE,
@@ -46,7 +48,6 @@ from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.plan.rights.guards import DEFAULT_GUARDS
-from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
 from minit.plan.root.files import AppFile
@@ -100,7 +101,7 @@ _POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
-    *(ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
+    *(ANNOTATION_LIMITS, ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
     *(ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.

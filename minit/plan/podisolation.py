@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.manifest.app import App
+from minit.manifest.limits import Limits
+from minit.manifest.limitsannotation import with_annotation
 from minit.manifest.reader import place
-from minit.paths import ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest
+from minit.paths import ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
-from minit.plan.rights.limits import Limits
 from minit.value import replace
 
 
@@ -32,5 +33,7 @@ def plan_isolations(
         annotation = runtime.annotation(ANNOTATION_PIDS_LIMIT)
         own, notes = plan_process_limit(isolation.limits, annotation, f'app "{runtime.name}": ', facts.controllers)
         warnings += notes
+        where = f'app "{runtime.name}": annotation {ANNOTATION_LIMITS}'
+        own = with_annotation(own, runtime.annotation(ANNOTATION_LIMITS), where)
         isolations.append(replace(isolation, limits=own.within(limits)))
     return (limits if limits.controllers else None), isolations, warnings

@@ -11,6 +11,7 @@ from minit.idrange import IdRange, parse_id_range
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.image import ImageManifest
+from minit.manifest.limits import Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
@@ -53,7 +54,6 @@ from minit.plan.podisolation import plan_isolations
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.isolators import Isolation
-from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import plan_protection
 from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
@@ -69,7 +69,7 @@ from minit.value import Value, replace
 T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
-_LIMITING_CONTROLLERS = frozenset(("cpu", "memory", "pids"))
+_LIMITING_CONTROLLERS = frozenset(("cpu", "cpuset", "memory", "pids"))
 
 
 class PodPlan(Value):
@@ -321,7 +321,7 @@ class _Planning:
         fields: dict[str, Any] = {"guards": self._guards(spec, runtime, app, image)}
         fields |= plan_refused_error(spec.seccomp, runtime, self._pod.manifest)
         if isolation is not None:
-            limits = isolation.limits if isolation.limits.controllers else None
+            limits = isolation.limits if isolation.limits != Limits() else None
             fields |= {"bounding": isolation.bounding, "oom_score_adj": isolation.oom_score_adj, "limits": limits}
         if self._flags.disable_capabilities:
             fields["bounding"] = None

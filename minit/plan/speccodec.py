@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
+from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.seccomp import SeccompPolicy
 from minit.plan.appplan import AppSpec, Dependency
 from minit.plan.life.health import HealthCheck, Target
 from minit.plan.life.hooks import Hook
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
-from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.root.devicevolumes import DeviceRule
 from minit.plan.root.files import AppFile
@@ -33,7 +33,7 @@ from minit.value import Value
 _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind
     for kind in (
-        *(AppSpec, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
+        *(AppSpec, CpuQuota, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
         *(Dependency, HealthCheck, Hook, RestartPolicy, Target),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )

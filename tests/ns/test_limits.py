@@ -24,9 +24,9 @@ from minit.launcher.cgroups import (
 )
 from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import give_controllers, place_pod
+from minit.manifest.limits import Limits
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.limits import Limits
 from minit.value import replace
 from tests.support.owngroup import group_elsewhere
 

@@ -98,7 +98,8 @@ def test_containers() -> None:
         "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false"
     ]
     assert container(linux=api.LinuxContainerConfig(resources=resources)) == [
-        *(f"--memory={64 << 20}", "--cpu=500m", "--cpu-shares=2", "--oom-score-adj=-997")
+        *(f"--memory={64 << 20}", "--cpu-shares=2", "--oom-score-adj=-997"),
+        '--annotation=minit/limits={"cpuQuota": 50000, "cpuPeriod": 100000}',
     ]
     assert container(stdin=True) == ["--stdin=stream", "--stdout=log+stream", "--stderr=log+stream"]
     assert container(tty=True) == ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"]

@@ -1,4 +1,4 @@
-"""minit.plan.rights.limits: what is written where for each version of control groups."""
+"""minit.manifest.limits: what is written where for each version of control groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.plan.rights.limits import Limits, shares_to_weight
+from minit.manifest.limits import Limits, shares_to_weight
 
 ALL = Limits(memory_bytes=4194304, cpu_percent=10, cpu_shares=512, processes=7)
 

@@ -15,6 +15,7 @@ from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, 
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
 from minit.manifest.capabilities import NAMES as CAPABILITIES
 from minit.manifest.image import ImageManifest
+from minit.manifest.limits import Limits
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.inputs.hostfacts import HostFacts
@@ -23,7 +24,6 @@ from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.networks.connection import connect
 from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_machine, plan_pod
-from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.users import AppLookups, Lookup
 from minit.plan.root.mountoperations import SYSFS_AND_CGROUPS, MadeFilesystem, MakeDirectory, MakeNode, MountFilesystem

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import APPS, Hierarchy, app_group, apps_group, read_controllers, write_group_file
 from minit.launcher.start.delegation import give_controllers
+from minit.manifest.limits import CFS_QUOTA, HUGETLB, SWAP_FILES, Limits
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.limits import CFS_QUOTA, Limits
 
 
 def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:
@@ -36,16 +36,24 @@ def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
 
 def _limit(owner: str, limits: Limits, groups: Sequence[tuple[Hierarchy, str]]) -> list[str]:
     warnings = []
-    for controller in sorted(limits.controllers):
+    # Limits of huge pages that are all 0 can do without their controller, but not if it is there.
+    for controller in sorted(limits.controllers | ({HUGETLB} if limits.hugepages else set())):
         place = next((place for place in groups if _has_controller(*place, controller)), None)
+        if place is None and controller not in limits.controllers:
+            continue
         if place is None:
             warnings.append(f"warning: {owner}: no limit of {controller}: its control group has no such controller")
             continue
         hierarchy, group = place
+        if not hierarchy.is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):
+            raise LaunchError(f"failed to limit {owner}: {controller} is in a hierarchy of v1: it has no files of v2")
         for file, text in limits.settings(controller, hierarchy.is_v2):
             try:
                 write_group_file(f"{group}/{file}", text)
             except OSError as error:
+                if file in SWAP_FILES and error.errno == errno.ENOENT:
+                    warnings.append(f"warning: {owner}: no limit of swap: the kernel does not count it")
+                    continue
                 if file != CFS_QUOTA or error.errno != errno.EINVAL:
                     raise LaunchError(f"failed to limit {owner}: {group}/{file}: {describe(error)}") from error
                 # v2 takes what is more than a group around allows, and it means nothing there.

@@ -14,11 +14,11 @@ from minit.errors import ManifestError, PlanError
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
+from minit.manifest.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.plan.rights.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.value import Value, replace
 
 _MEMORY = "resource/memory"
