@@ -132,6 +132,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_READ = 23
+_PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_DROP = 24
 _PR_SET_TIMERSLACK = 29
 _PR_GET_TIMERSLACK = 30
@@ -529,6 +530,11 @@ def bounding_set() -> int:
 def drop_bounding_capability(number: int) -> None:
     """Remove a capability from the bounding set for good."""
     _prctl(_PR_CAPBSET_DROP, number)
+
+
+def keep_capabilities() -> None:
+    """Keep the permitted set when this thread leaves uid 0, until it executes something, PR_SET_KEEPCAPS."""
+    _prctl(_PR_SET_KEEPCAPS, 1)
 
 
 def clear_ambient_capabilities() -> None:

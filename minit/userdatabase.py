@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from minit.value import Value
+
 USER = "user"
 GROUP = "group"
 DATABASES = {USER: "/etc/passwd", GROUP: "/etc/group"}
@@ -9,7 +11,9 @@ LARGEST_ID = 0xFFFFFFFE  # 0xFFFFFFFF is setresuid(2)'s "leave it as it is"
 
 _FIELDS = {USER: 7, GROUP: 4}
 _ID_FIELD = 2
+_GROUP_FIELD = 3
 _HOME_FIELD = 5
+_MEMBERS_FIELD = 3
 _TOO_LARGE_DIGITS = 11
 
 
@@ -24,15 +28,22 @@ def find_id(database: bytes, kind: str, name: bytes) -> int | None:
     for line in database.split(b"\n"):
         fields = line.split(b":", fields_needed)
         if fields[0] == name and len(fields) >= fields_needed:
-            number = parse_decimal(fields[_ID_FIELD].decode("latin-1"))
-            if number is not None and 0 <= number <= LARGEST_ID:
-                found = number
+            number = _parse_id(fields[_ID_FIELD])
+            found = found if number is None else number
     return found
 
 
-def find_account(database: bytes, name: bytes | None, uid: int) -> tuple[bytes, bytes] | None:
+class Account(Value):
+    """The entry of a user in a passwd file; `gid` is the user's primary group, None if the entry has no id there."""
+
+    name: bytes
+    home: bytes
+    gid: int | None
+
+
+def find_account(database: bytes, name: bytes | None, uid: int) -> Account | None:
     """
-    Return name and home directory of a user in the bytes of a passwd file, None without an entry.
+    Return the entry of a user in the bytes of a passwd file, None without one.
 
     By its name, if that is known, it is the entry that `find_id` takes, else the first one with the number.
     """
@@ -42,10 +53,30 @@ def find_account(database: bytes, name: bytes | None, uid: int) -> tuple[bytes, 
         if len(fields) < _FIELDS[USER] or parse_decimal(fields[_ID_FIELD].decode("latin-1")) != uid:
             continue
         if name is None and fields[0]:
-            return fields[0], fields[_HOME_FIELD]
+            return _account(fields)
         if name == fields[0]:
-            found = fields[0], fields[_HOME_FIELD]
+            found = _account(fields)
     return found
+
+
+def find_memberships(database: bytes, name: bytes) -> tuple[int, ...]:
+    """Return the ids of the groups that have a user as a member, in the bytes of a group file and in its order."""
+    found = []
+    for line in database.split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) >= _FIELDS[GROUP] and name in fields[_MEMBERS_FIELD].split(b","):
+            gid = _parse_id(fields[_ID_FIELD])
+            found += [] if gid is None else [gid]
+    return tuple(dict.fromkeys(found))
+
+
+def _account(fields: list[bytes]) -> Account:
+    return Account(name=fields[0], home=fields[_HOME_FIELD], gid=_parse_id(fields[_GROUP_FIELD]))
+
+
+def _parse_id(field: bytes) -> int | None:
+    number = parse_decimal(field.decode("latin-1"))
+    return number if number is not None and 0 <= number <= LARGEST_ID else None
 
 
 def parse_decimal(text: str) -> int | None:

@@ -20,6 +20,7 @@ from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
+from minit.manifest.image import ImageManifest
 
 _ID_BYTES = 32
 _EXIT_TIMED_OUT = 124
@@ -47,7 +48,14 @@ class ContainerCalls:
         request = _settled(request, image)
         log = log_words(sandbox.config.log_directory, request.config.log_path)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
-        words = container_words(request.config, image.stored[-1].id, log, None if target is None else target.app)
+        stored = image.stored[-1]
+        words = container_words(
+            request.config,
+            stored.id,
+            log,
+            None if target is None else target.app,
+            image_has_group=_has_group(stored.manifest),
+        )
         environment = environment_text(request.config)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
@@ -159,6 +167,7 @@ class ContainerCalls:
                 reason=container.reason,
                 mounts=container.config.mounts,
                 log_path=_log_path(container) or "",
+                user=container.user,
                 resources=api.ContainerResources(linux=container.config.linux.resources),
             )
         )
@@ -193,6 +202,11 @@ class ContainerCalls:
     async def _do(self, verb: str, container: Container, *options: str) -> None:
         """Have a command of minit start, stop or remove a container's app."""
         await self._commands.run("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
+
+
+def _has_group(image: ImageManifest) -> bool:
+    """Tell whether an image names a group; one that was converted has the name of its user where it does not."""
+    return image.app is not None and not (image.from_docker and image.app.group == image.app.user)
 
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:

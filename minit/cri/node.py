@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.containeruser import read_user
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.owncommands import refuse_nul
 from minit.cri.records import ContainerRecord, SandboxRecord
@@ -63,6 +64,7 @@ class Container:
         self.finished_ns = 0
         self.exit_code = 0
         self.reason = ""
+        self.user: api.ContainerUser | None = None
 
     def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
         """Take what the pod tells of the app; None if the pod does not know it any more."""
@@ -110,6 +112,7 @@ class Sandbox:
                 self.addresses = _addresses(status)
                 apps = {app.name: app for app in status.apps}
                 for container in self.containers.values():
+                    container.user = container.user or read_user(pod, container.app)
                     container.follow(apps.get(container.app), read_end(pod, container.app) or {})
         except MinitError as error:
             if isinstance(error, PodError):

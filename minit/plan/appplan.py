@@ -16,6 +16,7 @@ from minit.paths import (
     ANNOTATION_HEALTH,
     ANNOTATION_HOOKS,
     ANNOTATION_IDMAP,
+    ANNOTATION_IMAGE_GROUPS,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LIMITS,
     ANNOTATION_LOG_FILES,
@@ -24,6 +25,7 @@ from minit.paths import (
     ANNOTATION_LOST_OUTPUT,
     ANNOTATION_MEMORY_VOLUMES,
     ANNOTATION_MOUNTS,
+    ANNOTATION_NO_NEW_PRIVILEGES,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PIDS_LIMIT,
@@ -40,6 +42,7 @@ from minit.paths import (
     ANNOTATION_VSOCK,
 )
 from minit.plan.inputs.runflags import RunFlags
+from minit.plan.inputs.switches import find_switch
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
 from minit.plan.life.expansion import Texts
 from minit.plan.life.health import HealthCheck
@@ -101,8 +104,9 @@ _POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
-    *(ANNOTATION_LIMITS, ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
-    *(ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
+    *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
+    *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
+    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -125,7 +129,8 @@ class AppPlan(Value):
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
-    the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
+    the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. With
+    `may_gain_privileges` an exec may grant some although there is a filter. `seccomp` is None if every
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
@@ -157,6 +162,7 @@ class AppPlan(Value):
     oom_score_adj: int | None = None
     limits: Limits | None = None
     no_new_privileges: bool = False
+    may_gain_privileges: bool = False
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
     default_seccomp: SeccompPolicy = DEFAULT_POLICY
     guards: frozenset[str] = DEFAULT_GUARDS
@@ -214,7 +220,8 @@ class AppPlan(Value):
     @property
     def sheds_privileges(self) -> bool:
         """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
-        return self.no_new_privileges or (self.seccomp is not None and self.uid != 0)
+        of_filter = self.seccomp is not None and self.uid != 0 and not self.may_gain_privileges
+        return self.no_new_privileges or of_filter
 
     @property
     def is_joined_later(self) -> bool:
@@ -331,7 +338,7 @@ def plan_app(
     candidates, search = plan_executable(name, app, working_directory)
     hooks = plan_hooks(runtime, lambda command: _find_candidates(command, app, working_directory))
     seccomp, warnings = plan_seccomp(name, app.isolators)
-    no_new_privileges = plan_no_new_privileges(name, app.isolators)
+    no_new_privileges = find_switch(runtime, ANNOTATION_NO_NEW_PRIVILEGES)
     return (
         AppPlan(
             name=name,
@@ -341,7 +348,9 @@ def plan_app(
             environment=plan_environment(name, app.environment, term, user_variables),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
-            no_new_privileges=no_new_privileges,
+            # What an image asks for stays: it is less.
+            no_new_privileges=plan_no_new_privileges(name, app.isolators) or no_new_privileges is True,
+            may_gain_privileges=no_new_privileges is False,
             seccomp=None if flags.disable_seccomp else seccomp,
             stdin=stdin,
             stdout=stdout,

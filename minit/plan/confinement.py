@@ -24,9 +24,9 @@ class Confinement(Value):
     has_own_filters: bool = False
 
     @property
-    def installs_filters_as_root(self) -> bool:
-        """Tell whether nobody but root may install the filters, since an exec may grant privileges (seccomp(2))."""
-        return self.uid != 0 and not self.no_new_privileges
+    def needs_right_to_filters(self) -> bool:
+        """Tell whether the user alone may not install the filters, since an exec may grant privileges (seccomp(2))."""
+        return bool(self.filters) and self.uid != 0 and not self.no_new_privileges
 
 
 def confinement_of(spec: AppSpec) -> Confinement:

@@ -49,13 +49,3 @@ def has_isolators(pod: Pod) -> bool:
         or any(app.isolators for app in sections)
         or any(name in (ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT) for pairs in annotations for name, _ in pairs)
     )
-
-
-def is_set(runtime: RuntimeApp, annotation: str, pod: PodManifest | None = None) -> bool:
-    """Return whether an annotation of an app, or of its pod, is true; PlanError if it is neither that nor false."""
-    value = runtime.annotation(annotation)
-    if value is None and pod is not None:
-        value = pod.annotation(annotation)
-    if value not in (None, "true", "false"):
-        raise PlanError(f'app "{runtime.name}": {annotation}: expected true or false, got "{value}"')
-    return value == "true"

@@ -25,6 +25,7 @@ from minit.plan.groupparent import plan_group_parent
 from minit.plan.inputs.hostfacts import HostFacts, check_host
 from minit.plan.inputs.origins import find_origins
 from minit.plan.inputs.runflags import RunFlags
+from minit.plan.inputs.switches import is_set
 from minit.plan.life.appenvironment import user_variables, with_metadata
 from minit.plan.life.expansion import plan_expansion
 from minit.plan.life.health import plan_health
@@ -37,7 +38,7 @@ from minit.plan.life.readiness import plan_readiness
 from minit.plan.life.restart import plan_restart
 from minit.plan.life.sockets import plan_sockets
 from minit.plan.life.stopping import plan_deadline, plan_pod_grace, plan_stopping
-from minit.plan.loadedpod import Pod, app_section, is_set
+from minit.plan.loadedpod import Pod, app_section
 from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.kernelsettings import Sysctl, plan_sysctls
 from minit.plan.networks.networkplan import Connection, NetworkPlan
@@ -53,6 +54,7 @@ from minit.plan.pidnamespace import plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.guards import plan_guards
+from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.isolators import Isolation
 from minit.plan.rights.protection import plan_protection
 from minit.plan.rights.refusederror import plan_refused_error
@@ -270,7 +272,7 @@ class _Planning:
     ) -> tuple[AppPlan, dict[str, Any]]:
         """Return an app and what to change of it, but for its log, its isolators, and when it is started."""
         pod, flags = self._pod, self._flags
-        uid, gid = self._ids(runtime, app, image, mounts)
+        uid, gid, groups = self._ids(runtime, app, image, mounts)
         stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
         passwd = dict(pod.lookups).get(runtime.name, AppLookups()).passwd
         variables = user_variables(app.user, uid, passwd)
@@ -281,6 +283,7 @@ class _Planning:
         return spec, {
             "uid": uid,
             "gid": gid,
+            "supplementary_gids": groups,
             "environment": _with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.
             "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
@@ -304,16 +307,17 @@ class _Planning:
 
     def _ids(
         self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: Sequence[VolumeMount]
-    ) -> tuple[int, int]:
-        """Return user and group of an app; PlanError if an id that it needs is not in the user namespace."""
+    ) -> tuple[int, int, tuple[int, ...]]:
+        """Return user and groups of an app; PlanError if an id that it needs is not in the user namespace."""
         lookups = dict(self._pod.lookups).get(runtime.name, AppLookups())
-        uid, gid = plan_ids(runtime.name, app, image, lookups, self._mapped)
+        wanted = plan_image_groups(runtime)
+        ids = plan_ids(runtime.name, app, image, lookups, self._mapped, is_primary=PRIMARY in wanted)
         for number in app.supplementary_gids:
             check_mapped(number, f'app "{runtime.name}": supplementary group', self._mapped)
         for volume in mounts:
             for number in (volume.uid, volume.gid):
                 check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', self._mapped)
-        return uid, gid
+        return *ids, plan_supplementary(runtime.name, app, ids, lookups, wanted, self._mapped)
 
     def _confine(
         self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest

@@ -6,13 +6,14 @@ import json
 import os
 import socket
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.pods import MakePod, PodDirectory, guest
+from tests.support.pods import MakePod, PodDirectory, guest, shell
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 # nobody:x:1:1:::
@@ -236,3 +237,38 @@ def test_junk_around_an_entry(make_pod: MakePod, rootfs: Path, case: str) -> Non
     result = pod.run()
     assert (result.returncode, result.stderr) == (0, "")
     assert pod.report("a").status["Uid"].split() == ["1000"] * 4
+
+
+OF_IMAGE = [{"name": "minit/image-groups", "value": "primary,supplementary"}]
+
+
+@pytest.mark.parametrize("user", ["web", "1000"])
+@pytest.mark.parametrize("script", ["true", "rm /etc/group; mkfifo /etc/group"], ids=["file", "fifo"])
+@pytest.mark.private_users
+def test_groups_of_the_image(make_pod: MakePod, rootfs: Path, user: str, script: str) -> None:
+    """The app, a hook and what enters as the app have the groups that the image's files have for its user."""
+    subprocess.run(["sh", "-c", script.replace("/etc", f"{rootfs}/etc")], check=True)
+    hooks = {
+        "name": "minit/hooks",
+        "value": json.dumps({"post-start": {"exec": ["/bin/guest", "report", "/tmp/hook"]}}),
+    }
+    app = shell(
+        "while :; do sleep 1; done", user=user, group="0", supplementaryGIDs=[9], annotations=[*OF_IMAGE, hooks]
+    )
+    pod = make_pod({"a": app}, rootfs)
+    pod.start()
+    pod.wait_ready()
+    words = f"--pid={pod.pid}", "--appname=a", "--as-app", "--", "/bin/guest", "report", "/tmp/entered"
+    assert pod.call("enter", *words, from_tree=True).returncode == 0
+    expected = [9, 77] if script.startswith("rm") else [9, 50, 77]
+    for name in ("hook", "entered"):
+        status = pod.report("a", f"/tmp/{name}").status
+        assert (status["Uid"].split()[0], status["Gid"].split()) == ("1000", ["77"] * 4)
+        assert sorted(map(int, status["Groups"].split())) == expected
+
+
+def test_an_image_asks_for_no_groups(make_pod: MakePod, rootfs: Path) -> None:
+    """Nor for privileges: the annotations are the caller's."""
+    for name in ("minit/image-groups", "minit/no-new-privileges"):
+        pod = make_pod({"a": guest("report", "/tmp/report")}, rootfs, image_annotations={name: "false"})
+        assert f'unknown annotation "{name}"' in assert_never_started(pod)

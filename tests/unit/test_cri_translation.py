@@ -22,6 +22,7 @@ from minit.cri.translation.sandboxwords import sandbox_words
 from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]
+USUAL = ("--annotation=minit/no-new-privileges=false", "--annotation=minit/image-groups=primary,supplementary")
 MAIN = api.ContainerMetadata(name="main")
 
 
@@ -34,7 +35,7 @@ def container(**fields: Any) -> list[str]:
     """Return the words for a container, without its image and name."""
     words = container_words(api.ContainerConfig(**({"metadata": MAIN} | fields)), "sha512-1")
     assert words[:2] == ["sha512-1", "--name=main-0"]
-    return words[2:]
+    return [word for word in words[2:] if word not in USUAL]
 
 
 def secured(**fields: Any) -> list[str]:
@@ -84,7 +85,7 @@ def test_containers() -> None:
     options = api.NamespaceOption(pid=api.TARGET, target_id="1f")
     security = api.LinuxContainerSecurityContext(namespace_options=options)
     config = api.ContainerConfig(metadata=MAIN, linux=api.LinuxContainerConfig(security_context=security))
-    assert container_words(config, "x", (), "db-0")[2:] == ["--annotation=minit/pid-namespace=app:db-0"]
+    assert "--annotation=minit/pid-namespace=app:db-0" in container_words(config, "x", (), "db-0")
     assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
     assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
         "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true",
@@ -144,7 +145,18 @@ def test_users_and_capabilities() -> None:
     assert secured(run_as_user=user, supplemental_groups=[5, 6], readonly_rootfs=True) == [
         *("--user=1000", "--group=0", "--supplementary-gids=5,6", "--readonly-rootfs")
     ]
-    assert secured(run_as_username="web", run_as_group=user) == ["--user=web", "--group=1000"]
+    assert secured(run_as_username="web", run_as_group=user) == [
+        *("--user=web", "--group=1000", "--annotation=minit/image-groups=supplementary")
+    ]
+    assert secured(run_as_user=user, supplemental_groups_policy=api.Strict) == [
+        *("--user=1000", "--group=0", "--annotation=minit/image-groups=primary")
+    ]
+    assert secured(run_as_user=user, run_as_group=user, supplemental_groups_policy=api.Strict) == [
+        *("--user=1000", "--group=1000")
+    ]
+    config = api.ContainerConfig(metadata=MAIN)
+    assert "--annotation=minit/image-groups=supplementary" in container_words(config, "", image_has_group=True)
+    assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
     assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
     assert kept == "--caps-retain=CAP_NET_ADMIN"
@@ -157,7 +169,6 @@ def test_users_and_capabilities() -> None:
     [
         ({"privileged": True}, "security_context.privileged: expected false"),
         ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
-        ({"no_new_privs": True}, "no_new_privs: expected false for root"),
         ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
         (
             {"namespace_options": api.NamespaceOption(pid=api.NODE)},

@@ -12,9 +12,11 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
+from minit.manifest.pod import RuntimeApp
 from minit.plan.life.appenvironment import ROOT_VARIABLES, user_variables
+from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.users import AppLookups, Lookup, parse_id, plan_ids
-from minit.userdatabase import find_account, find_id
+from minit.userdatabase import find_account, find_id, find_memberships
 from minit.value import replace
 
 APP = App(exec=("/bin/app",), user="0", group="0")
@@ -234,4 +236,56 @@ def test_an_account_is_that_of_its_number(database: bytes, name: bytes | None, u
     """Whatever the file holds, an account has the number, and by name it is the one whose number counts."""
     found = find_account(database, name, uid)
     if name is not None and find_id(database, "user", name) == uid:
-        assert found is not None and found[0] == name
+        assert found is not None and found.name == name
+
+
+OF_IMAGE = AppLookups(
+    accounts=PASSWD + b"odd:x:7:x::/:\n", memberships=b"a:x:9:x,web\nb:x:5:web\nc:x:web:web\nd:x:9:web\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "group", "expected"),
+    [("1000", "0", (77, (77, 3, 9, 5))), ("8", "6", (6, (6, 3))), ("7", "6", (6, (6, 3))), ("root", "1", (0, (0, 3)))],
+)
+def test_groups_of_the_image(user: str, group: str, expected: tuple[int, tuple[int, ...]]) -> None:
+    """The primary group is passwd's, if it has one; the supplementary ones are that, the app's, then the image's."""
+    app = replace(APP, user=user, group=group, supplementary_gids=(3,))
+    ids = plan_ids("web", app, IMAGE, OF_IMAGE, is_primary=True)
+    assert (ids[1], plan_supplementary("web", app, ids, OF_IMAGE, frozenset((SUPPLEMENTARY,)), None)) == expected
+    assert plan_supplementary("web", app, ids, OF_IMAGE, frozenset((PRIMARY,)), None) == (3,)
+
+
+def test_groups_that_cannot_be() -> None:
+    """One that the pod does not have is an error, as are more than the kernel takes."""
+    mapped = IdRange(shift=100000, count=10)
+    app = replace(APP, user="web")
+    account = AppLookups(user=Lookup(database=b"web:x:1:77::/:"), accounts=b"web:x:1:77::/:")
+    many = b"".join(b"a:x:%d:web\n" % number for number in range(70000))
+    wanted = frozenset((SUPPLEMENTARY,))
+    known = replace(account, memberships=OF_IMAGE.memberships)
+    assert plan_supplementary("web", app, (1, 2), known, wanted, mapped) == (2, 9, 5)
+    for groups, ids, reason in (
+        (b"a:x:11:web", mapped, "group of its image: 11 is unmapped"),
+        (many, None, "its user is in 70001 groups"),
+    ):
+        with pytest.raises(PlanError, match=reason):
+            plan_supplementary("web", app, (1, 70001), replace(account, memberships=groups), wanted, ids)
+    with pytest.raises(PlanError, match='primary group of user "web": 77 is unmapped'):
+        plan_ids("web", app, IMAGE, account, mapped, is_primary=True)
+
+
+@pytest.mark.parametrize("text", ["", "all", "primary,", "primary, supplementary"])
+def test_other_words_for_groups(text: str) -> None:
+    """Nothing but the two words is taken."""
+    runtime = RuntimeApp(name="web", annotations=(("minit/image-groups", text),))
+    with pytest.raises(PlanError, match="minit/image-groups: expected primary, supplementary or both"):
+        plan_image_groups(runtime)
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"web", b"", b"a"]))
+@example(b"a:x:1:web\nb:x:4294967295:web\nc:x:-1:web", b"web")
+def test_memberships_are_ids(database: bytes, name: bytes) -> None:
+    """Whatever the file holds, what is found are different ids."""
+    found = find_memberships(database, name)
+    assert len(set(found)) == len(found) and all(0 <= gid < 0xFFFFFFFF for gid in found)

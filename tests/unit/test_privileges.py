@@ -66,6 +66,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("get_capabilities", (0, 0, 0)),
         ("set_capabilities", None),
         ("clear_ambient_capabilities", None),
+        ("keep_capabilities", None),
         ("join_session_keyring", None),
         ("set_dumpable", None),
         ("set_no_new_privileges", None),
@@ -85,7 +86,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_order_of_the_last_steps(
     done: list[str], of: Callable[[AppSpec], Confinement], no_new_privileges: bool
 ) -> None:
-    """No path before capabilities are gone, no new privileges after; filters come last, or as root if they must."""
+    """No path before capabilities are gone, no new privileges after; filters come last, by one more if they must."""
     confinement = of(replace(SPEC, no_new_privileges=no_new_privileges))
 
     def get_ready() -> privileges.Command:
@@ -96,10 +97,13 @@ def test_the_order_of_the_last_steps(
     filters = ["install_seccomp_filter"] * len(confinement.filters)
     expected = ["drop_bounding_capability", "get_capabilities", "set_capabilities", "clear_ambient_capabilities"]
     expected += ["look up", "join_session_keyring"]
-    expected += filters if confinement.installs_filters_as_root else []
-    expected += ["setgroups", "setresgid", "setresuid", "set_dumpable"]
+    expected += ["keep_capabilities"] if confinement.needs_right_to_filters else []
+    expected += ["setgroups", "setresgid", "setresuid"]
+    expected += ["set_capabilities"] if confinement.needs_right_to_filters else []
+    expected += ["set_dumpable"]
     expected += ["set_no_new_privileges"] if confinement.no_new_privileges else []
     expected += ["reset_signals", "get ready"]
     expected += ["check_exec"] if confinement.has_own_filters else []
-    expected += [] if confinement.installs_filters_as_root else filters
+    expected += ["set_capabilities"] if confinement.needs_right_to_filters else []
+    expected += filters
     assert done == [*expected, "execve"]

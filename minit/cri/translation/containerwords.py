@@ -15,13 +15,19 @@ from minit.manifest.names import is_environment_name
 
 
 def container_words(
-    config: api.ContainerConfig, image: str, log: Sequence[str] = (), target: str | None = None
+    config: api.ContainerConfig,
+    image: str,
+    log: Sequence[str] = (),
+    target: str | None = None,
+    *,
+    image_has_group: bool = False,
 ) -> list[str]:
     """
     Return what `app add` is given for a container after the pod, with the words for its log; CallError if it cannot be
     made.
 
-    `target` is the app of the container that `target_id` names, None if there is none in the sandbox.
+    `target` is the app of the container that `target_id` names, None if there is none in the sandbox. `image_has_group`
+    tells that the image names a group beside its user.
     """
     words = [image, f"--name={app_name(config.metadata)}", *log]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
@@ -33,7 +39,7 @@ def container_words(
         words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
     words += _stop_words(config.stop_signal)
     words += resource_words(config.linux.resources)
-    words += security_words(config.linux.security_context, target)
+    words += security_words(config.linux.security_context, target, image_has_group=image_has_group)
     if not config.command and not config.args:
         return words
     # A command stands in for entrypoint and command of the image, arguments alone for the command.

@@ -5,15 +5,19 @@ from __future__ import annotations
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
+from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
 
 _ALL = "CAP_ALL"
 
 
-def security_words(security: api.LinuxContainerSecurityContext, target: str | None = None) -> list[str]:
+def security_words(
+    security: api.LinuxContainerSecurityContext, target: str | None = None, *, image_has_group: bool = False
+) -> list[str]:
     """
     Return the words for users, capabilities and confinement; CallError if minit has not all of them.
 
-    `target` is the app whose processes a container with namespace_options.pid of TARGET sees.
+    `target` is the app whose processes a container with namespace_options.pid of TARGET sees. `image_has_group` tells
+    that the image names a group beside its user.
     """
     refuse(security.privileged, "security_context.privileged", "false")
     pids = security.namespace_options.pid
@@ -21,14 +25,11 @@ def security_words(security: api.LinuxContainerSecurityContext, target: str | No
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
     for field, profile in (("seccomp", security.seccomp), ("apparmor", security.apparmor)):
         refuse(profile.profile_type == api.SecurityProfile.Localhost, field, "RuntimeDefault or Unconfined")
-    is_root = security.run_as_user.value == 0 and not security.run_as_username
-    # With users of their own apps have no way to new privileges anyway.
-    refuse(security.no_new_privs and is_root, "no_new_privs", "false for root")
     only_group = security.HasField("run_as_group") and not (
         security.HasField("run_as_user") or security.run_as_username
     )
     refuse(only_group, "run_as_group", "a user with it")
-    words = []
+    words = [f"--annotation=minit/no-new-privileges={'true' if security.no_new_privs else 'false'}"]
     if pids in (api.CONTAINER, api.TARGET):
         words.append(f"--annotation=minit/pid-namespace=app{f':{target}' if pids == api.TARGET else ''}")
     if security.HasField("run_as_user"):
@@ -39,6 +40,11 @@ def security_words(security: api.LinuxContainerSecurityContext, target: str | No
         words.append(f"--user={security.run_as_username}")
         if security.HasField("run_as_group"):
             words.append(f"--group={security.run_as_group.value}")
+    has_user = security.HasField("run_as_user") or bool(security.run_as_username)
+    has_group = security.HasField("run_as_group") if has_user else image_has_group
+    groups = [] if has_group else [PRIMARY]
+    groups += [SUPPLEMENTARY] if security.supplemental_groups_policy == api.Merge else []
+    words += [f"--annotation=minit/image-groups={','.join(groups)}"] if groups else []
     if security.supplemental_groups:
         words.append("--supplementary-gids=" + ",".join(map(str, security.supplemental_groups)))
     words += ["--readonly-rootfs"] if security.readonly_rootfs else []

@@ -22,6 +22,7 @@ from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.loadedpod import Pod, app_section, has_isolators
 from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.refusals import refuse_shared_files
+from minit.plan.rights.imagegroups import plan_image_groups
 from minit.plan.rights.users import AppLookups, parse_id
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
 from minit.plan.root.files import EtcTexts, text_sources
@@ -160,9 +161,10 @@ def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:
     app = app_section(runtime, image)
     # As stage0 does not say so: the pod manifest names another user than the image.
     has_own_user = image.app is not None and app.user != image.app.user
-    if parse_id(app.user) is not None and parse_id(app.group) is not None and not has_own_user:
+    has_groups = bool(plan_image_groups(runtime))
+    if parse_id(app.user) is not None and parse_id(app.group) is not None and not (has_own_user or has_groups):
         return AppLookups()
-    return look_up_ids(runtime.name, app, has_own_user=has_own_user)
+    return look_up_ids(runtime.name, app, has_own_user=has_own_user, has_groups=has_groups)
 
 
 def _read(path: str) -> bytes:

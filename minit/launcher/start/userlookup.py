@@ -21,11 +21,11 @@ _MAXIMUM_DATABASE_BYTES = 1 << 20
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
-def look_up_ids(name: str, app: App, *, has_own_user: bool) -> AppLookups:
+def look_up_ids(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
     """
     Return what the root of app `name` says about its user and group; the working directory is the pod directory.
 
-    With `has_own_user` the user is not the one that the image says.
+    With `has_own_user` the user is not the one that the image says; with `has_groups` it has groups of the image.
     """
     path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
     root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -33,7 +33,9 @@ def look_up_ids(name: str, app: App, *, has_own_user: bool) -> AppLookups:
         return AppLookups(
             user=_look_up(root, USER, app.user),
             group=_look_up(root, GROUP, app.group),
-            passwd=_read_passwd(root) if has_own_user else None,
+            passwd=_read_database(root, USER) if has_own_user else None,
+            accounts=_read_database(root, USER) if has_groups else b"",
+            memberships=_read_database(root, GROUP) if has_groups else b"",
         )
     finally:
         os.close(root)
@@ -56,9 +58,9 @@ def _look_up(root: int, kind: str, text: str) -> Lookup:
         return Lookup(failure=describe(error))
 
 
-def _read_passwd(root: int) -> bytes:
+def _read_database(root: int, kind: str) -> bytes:
     try:
-        return _read_regular_file(root, DATABASES[USER])
+        return _read_regular_file(root, DATABASES[kind])
     except (OSError, LaunchError):
         return b""  # as if the user were not in it: the app runs all the same
 

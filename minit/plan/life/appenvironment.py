@@ -54,7 +54,7 @@ def user_variables(user: str, uid: int, passwd: bytes | None) -> Variables:
         if uid == 0:
             return ROOT_VARIABLES
         return (*_names(name), ("HOME", _LOST_HOME))
-    text, home = map(os.fsdecode, account)
+    text, home = os.fsdecode(account.name), os.fsdecode(account.home)
     return (*_names(name or text), ("HOME", home if home.startswith("/") and "\0" not in home else _LOST_HOME))
 
 

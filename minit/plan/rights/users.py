@@ -2,7 +2,7 @@
 Deciding as whom an app runs: a user and a group, each by number, by the owner of a file, or by its name in the image.
 
 A number beats a name of digits, as in rkt; the appc specification has it the other way round. The primary group of a
-user's passwd entry is never used (stage1 contract 7.2).
+user's passwd entry is used by nobody who does not ask for it (stage1 contract 7.2; `minit.plan.rights.imagegroups`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
-from minit.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, find_id, parse_decimal
+from minit.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, Account, find_account, find_id, parse_decimal
 from minit.value import Value
 
 
@@ -32,12 +32,14 @@ class AppLookups(Value):
     The lookups for an app's user and group; one that is a number needs none.
 
     `passwd` is looked at for the variables of a user that is not its image's: None for one that is, and empty if there
-    is no such file.
+    is no such file. `accounts` and `memberships` are its passwd and its group file, if anybody asks for groups of them.
     """
 
     user: Lookup = Lookup()
     group: Lookup = Lookup()
     passwd: bytes | None = None
+    accounts: bytes = b""
+    memberships: bytes = b""
 
 
 def is_path(text: str) -> bool:
@@ -51,20 +53,37 @@ def parse_id(text: str) -> int | None:
 
 
 def plan_ids(
-    name: str, app: App, image: ImageManifest, lookups: AppLookups, mapped: IdRange | None = None
+    name: str,
+    app: App,
+    image: ImageManifest,
+    lookups: AppLookups,
+    mapped: IdRange | None = None,
+    *,
+    is_primary: bool = False,
 ) -> tuple[int, int]:
     """
     Return uid and gid of app `name`; PlanError for what is not in its image, or not among the ids that are `mapped`.
 
-    None of those means that the pod has the host's ids.
+    None of those means that the pod has the host's ids. With `is_primary` the group is that of the user's passwd entry,
+    if there is one.
     """
     uid = _resolve(name, USER, app.user, lookups.user, mapped)
+    account = find_app_account(app, uid, lookups) if is_primary else None
+    if account is not None and account.gid is not None:
+        check_mapped(account.gid, f'app "{name}": primary group of user "{app.user}"', mapped)
+        return uid, account.gid
     try:
         return uid, _resolve(name, GROUP, app.group, lookups.group, mapped)
     except PlanError:
         if not _has_docker_group(app, image):
             raise
         return uid, uid
+
+
+def find_app_account(app: App, uid: int, lookups: AppLookups) -> Account | None:
+    """Return the passwd entry of an app's user, None without one."""
+    is_name = parse_id(app.user) is None and not is_path(app.user)
+    return find_account(lookups.accounts, app.user.encode() if is_name else None, uid)
 
 
 def check_mapped(number: int, what: str, mapped: IdRange | None) -> None:

@@ -25,6 +25,7 @@ Command: TypeAlias = tuple[str | bytes, list[bytes], Mapping[bytes, bytes]]
 
 # Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
+_FOR_FILTERS = capability_mask("CAP_SYS_ADMIN")
 
 
 # Capabilities that this process, or one that forked it, has removed from the bounding set.
@@ -56,10 +57,13 @@ def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Ca
     with Step("join a session keyring"):
         # While it is root: keys of others are counted against small quotas, across all pods.
         leave_keyring()
-    if confinement.installs_filters_as_root:
-        _install_filters(confinement)
     with Step("change user"):
+        if confinement.needs_right_to_filters:
+            syscalls.keep_capabilities()
         become_user(confinement.uid, confinement.gid, confinement.supplementary_gids)
+        if confinement.needs_right_to_filters:
+            # Not effective, so that until the filters nothing is done but as that user; an exec takes it.
+            syscalls.set_capabilities(0, _FOR_FILTERS, 0)
         # Other ids undid it.
         syscalls.set_dumpable(False)
     if confinement.no_new_privileges:
@@ -72,9 +76,8 @@ def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Ca
         with Step(STEP_EXEC):
             # Under them nothing may be left by which a failed exec could be told.
             check_exec(os.fsdecode(path))
-    if not confinement.installs_filters_as_root:
-        # Last: of what the program may not call anything may have been needed until here.
-        _install_filters(confinement)
+    # Last: of what the program may not call anything may have been needed until here.
+    _install_filters(confinement)
     with Step(STEP_EXEC):
         os.execve(path, arguments, environment)
 
@@ -97,6 +100,8 @@ def _give_up_capabilities(confinement: Confinement) -> None:
 def _install_filters(confinement: Confinement) -> None:
     if confinement.filters:
         with Step("install seccomp filters"):
+            if confinement.needs_right_to_filters:
+                syscalls.set_capabilities(_FOR_FILTERS, _FOR_FILTERS, 0)
             for program in confinement.filters:
                 syscalls.install_seccomp_filter(program)
 
@@ -112,7 +117,7 @@ def leave_keyring() -> None:
 
 
 def become_user(uid: int, gid: int, supplementary_gids: Sequence[int]) -> None:
-    """Take exactly these ids; leaving uid 0 drops all capabilities."""
+    """Take exactly these ids; leaving uid 0 drops all capabilities, unless they are kept."""
     os.setgroups(supplementary_gids)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
