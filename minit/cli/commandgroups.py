@@ -207,6 +207,10 @@ APP_COMMANDS = {
         place="commands.appcommands:remove",
         help="Remove an app from a pod with all its files, and stop it first if it runs.",
     ),
+    "update": Listing(
+        place="commands.updatecommand:update",
+        help="Change limits of an app while its pod runs.",
+    ),
     "exec": Listing(
         place="commands.appcommands:execute",
         help="Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.",

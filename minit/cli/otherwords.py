@@ -36,6 +36,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "save": "image export",
         "shell": "enter",
         "stats": "app stats",
+        "update": "app update",
         "wait": "status --wait",
     },
     "app": {
@@ -76,7 +77,6 @@ ABSENT: dict[str, str] = {
     "tag": "an image has the name in its manifest, of export --name",
     "trust": "minit verifies no signatures",
     "unpause": "pods are not frozen",
-    "update": "limits are options of run",
 }
 """Words that nothing of minit's stands for, and the reason or the way round."""
 

@@ -19,7 +19,7 @@ _PAGES = re.compile(r"\d{1,4}(KB|MB|GB)")
 _FILE = re.compile(rf"({CPU}|{CPUSET}|{MEMORY}|{PIDS}|{HUGETLB}|io|misc|rdma)(\.\w{{1,40}}){{1,4}}", re.ASCII)
 _TEXT = re.compile(r"[ -~]{0,4000}")
 _MOST_BYTES = (1 << 63) - 1
-_MIN_MICROSECONDS, _MAX_MICROSECONDS = 1000, 1_000_000  # of a period in the kernel
+MIN_MICROSECONDS, _MAX_MICROSECONDS = 1000, 1_000_000  # of a period in the kernel, and of a quota
 
 
 def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
@@ -30,7 +30,7 @@ def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
     given = root.raw()
     if not isinstance(given, dict) or not set(given) <= set(_FIELDS):
         raise root.error(f"an object with some of {', '.join(_FIELDS)}")
-    period = root["cpuPeriod"].optional(lambda node: node.integer(_MIN_MICROSECONDS, _MAX_MICROSECONDS))
+    period = root["cpuPeriod"].optional(lambda node: node.integer(MIN_MICROSECONDS, _MAX_MICROSECONDS))
     quota = root["cpuQuota"].optional(_read_quota)
     if period is not None and quota is None:
         raise root["cpuQuota"].error("a quota for the period")
@@ -51,7 +51,7 @@ def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
 
 def _read_quota(node: Node) -> int:
     return (
-        node.integer(UNLIMITED, UNLIMITED) if node.raw() == UNLIMITED else node.integer(_MIN_MICROSECONDS, _MOST_BYTES)
+        node.integer(UNLIMITED, UNLIMITED) if node.raw() == UNLIMITED else node.integer(MIN_MICROSECONDS, _MOST_BYTES)
     )
 
 

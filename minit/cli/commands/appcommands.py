@@ -112,7 +112,7 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
       minit app start --app=web 2d381b2a
 
     """
-    with _app_of_pod(invocation, uuid, app, "start") as (pod, name):
+    with app_of_pod(invocation, uuid, app, "start") as (pod, name):
         require_controllable(pod)
         with failing_as("error starting app"):
             start_app(pod, name, debug=invocation.debug)
@@ -140,7 +140,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: flo
       minit app stop --app=web --timeout=30s 2d381b2a
 
     """
-    with _app_of_pod(invocation, uuid, app, "stop") as (pod, name):
+    with app_of_pod(invocation, uuid, app, "stop") as (pod, name):
         if pod.state not in ENDED_STATES:
             try:
                 require_controllable(pod)
@@ -169,7 +169,7 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
       minit app rm --app=web 2d381b2a
 
     """
-    with _app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
+    with app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
         remove_app(pod, name, debug=invocation.debug)
 
 
@@ -183,7 +183,7 @@ def failing_as(action: str) -> Iterator[None]:
 
 
 @contextmanager
-def _app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb: str) -> Iterator[tuple[Pod, str]]:
+def app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb: str) -> Iterator[tuple[Pod, str]]:
     """Open the pod of a command for one app, and look at the app's name."""
     invocation.require_root()
     if not uuid:
