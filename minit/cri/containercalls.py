@@ -20,6 +20,7 @@ from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
+from minit.cri.translation.mountwords import shared_memory_words
 from minit.manifest.image import ImageManifest
 
 _ID_BYTES = 32
@@ -46,13 +47,14 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
         image = self._images.get(request.config.image.image)
         request = _settled(request, image)
-        log = log_words(sandbox.config.log_directory, request.config.log_path)
+        more = log_words(sandbox.config.log_directory, request.config.log_path)
+        more += shared_memory_words(sandbox.config, request.config)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
         words = container_words(
             request.config,
             stored.id,
-            log,
+            more,
             None if target is None else target.app,
             image_has_group=_has_group(stored.manifest),
         )

@@ -248,8 +248,10 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
                 Code.INVALID_ARGUMENT,
                 'runtime_handler: there is no "kata"',
             )
-            sysctls = api.LinuxPodSandboxConfig(sysctls={"kernel.shmmax": "1"})
-            run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=sysctls))
+            options = api.NamespaceOption(pid=api.NODE)
+            context = api.LinuxSandboxSecurityContext(namespace_options=options)
+            users = api.LinuxPodSandboxConfig(security_context=context)
+            run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=users))
             assert (await refused(node, "RunPodSandbox", run))[0] == Code.INVALID_ARGUMENT
             broken = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, hostname="a b"))
             assert (await refused(node, "RunPodSandbox", broken))[0] == Code.UNKNOWN

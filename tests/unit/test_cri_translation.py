@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,8 +65,8 @@ def test_sandboxes() -> None:
     context = api.LinuxSandboxSecurityContext(namespace_options=options)
     linux = api.LinuxPodSandboxConfig(security_context=context, cgroup_parent="/kubepods/burstable/pod5e5b")
     assert sandbox(linux=linux, port_mappings=ports) == [
-        *("--net=host", "--dns=host"),
-        *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=host"),
+        *("--net=host", f"--hostname={os.uname().nodename}", "--dns=host"),
+        *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=parent"),
     ]
     with pytest.raises(CallError, match="linux.cgroup_parent: expected a path of cgroupfs"):
         sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent="kubepods-pod5e5b.slice"))

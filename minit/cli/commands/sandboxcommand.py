@@ -14,6 +14,7 @@ from minit.cli.commands.podstart import start_pod
 from minit.cli.commands.runcommands import collect_run_options, refuse_ports, save_uuid
 from minit.cli.flags.runoptions import (
     background_options,
+    ipc_option,
     name_options,
     required_network_option,
     stage1_options,
@@ -34,6 +35,7 @@ from minit.stage0.start.newpod import prepare_pod
 @volume_option
 @required_network_option
 @name_options
+@ipc_option
 @click.option(
     "--port",
     metavar="NAME:PROTOCOL:PORT:HOSTIP:HOSTPORT",

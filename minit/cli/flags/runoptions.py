@@ -211,6 +211,8 @@ required_network_option = click.option(
 )
 """As rkt's `app sandbox` has it: its value may be the next word, and is never left out."""
 
+ipc_option = click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod.")
+
 run_options = _options(
     networks_option(_NETWORKS),
     name_options,
@@ -222,5 +224,5 @@ run_options = _options(
         expose_value=False,
         help="Refused: there is no metadata service.",
     ),
-    click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
+    ipc_option,
 )

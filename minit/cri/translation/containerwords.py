@@ -17,19 +17,19 @@ from minit.manifest.names import is_environment_name
 def container_words(
     config: api.ContainerConfig,
     image: str,
-    log: Sequence[str] = (),
+    more: Sequence[str] = (),
     target: str | None = None,
     *,
     image_has_group: bool = False,
 ) -> list[str]:
     """
-    Return what `app add` is given for a container after the pod, with the words for its log; CallError if it cannot be
+    Return what `app add` is given for a container after the pod, with `more` words; CallError if it cannot be
     made.
 
     `target` is the app of the container that `target_id` names, None if there is none in the sandbox. `image_has_group`
     tells that the image names a group beside its user.
     """
-    words = [image, f"--name={app_name(config.metadata)}", *log]
+    words = [image, f"--name={app_name(config.metadata)}", *more]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     words += mount_words(config.mounts, config.devices, privileged=config.linux.security_context.privileged)

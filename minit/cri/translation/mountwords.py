@@ -17,6 +17,16 @@ _PROPAGATIONS = {
     api.PROPAGATION_BIDIRECTIONAL: SHARED,
 }
 
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - shm_overview(7)
+
+
+def shared_memory_words(sandbox: api.PodSandboxConfig, config: api.ContainerConfig) -> list[str]:
+    """Return the words for the host's shared memory, which goes with its IPC namespace; a mount there stands for it."""
+    is_mounted = any(posixpath.normpath(mount.container_path) == _SHARED_MEMORY for mount in config.mounts)
+    if is_mounted or sandbox.linux.security_context.namespace_options.ipc != api.NODE:
+        return []
+    return [_word("shared-memory", _SHARED_MEMORY, _SHARED_MEMORY, read_only=False)]
+
 
 def mount_words(mounts: Sequence[api.Mount], devices: Sequence[api.Device], *, privileged: bool) -> list[str]:
     """Return the words for mounts and devices; CallError if one cannot be made."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.owncommands import option
 from minit.cri.translation.refusal import refuse
+from minit.jsontext import dump
 
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
@@ -21,17 +23,24 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     refuse(options.pid == api.NODE, "namespace_options.pid", "a namespace of the pod's own")
     users = options.userns_options
     refuse(options.HasField("userns_options") and users.mode != api.NODE, "userns_options.mode", "NODE")
-    refuse(bool(config.linux.sysctls), "linux.sysctls", "none")
+    context = config.linux.security_context
+    # The rest is about the process of a pause container, which there is not.
+    only_group = context.HasField("run_as_group") and not context.HasField("run_as_user")
+    refuse(only_group, "security_context.run_as_group", "a user with it")
     parent = config.linux.cgroup_parent
     refuse(bool(parent) and not parent.startswith("/"), "linux.cgroup_parent", "a path of cgroupfs")
     own_network = options.network == api.POD
     words = [] if own_network else ["--net=host"]
-    words += option("--hostname", [config.hostname] if config.hostname else [])
+    hostname = config.hostname if own_network or config.hostname else os.uname().nodename
+    words += option("--hostname", [hostname] if hostname else [])
     words += _dns_words(config.dns_config)
     words += [f"--annotation=minit/cgroup-parent={posixpath.normpath(parent)}"] if parent else []
     refuse(bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path")
     words += [f"--annotation=minit/log-directory={config.log_directory}"] if config.log_directory else []
-    words += ["--ipc=host"] if options.ipc == api.NODE else []
+    if config.linux.sysctls:
+        # Sorted, as the order in a message means nothing.
+        words.append(f"--annotation=minit/sysctls={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
+    words += ["--ipc=parent"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words
 

@@ -1,0 +1,141 @@
+"""minit cri: settings of the kernel, shared memory and system calls of sandboxes and containers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
+from tests.support.commands import Stage0
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 100
+
+
+@pytest.fixture
+def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with an image in its store, on a data directory of its own."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
+        daemon.start()
+        yield daemon
+
+
+@asynccontextmanager
+async def sandbox_of(node: CriNode, root: Path, **fields: object) -> AsyncIterator[api.SandboxId]:
+    """Yield a sandbox, which is removed."""
+    config = sandbox_config(root, **fields)
+    sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+    try:
+        yield sandbox
+    finally:
+        await node.ask("RemovePodSandbox", sandbox)
+
+
+async def started(node: CriNode, sandbox: api.SandboxId, name: str = "main", **security: object) -> api.ContainerId:
+    """Return a container that runs and waits."""
+    context = api.LinuxContainerSecurityContext(**security)  # type: ignore[arg-type]
+    config = container_config("exec sleep 1000", name, linux=api.LinuxContainerConfig(security_context=context))
+    request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+    container = await node.ask("CreateContainer", request)
+    await node.ask("StartContainer", container)
+    assert isinstance(container, api.ContainerId)
+    return container
+
+
+async def output(node: CriNode, container: api.ContainerId, script: str) -> str:
+    """Return what a shell says in a container, errors too."""
+    command = ["sh", "-c", f"exec 2>&1; {script}"]
+    answer = await node.ask("ExecSync", api.ExecSyncRequest(container_id=container.container_id, cmd=command))
+    return str(answer.stdout.decode())
+
+
+def linux_sandbox(*, sysctls: dict[str, str] | None = None, **options: int) -> dict[str, api.LinuxPodSandboxConfig]:
+    """Return the field of a sandbox with settings and namespaces."""
+    context = api.LinuxSandboxSecurityContext(namespace_options=api.NamespaceOption(**options))  # type: ignore[arg-type]
+    return {"linux": api.LinuxPodSandboxConfig(sysctls=sysctls or {}, security_context=context)}
+
+
+@pytest.mark.trio
+async def test_sysctls(daemon: Daemon, tmp_path: Path) -> None:
+    """A sandbox has settings of its own namespaces; others, and values that the kernel refuses, leave nothing."""
+    before = Path("/proc/sys/fs/mqueue/msg_max").read_text()
+    sysctls = {"kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "100", "net.ipv4.ip_unprivileged_port_start": "9"}
+    refused = {
+        "kernel.pid_max": ("4194304", '"kernel.pid_max" is no setting that a pod has for itself'),
+        "fs.mqueue.msg_max": ("none", "/proc/sys/fs/mqueue/msg_max: invalid argument"),
+        "net.ipv4.nothing": ("1", "/proc/sys/net/ipv4/nothing: "),
+    }
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            async with sandbox_of(node, tmp_path, **linux_sandbox(sysctls=sysctls)) as sandbox:
+                container = await started(node, sandbox)
+                told = await output(node, container, f"sysctl -n {' '.join(sysctls)}")
+                assert told.split() == ["1", "100", "9"]
+            for name, (value, reason) in refused.items():
+                config = sandbox_config(tmp_path, **linux_sandbox(sysctls={name: value}))
+                with pytest.raises(CallFailed) as caught:
+                    await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+                assert reason in str(caught.value), str(caught.value)
+            of_host = linux_sandbox(sysctls={"kernel.sem": "1 2 3 4"}, ipc=api.NODE)
+            with pytest.raises(CallFailed, match="would be that of the host, whose IPC namespace the pod has"):
+                await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path, **of_host)))
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert not any((daemon.minit.data / "cri").iterdir())
+    assert Path("/proc/sys/fs/mqueue/msg_max").read_text() == before
+
+
+@pytest.mark.trio
+async def test_namespaces_of_the_host(daemon: Daemon, tmp_path: Path) -> None:
+    """Containers of a sandbox share memory; with the host's IPC it is the host's, with its network so is the name."""
+    shared = Path("/dev/shm") / f"{tmp_path.parent.name}-{tmp_path.name}"  # noqa: S108
+    shared.write_text("host\n")
+    try:
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with daemon.node() as node:
+                async with sandbox_of(node, tmp_path) as sandbox:
+                    first, second = [await started(node, sandbox, name) for name in ("first", "second")]
+                    assert await output(node, first, f"cat {shared}; echo mine > {shared}") == (
+                        f"cat: can't open '{shared}': No such file or directory\n"
+                    )
+                    assert await output(node, second, f"cat {shared}; hostname") == "mine\nweb-1\n"
+                options = linux_sandbox(ipc=api.NODE, network=api.NODE)
+                async with sandbox_of(node, tmp_path, hostname="", **options) as sandbox:
+                    container = await started(node, sandbox)
+                    script = f"cat {shared}; hostname; readlink /proc/self/ns/ipc"
+                    assert (await output(node, container, script)).split() == [
+                        *("host", os.uname().nodename, os.readlink("/proc/self/ns/ipc"))
+                    ]
+    finally:
+        shared.unlink()
+
+
+@pytest.mark.trio
+async def test_the_security_of_a_sandbox(daemon: Daemon, tmp_path: Path) -> None:
+    """It is about the process of a pause container, which there is not; a group without a user is an error."""
+    context = api.LinuxSandboxSecurityContext(
+        run_as_user=api.Int64Value(value=7),
+        run_as_group=api.Int64Value(value=7),
+        supplemental_groups=[9],
+        readonly_rootfs=True,
+        seccomp=api.SecurityProfile(profile_type=api.SecurityProfile.RuntimeDefault),
+        seccomp_profile_path="localhost/none",
+        selinux_options=api.SELinuxOption(level="s0"),
+    )
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            linux = api.LinuxPodSandboxConfig(security_context=context)
+            async with sandbox_of(node, tmp_path, linux=linux) as sandbox:
+                assert (await output(node, await started(node, sandbox), "id -u; touch /x")) == "0\n"
+            context.ClearField("run_as_user")
+            linux = api.LinuxPodSandboxConfig(security_context=context)
+            with pytest.raises(CallFailed, match="run_as_group: expected a user with it") as caught:
+                await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=linux)))
+            assert caught.value.code == Code.INVALID_ARGUMENT
