@@ -14,6 +14,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.containerlogs import make_log
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.hostdevices import with_devices
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
@@ -51,14 +52,15 @@ class ContainerCalls:
         more += shared_memory_words(sandbox.config, request.config)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
+        config = with_devices(request.config)
         words = container_words(
-            request.config,
+            config,
             stored.id,
             more,
             None if target is None else target.app,
             image_has_group=_has_group(stored.manifest),
         )
-        environment = environment_text(request.config)
+        environment = environment_text(config)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
             for present in sandbox.containers.values():

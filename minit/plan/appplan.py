@@ -23,6 +23,7 @@ from minit.paths import (
     ANNOTATION_LOG_PATH,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
+    ANNOTATION_MAKE_WORKING_DIRECTORY,
     ANNOTATION_MEMORY_VOLUMES,
     ANNOTATION_MOUNTS,
     ANNOTATION_NO_NEW_PRIVILEGES,
@@ -104,7 +105,8 @@ _POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
-    *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH, ANNOTATION_MOUNTS),
+    *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
+    *(ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
     *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
@@ -128,9 +130,10 @@ class AppPlan(Value):
     Everything decided about one app before any effect.
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
-    to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
-    the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. With
-    `may_gain_privileges` an exec may grant some although there is a filter. `seccomp` is None if every
+    to name when none of them is there, None when exec[0] was a path. With `makes_working_directory` that is made if it
+    is missing. `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are
+    None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter. `seccomp`
+    is None if every
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
@@ -155,6 +158,7 @@ class AppPlan(Value):
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     working_directory: str = "/"
+    makes_working_directory: bool = False
     uid: int = 0
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()

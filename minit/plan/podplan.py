@@ -15,6 +15,7 @@ from minit.manifest.limits import Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
+    ANNOTATION_MAKE_WORKING_DIRECTORY,
     ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
@@ -291,6 +292,7 @@ class _Planning:
             "late_volumes": late,
             **pids,
             "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
+            "makes_working_directory": is_set(runtime, ANNOTATION_MAKE_WORKING_DIRECTORY),
             "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from tests.support.commands import Stage0
-from tests.support.crinode import CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.loopdevices import needs_loop_devices
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -86,4 +88,35 @@ async def test_mounts(daemon: Daemon, source: Path, tmp_path: Path) -> None:
             assert await told(node, container, script) == ["a", "b", "e", "a/inner", "b/inner", "c/inner", "e/inner"]
             script = "cd /e/inner; echo echo ran > prog; chmod +x prog; ./prog 2> /dev/null || /a/inner/prog"
             assert await told(node, container, script) == ["ran"]
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@needs_loop_devices
+@pytest.mark.trio
+async def test_devices(daemon: Daemon, tmp_path: Path) -> None:
+    """A device may be a link to one, or all nodes of a directory; the permissions decide what is done with it."""
+    directory = tmp_path / "devices"
+    (directory / "sub").mkdir(parents=True)
+    for name, minor in (("zero", 5), ("sub/full", 7)):
+        os.mknod(directory / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    (directory / "file").touch()
+    (tmp_path / "link").symlink_to("/dev/loop-control")
+    devices = [
+        api.Device(host_path=str(tmp_path / "link"), container_path="/dev/log", permissions="rm"),
+        api.Device(host_path=str(directory), container_path="/dev/many", permissions="rwm"),
+    ]
+    mknod = "mknod /tmp/n c 10 237 && echo made; mknod /tmp/m c 1 4 2> /dev/null || echo refused"
+    script = f"(: < /dev/log) && echo read; (: > /dev/log) 2> /dev/null || echo not written; {mknod}; ls -R /dev/many"
+    expected = ["read", "not", "written", "made", "refused", "/dev/many:", "sub", "zero", "/dev/many/sub:", "full"]
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            config = container_config("exec sleep 1000", devices=devices, working_dir="/made/for/it")
+            container = await started(node, sandbox, config)
+            assert await told(node, container, script) == expected
+            assert await told(node, container, "pwd; stat -c '%a %u' .") == ["/made/for/it", "755", "0"]
+            for path, message in ((f"{directory}/file", "not a device"), ("/dev/none", "No such file")):
+                wrong = container_config("true", "wrong", devices=[api.Device(host_path=path, permissions="r")])
+                with pytest.raises(CallFailed, match=f"host_path: {path}: {message}"):
+                    await started(node, sandbox, wrong)
             await node.ask("RemovePodSandbox", sandbox)

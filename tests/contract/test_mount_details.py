@@ -114,6 +114,17 @@ def test_read_only_and_options(world: World, source: Path) -> None:
     assert run(world, source, details, script)[0].split() == ["/v/outer", "/x", "/x/outer"]
 
 
+def test_a_working_directory_is_made(world: World, source: Path) -> None:
+    """With the annotation a missing working directory is made in the app's root, wherever links lead; else it fails."""
+    (source / "out").symlink_to("/../../tmp/made-for-it")
+    words = ("run", "--quiet", f"--stage1-path={world.stage1}", "--net=none", f"--volume=v,kind=host,source={source}")
+    app = (world.app, "--mount=volume=v,target=/v", "--working-dir=/v/out/deep", "--exec=/bin/busybox")
+    made = world.minit(*words, *app, "--annotation=minit/make-working-directory=true", "--", "pwd")
+    assert made.stdout.endswith(": /tmp/made-for-it/deep\n")
+    assert not Path("/tmp/made-for-it").exists()
+    assert "/v/out/deep: no such file" in world.minit(*words, *app, "--", "pwd", code=254).stderr
+
+
 @pytest.mark.parametrize(
     ("detail", "message"),
     [

@@ -23,7 +23,11 @@ from minit.cri.translation.sandboxwords import sandbox_words
 from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]
-USUAL = ("--annotation=minit/no-new-privileges=false", "--annotation=minit/image-groups=primary,supplementary")
+USUAL = (
+    "--annotation=minit/no-new-privileges=false",
+    "--annotation=minit/image-groups=primary,supplementary",
+    "--annotation=minit/make-working-directory=true",
+)
 MAIN = api.ContainerMetadata(name="main")
 
 
@@ -92,12 +96,14 @@ def test_containers() -> None:
         "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true",
         '--annotation=minit/mounts={"/a,b":{"propagation":"private","recursiveReadOnly":false}}',
     ]
-    hidden = [api.Mount(container_path="/x", host_path="/a"), api.Device(container_path="x/", host_path="/dev/a")]
-    assert container(mounts=hidden[:1], devices=hidden[1:]) == [
-        "--mnt-volume=name=device0,kind=host,source=/dev/a,target=/x,readOnly=true"
+    device = api.Device(container_path="x/", host_path="/dev/a", permissions="mr")
+    assert container(mounts=[api.Mount(container_path="/x", host_path="/a")], devices=[device]) == [
+        "--mnt-volume=name=device0,kind=host,source=/dev/a,target=/x,readOnly=true",
+        '--annotation=minit/mounts={"/x":{"deviceAccess":"mr"}}',
     ]
     assert container(devices=[api.Device(host_path="/dev/fuse", permissions="rw")]) == [
-        "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false"
+        "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false",
+        '--annotation=minit/mounts={"/dev/fuse":{"deviceAccess":"rw"}}',
     ]
     assert container(linux=api.LinuxContainerConfig(resources=resources)) == [
         *(f"--memory={64 << 20}", "--cpu-shares=2", "--oom-score-adj=-997"),

@@ -30,6 +30,7 @@ def container_words(
     tells that the image names a group beside its user.
     """
     words = [image, f"--name={app_name(config.metadata)}", *more]
+    words.append("--annotation=minit/make-working-directory=true")
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     words += mount_words(config.mounts, config.devices, privileged=config.linux.security_context.privileged)

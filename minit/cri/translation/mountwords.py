@@ -9,6 +9,7 @@ from urllib.parse import quote
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
 from minit.jsontext import dump
+from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountdetails import MOUNT_OPTIONS, PRIVATE, SHARED, SLAVE
 
 _PROPAGATIONS = {
@@ -38,9 +39,10 @@ def mount_words(mounts: Sequence[api.Mount], devices: Sequence[api.Device], *, p
         details[target] = _mount_detail(f"mounts[{number}]", mount, privileged=privileged)
         words[target] = _word(f"mount{number}", mount.host_path, target, read_only=mount.readonly)
     for number, device in enumerate(devices):
-        refuse("m" in device.permissions, f"devices[{number}].permissions", "r and w")
+        access = "".join(sorted({*device.permissions}))
+        refuse(not access or not {*access} <= {*DEVICE_ACCESS}, f"devices[{number}].permissions", "letters of rwm")
         target = posixpath.normpath(f"/./{device.container_path or device.host_path}")
-        details.pop(target, None)
+        details[target] = {"deviceAccess": access}
         words[target] = _word(f"device{number}", device.host_path, target, read_only="w" not in device.permissions)
     return [*words.values(), *([f"--annotation=minit/mounts={dump(details).decode()}"] if details else [])]
 

@@ -44,7 +44,9 @@ def device_rules(
 ) -> tuple[DeviceRule, ...]:
     """Return what an app may use that has these volumes with these devices."""
     rules = [
-        device.rule(read_only=volume.volume.read_only) for volume, found in zip(volumes, devices) for device in found
+        device.rule(volume.volume.device_access or ("r" if volume.volume.read_only else "rw"))
+        for volume, found in zip(volumes, devices)
+        for device in found
     ]
     return merge_rules((*default, *rules))
 

@@ -59,6 +59,8 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     """Return a detached mount of a volume's source, or of a node for the same device in a pod with `mapped` ids."""
     if volume.idmap and has_devices(volume):
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
+    if volume.device_access and not has_devices(volume):
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": deviceAccess: {volume.source} is no device')
     if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
         return make_node(volume, mapped)
     try:

@@ -18,7 +18,7 @@ ANNOTATION_HOTPLUG = "minit/hotplug"
 
 CHARACTER = "c"
 BLOCK = "b"
-_ACCESS = "rwm"
+DEVICE_ACCESS = "rwm"
 
 
 class DeviceRule(Value):
@@ -53,9 +53,8 @@ class Device(Value):
     mode: int
     subsystem: str | None = None
 
-    def rule(self, *, read_only: bool) -> DeviceRule:
+    def rule(self, access: str) -> DeviceRule:
         """Return what an app that has the node as a volume may do with it."""
-        access = "r" if read_only else "rw"
         return DeviceRule(kind=self.kind, major=self.major, minor=self.minor, access=access)
 
     def describe(self) -> str:
@@ -117,7 +116,7 @@ def plan_hotplug(runtime: RuntimeApp, manifest: PodManifest) -> bool:
 
 
 def _unite(one: str, other: str) -> str:
-    return "".join(letter for letter in _ACCESS if letter in one or letter in other)
+    return "".join(letter for letter in DEVICE_ACCESS if letter in one or letter in other)
 
 
 def _surplus(

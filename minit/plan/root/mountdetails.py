@@ -13,6 +13,7 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
 from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS
+from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
 from minit.plan.root.volumes import EMPTY, HOST, MEMORY, VolumeMount
 from minit.value import replace
@@ -22,7 +23,7 @@ SLAVE = "slave"
 SHARED = "shared"
 MOUNT_OPTIONS = ("nodev", "noexec", "nosuid")
 
-_FIELDS = ("subPath", "propagation", "readOnly", "recursiveReadOnly", "options")
+_FIELDS = ("subPath", "propagation", "readOnly", "recursiveReadOnly", "options", "deviceAccess")
 _MEMORY_FIELDS = ("size",)
 _DIRECTORY = f"{COVERS}/volumes"
 _LARGEST_BYTES = 1 << 60
@@ -128,6 +129,7 @@ def _detail(volume: VolumeMount, node: Node, private_users: bool) -> VolumeMount
         propagation=propagation,
         read_only=read_only,
         flat_read_only=is_deep is False,
+        device_access=node["deviceAccess"].optional(lambda given: given.matching(_is_access, "letters of rwm")) or "",
         options=node["options"].each(lambda given: given.one_of(*MOUNT_OPTIONS)),
         copy_up=volume.copy_up and not sub_path,
     )
@@ -140,6 +142,10 @@ def _check_shared(volume: VolumeMount, node: Node, sub_path: str | None, private
         raise node.error("another value with subPath")
     if private_users:
         raise node.error("another value with --private-users")
+
+
+def _is_access(text: str) -> bool:
+    return 0 < len(text) == len({*text} & {*DEVICE_ACCESS})
 
 
 def _is_inner(path: str) -> bool:

@@ -39,7 +39,8 @@ class VolumeMount(Value):
     a flag; `by_image` tells that the target is one that the image has chosen. With a `sub_path` it is only what that
     leads to in the volume. `propagation` is PRIVATE, SLAVE or SHARED, None for what suits. The `source` of a `memory`
     volume is a path in the stage1 root. With `flat_read_only` what is mounted below a read-only one can be written.
-    `options` are those of mount(8) for all of it.
+    `options` are those of mount(8) for all of it. `device_access` is what may be done with devices, as in a DeviceRule;
+    empty for what suits.
     """
 
     volume: str
@@ -60,12 +61,14 @@ class VolumeMount(Value):
     propagation: str | None = None
     flat_read_only: bool = False
     options: tuple[str, ...] = ()
+    device_access: str = ""
 
     def describe(self) -> str:
         """Return the mount as a line for --debug."""
         names = ("read_only", "flat_read_only", "recursive", "idmap", "implicit", "copy_up")
         words = [name for name in names if getattr(self, name)]
         words += [*([self.propagation] if self.propagation else []), *self.options]
+        words += [f"devices {self.device_access}"] if self.device_access else []
         flags = f" ({','.join(words)})" if words else ""
         part = f" at {self.sub_path}" if self.sub_path else ""
         return f"volume {self.volume}: {self.kind} {self.source}{part} on {self.target}{flags}"

@@ -73,6 +73,7 @@ _SAID_OF_APPS = (
     RESTART,
     SIDECAR,
     STOP_SIGNAL,
+    paths.ANNOTATION_MAKE_WORKING_DIRECTORY,
     paths.ANNOTATION_TRUSTED_ISOLATORS,
 )
 # What a pod can have in the place of its apps, and that means the same there.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minit import jsontext
+from minit import jsontext, paths
 from minit.errors import ManifestError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
@@ -111,6 +111,8 @@ def _overrides(
         annotations = {RESTART: "on-failure", _RESTART_LIMIT: str(pod.job.retries), _RESTART_RESET: "8760h"}
     if before:
         annotations[AFTER] = ",".join(before)
+    if container.working_directory is not None:
+        annotations[paths.ANNOTATION_MAKE_WORKING_DIRECTORY] = "true"
     if container.health is not None:
         annotations[HEALTH] = container.health
     if container.hooks is not None:

@@ -36,7 +36,7 @@ from minit.supervisor.exec.podconsole import take_console
 from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
-from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, open_memory_volume
+from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, make_directory, open_memory_volume
 from minit.supervisor.root.maskpaths import protect_paths
 from minit.value import Value
 
@@ -296,6 +296,8 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     volumes = (*spec.volumes, *spec.memory_volumes)
     trees = (*ends.trees, *map(open_memory_volume, spec.memory_volumes))
     places = attach_volumes(volumes, trees, tree, spec.sysfs)
+    if spec.makes_working_directory:
+        make_directory(spec.working_directory, tree)
     attach_files(spec.files, tree, places)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)

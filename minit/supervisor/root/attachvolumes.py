@@ -74,6 +74,15 @@ def option_attributes(volume: VolumeMount) -> int:
     return attributes
 
 
+def make_directory(path: str, root: int) -> None:
+    """Make a directory inside `root`, with those above it, if nothing is there; OSError names it."""
+    try:
+        if not _exists(root, path):
+            os.close(open_target(root, path, is_directory=True))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
 def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[str, ...]]) -> None:
     """
     Attach the files of /etc inside `root`; LaunchError names one that is required and has no place.
