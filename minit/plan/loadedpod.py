@@ -18,8 +18,8 @@ class Pod(Value):
     A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
     root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
 
-    `is_overlay` is looked at only for a pod with private users. `first` is the place in the file of the first app in
-    `manifest`, which is but one of several for an app that is added.
+    `has_unmapped_overlay` tells that the files of a pod with private users belong to the host's root. `first` is the
+    place in the file of the first app in `manifest`, which is but one of several for an app that is added.
     """
 
     manifest: PodManifest
@@ -27,7 +27,7 @@ class Pod(Value):
     lookups: tuple[tuple[str, AppLookups], ...] = ()
     texts: EtcTexts = EtcTexts()
     networks: tuple[NetworkConfig, ...] = ()
-    is_overlay: bool = False
+    has_unmapped_overlay: bool = False
     first: int = 0
 
 

@@ -378,7 +378,7 @@ def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
             f"--private-users={flags.private_users}: expected SHIFT:COUNT, SHIFT above 0, COUNT above {TTY_GID},"
             f" and every id below 2147483648"
         )
-    if pod.is_overlay:
+    if pod.has_unmapped_overlay:
         raise PlanError("--private-users: cannot use both overlay and user namespace (try --no-overlay)")
     return mapped
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from minit import syscalls
+from minit.idmapping import open_user_namespace
 from minit.idrange import IdRange
-from minit.launcher.start.idmappedmounts import open_user_namespace
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.refusals import assert_refused
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from minit import syscalls
 from minit.idrange import IdRange, parse_id_range
 from minit.stage0.files.locks import key_lock
+from minit.stage0.pods import overlay
 from tests import tars
 from tests.support.stage0_world import World, without_progress
 from tests.support.waiting import wait_for
@@ -147,13 +150,38 @@ def test_a_stage1_with_ids_that_are_not_mapped(world: World) -> None:
     assert not any(world.pods(place) for place in ("prepare", "prepared", "garbage"))
 
 
-@pytest.mark.parametrize("command", ["run", "prepare"])
-def test_not_with_overlay(world: World, command: str) -> None:
-    """It needs --no-overlay, and says so in rkt's words before there is a pod; `=false` is as if it were not given."""
-    result = world.minit(command, f"--stage1-path={world.stage1}", "--private-users", world.app, code=254)
-    assert "cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)" in result.stderr
-    assert not (world.data / "pods").exists()
-    world.minit(command, f"--stage1-path={world.stage1}", "--private-users=false", world.app)
+@pytest.mark.parametrize("overlay", [(), ("--no-overlay",)], ids=["overlay", "copy"])
+def test_files_of_the_store_stay_as_they_are(world: World, overlay: tuple[str, ...]) -> None:
+    """Where its root and stage1 are overlays, their files belong to the pod there only; `=false` is as not given."""
+    with world.start("--private-users", *overlay, world.app) as running:
+        pod = world.pod_path("run", running.uuid)
+        ids = parse_id_range((pod / "private-users-prepared").read_text())
+        assert ids is not None
+        rootfs = pod / "stage1/rootfs"
+        seen = [rootfs, *(rootfs / path for path in ("ex/run", "opt/stage2/busybox", "opt/stage2/busybox/manifest"))]
+        seen += [path for path in (rootfs / "opt/stage2/busybox/rootfs").rglob("*") if path.name != "mtab"]
+        assert {owners(path) for path in seen} == {(ids.shift, ids.shift)}
+        assert (pod / "overlay").exists() == (not overlay)
+    assert {owners(path) for path in (world.data / "cas/tree").rglob("*")} == {(0, 0)}
+    world.minit("run", f"--stage1-path={world.stage1}", "--private-users=false", world.app)
+    assert not any(word.startswith("--private-users") for word in world.call("run").argv)
+
+
+def test_where_no_owners_can_be_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reason is known, and nothing is left of the trial."""
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    data = tmp_path / "data"
+    data.mkdir()
+    assert overlay.idmap_obstacle(data) is None
+    overlay.idmap_obstacle.cache_clear()
+    monkeypatch.setattr(syscalls, "mount_setattr", refuse)
+    reason = overlay.idmap_obstacle(data)
+    assert reason == f"overlayfs cannot map the owners of files of {data}: invalid argument"
+    assert not any(data.iterdir())
+    overlay.idmap_obstacle.cache_clear()
 
 
 def test_stage1_is_told(world: World) -> None:

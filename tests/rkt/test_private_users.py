@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests import tars
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.commands import Stage0
 from tests.support.stage0_world import BUSYBOX
+from tests.support.waiting import wait_for
 
 RKT = ["rkt"]
 MINIT = [sys.executable, "-m", "minit"]
@@ -121,12 +123,60 @@ def test_an_idmapped_volume(stage0: Stage0, tmp_path: Path) -> None:
     assert (tmp_path / "shared/made").stat().st_uid == 0
 
 
-def test_not_with_overlay(stage0: Stage0) -> None:
-    """Both refuse it in the same words."""
-    result = stage0.try_shell("true", "--private-users")
-    assert result.returncode == 254
-    assert "cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)" in result.stderr
-    assert stage0.call("list", "--no-legend").stdout.count("running") == 0
+def test_an_overlay(stage0: Stage0, tmp_path: Path) -> None:
+    """rkt refuses it; minit's files are the pod's there, and their owners right in differences, exports and copies."""
+    image = tars.write_image(
+        tmp_path / "owned.aci",
+        tars.directory("rootfs/bin"),
+        tars.file("rootfs/bin/sh", BUSYBOX.read_bytes(), mode=0o755),
+        tars.directory("rootfs/home", uid=1000, gid=50),
+        *(tars.file(f"rootfs/home/{name}", b"x", mode=0o640, uid=1000, gid=50) for name in ("kept", "longer", "given")),
+        tars.file("rootfs/home/gone", uid=1000),
+        manifest_bytes=tars.manifest(app={"exec": ["/bin/sh"], "user": "0", "group": "0"}),
+    )
+    script = (
+        "cd /home; stat -c %u:%g . kept; echo more >> longer; chown 7:8 given; rm gone; echo new > new; chown 9 new;"
+        " stat -c %u:%g longer given new; cat /proc/self/uid_map"
+    )
+    result = stage0.call(*stage0.run_words("--private-users", image, "--exec=/bin/sh", "--", "-c", script))
+    if stage0.is_rkt:
+        assert result.returncode == 254
+        assert "cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)" in result.stderr
+        assert stage0.call("list", "--no-legend").stdout.count("running") == 0
+        return
+    assert result.returncode == 0, result.stderr
+    *owners, uid_map = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert owners == ["1000:50", "1000:50", "1000:50", "7:8", "9:0"]
+    pod = stage0.data / "pods/run" / stage0.uuid
+    ids = parse_id_range((pod / "private-users-prepared").read_text())
+    assert ids is not None and uid_map.split() == ["0", str(ids.shift), "65536"]
+    [tree] = [path.parent for path in (stage0.data / "cas/tree").glob("*/rootfs/home")]
+    assert {path.name: (path.stat().st_uid, path.stat().st_gid) for path in (tree / "home").iterdir()} == {
+        **dict.fromkeys(("kept", "longer", "given"), (1000, 50)),
+        "gone": (1000, 0),
+    }
+    for layers in (pod / "overlay").iterdir():
+        assert {path.name for path in layers.iterdir()} == {"upper", "work"}
+    changes = ["C /home", "D /home/gone", "C /home/given", "C /home/longer", "A /home/new"]
+    lines = stage0.call("diff", stage0.uuid).stdout.splitlines()
+    assert sorted(line for line in lines if "/home" in line) == sorted(changes)
+    assert stage0.call("export", stage0.uuid, tmp_path / "made.aci").returncode == 0
+    with tarfile.open(tmp_path / "made.aci") as made:
+        found = {member.name: (member.uid, member.gid) for member in made if member.name.startswith("rootfs/home/")}
+    assert found == {
+        **{f"rootfs/home/{name}": (1000, 50) for name in ("kept", "longer")},
+        "rootfs/home/given": (7, 8),
+        "rootfs/home/new": (9, 0),
+    }
+    assert stage0.call("cp", "-a", f"{stage0.uuid}:/home", tmp_path / "copy").returncode == 0
+    assert (tmp_path / "copy/given").stat().st_uid == 7
+    for layers in (pod / "overlay").iterdir():
+        assert {path.name for path in layers.iterdir()} == {"upper", "work"}
+    assert stage0.call("start", stage0.uuid).returncode == 0
+    wait_for(lambda: stage0.call("logs", stage0.uuid).stdout.count("9:0\n") == 2, "the app to see its files again")
+    assert stage0.call("stop", "--wait", stage0.uuid).returncode == 0
+    assert stage0.call("rm", stage0.uuid).returncode == 0
+    assert not pod.exists()
 
 
 @NEEDS_RKT
@@ -146,8 +196,11 @@ def test_each_runs_what_the_other_prepared(
     assert not list((one.data / "pods").glob("*/*"))
 
 
-def test_file_capabilities(stage0: Stage0, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlay", [(), ("--no-overlay",)], ids=["overlay", "copy"])
+def test_file_capabilities(stage0: Stage0, tmp_path: Path, overlay: tuple[str, ...]) -> None:
     """They count in the pod; the file as it lies on the host has none there, in a pod of minit's."""
+    if stage0.is_rkt and not overlay:
+        pytest.skip("rkt has no overlays with users of a pod's own")
     box = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)  # cap_net_raw=ep, linux/capability.h
     image = tars.write_image(
         tmp_path / "capable.aci",
@@ -157,7 +210,7 @@ def test_file_capabilities(stage0: Stage0, tmp_path: Path) -> None:
         manifest_bytes=tars.manifest(app={"exec": ["/bin/cat", "/proc/self/status"], "user": "1000", "group": "1000"}),
     )
     # With a filter there are no new privileges for an app that is not root.
-    words = stage0.run_words("--private-users", "--no-overlay", image, "--seccomp=mode=retain,@appc.io/all")
+    words = stage0.run_words("--private-users", *overlay, image, "--seccomp=mode=retain,@appc.io/all")
     result = stage0.call(*words)
     assert result.returncode == 0, result.stderr
     assert "CapEff:\t0000000000002000" in result.stdout

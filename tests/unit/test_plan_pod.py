@@ -304,8 +304,8 @@ def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]) ->
 
 
 def test_private_users_with_overlay() -> None:
-    """rkt's stage0 refuses it, and so does this stage1."""
-    pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),), is_overlay=True)
+    """A stage0 that does not map the owners of the layers has to make copies."""
+    pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),), has_unmapped_overlay=True)
     with pytest.raises(PlanError, match="cannot use both overlay and user namespace"):
         plan_pod(pod, PRIVATE, FACTS)
 

@@ -185,11 +185,10 @@ def _check_stage1_options(*choices: str | None) -> None:
 
 
 def choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:
-    """Return whether the pod gets overlays; PodError if users of its own exclude them."""
-    with_overlay = not no_overlay and _overlay_works(invocation)
-    if private_users:
-        _check_private_users(with_overlay)
-    return with_overlay
+    """Return whether the pod gets overlays; PodError if the kernel has no user namespaces for one that wants one."""
+    if private_users and not supports_user_namespaces():
+        raise PodError("--private-users is not supported, kernel compiled without user namespace support")
+    return not no_overlay and _overlay_works(invocation, private_users=private_users)
 
 
 def _parse_defaults(
@@ -248,16 +247,10 @@ def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tupl
     return apps, complete_manifest(data, source, {app.name: app.image for app in apps}, insecure)
 
 
-def _check_private_users(with_overlay: bool) -> None:
-    # Both in rkt's words.
-    if not supports_user_namespaces():
-        raise PodError("--private-users is not supported, kernel compiled without user namespace support")
-    if with_overlay:
-        raise PodError("cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)")
-
-
-def _overlay_works(invocation: Invocation) -> bool:
+def _overlay_works(invocation: Invocation, *, private_users: bool) -> bool:
     obstacle = overlay.overlay_obstacle(invocation.data)
+    if obstacle is None and private_users:
+        obstacle = overlay.idmap_obstacle(invocation.data)
     if obstacle is not None:
         invocation.note(f"disabling overlay support: {obstacle}")
     return obstacle is None

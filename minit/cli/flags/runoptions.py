@@ -125,7 +125,7 @@ stage1_options = _options(
     click.option(
         "--private-users",
         is_flag=True,
-        help="Give the pod users and groups of its own: root in it is nobody on the host. Needs --no-overlay.",
+        help="Give the pod users and groups of its own: root in it is nobody on the host.",
     ),
 )
 

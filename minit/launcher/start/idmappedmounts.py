@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
-from minit.forks import USER_NAMESPACE_HOLDER, clone
+from minit.idmapping import open_user_namespace
 from minit.idrange import IdRange
-from minit.launcher.start.usernamespace import map_ids
 from minit.plan.appplan import AppPlan
 from minit.plan.root.volumes import VolumeMount
 from minit.stdio import complain
@@ -42,29 +41,6 @@ def map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped: 
                         )
     finally:
         os.close(namespace)
-
-
-def open_user_namespace(mapped: IdRange) -> int:
-    """Return a user namespace that maps these ids, and has no process in it."""
-    until, end = os.pipe()
-    try:
-        # It waits in the new namespace until this process has opened that, or has ended.
-        pid, pidfd = clone(USER_NAMESPACE_HOLDER, lambda: _wait(until), {"pipe": until}, flags=syscalls.CLONE_NEWUSER)
-    except OSError as error:
-        # ENOSPC is of no disk: user.max_user_namespaces in sysctl(8) is reached.
-        raise LaunchError(f"failed to make a user namespace: {describe(error)}") from error
-    os.close(until)
-    try:
-        map_ids(pid, mapped)
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(end)
-        os.close(pidfd)
-        os.waitpid(pid, 0)
-
-
-def _wait(until: int) -> None:
-    os.read(until, 1)
 
 
 def _map(volume: VolumeMount, tree: int, namespace: int) -> None:

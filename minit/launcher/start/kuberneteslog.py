@@ -6,8 +6,8 @@ import os
 
 from minit import syscalls
 from minit.errors import LaunchError, SourceMissing, describe
+from minit.idmapping import open_user_namespace
 from minit.idrange import IdRange
-from minit.launcher.start.idmappedmounts import open_user_namespace
 
 _ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 

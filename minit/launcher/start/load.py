@@ -56,7 +56,9 @@ def load_pod(flags: RunFlags) -> Pod:
         lookups=tuple(lookups),
         texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
         networks=_load_networks(flags),
-        is_overlay=bool(flags.private_users) and os.path.exists(paths.POD_OVERLAY_PREPARED),
+        has_unmapped_overlay=bool(flags.private_users)
+        and os.path.exists(paths.POD_OVERLAY_PREPARED)
+        and os.stat(paths.POD_STAGE1_ROOTFS).st_uid == 0,
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from minit.errors import LaunchError, describe
+from minit.errors import describe
+from minit.idmapping import map_ids
 from minit.idrange import IdRange
 from minit.messages import Socket, send_message
 from minit.plan.podplan import PodPlan
@@ -41,15 +42,6 @@ def admit(plan: PodPlan, mapped: IdRange, pid: int, link: Socket) -> None:
         send_message(link, {"mapped": True})
     except (BrokenPipeError, ConnectionResetError):
         pass  # it has ended, and has said why
-
-
-def map_ids(pid: int, mapped: IdRange) -> None:
-    """Map the ids of the user namespace that a process was made with; LaunchError if the kernel refuses."""
-    try:
-        for kind in ("uid", "gid"):
-            _write(f"/proc/{pid}/{kind}_map", f"0 {mapped.shift} {mapped.count}\n")
-    except OSError as error:
-        raise LaunchError(f"failed to map the ids of --private-users={mapped}: {describe(error)}") from error
 
 
 def open_network(mapped: IdRange) -> None:

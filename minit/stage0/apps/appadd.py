@@ -14,7 +14,6 @@ from types import FrameType
 
 from minit import paths
 from minit.errors import MinitError, PodError, describe
-from minit.idrange import IdRange, parse_id_range
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.progress import Progress
 from minit.stage0.apps import appmarkers
@@ -34,6 +33,7 @@ from minit.stage0.pods.mutablepods import (
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podmanifest import PlannedApp, plan_added_app, with_app, without_app
 from minit.stage0.pods.podstatus import read_manifest_bytes
+from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import call_crossing
 from minit.stage0.start.appfiles import remove_app_files, write_app_files
@@ -135,14 +135,6 @@ class _Addition:
             )
             why = describe(reason) or type(reason).__name__
             raise PodError(f'{why}; and app "{name}" cannot be taken back: {describe(error)}: {remedy}') from error
-
-
-def read_ids(pod: Pod) -> IdRange | None:
-    """Return the host's ids of a pod with users of its own, None if it has none."""
-    try:
-        return parse_id_range(pod.read_file(paths.POD_PRIVATE_USERS).decode("ascii", "replace"))
-    except FileNotFoundError:
-        return None
 
 
 def _environment(manifest: PodManifest, name: str) -> tuple[tuple[str, str], ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from minit.errors import MinitError
 from minit.stage0.apps import appmarkers
-from minit.stage0.apps.appadd import read_ids
 from minit.stage0.pods.mutablepods import read_mutable_manifest, require_app
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import APP_RUNNING, read_app_life
+from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.controlcall import read_app_states
 from minit.stage0.stage1.crossing import EntrypointFailed, call_crossing

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minit import jsontext, paths, syscalls
-from minit.errors import PodError, describe
+from minit.errors import LaunchError, PodError, describe
 from minit.idrange import IdRange, parse_id_range
 from minit.manifest.image import parse_image_manifest
 from minit.mountinfo import find_mounts
@@ -25,6 +25,7 @@ from minit.stage0.files.locks import flock
 from minit.stage0.files.outputpaths import output_file
 from minit.stage0.files.treetar import TreeWriter
 from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Note, Pod, PodState
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
 
@@ -180,28 +181,28 @@ def open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
             yield opened(pod.fd, rootfs)
             return
         tree_id = read_app_tree_id(pod, app)
-        lower = os.open(trees.path(tree_id) / "rootfs", _DIRECTORY)
-        stack.callback(os.close, lower)
         try:
             upper = opened(pod.fd, f"overlay/{tree_id}/upper/{app}")
         except FileNotFoundError as error:
             raise PodError(f'app "{app}" of pod "{pod.uuid}" was never started: {describe(error)}') from error
-        mount = _merge(upper, lower)
+        try:
+            mount = _merge(upper, trees.path(tree_id) / "rootfs", _read_ids(pod), pod.path / "overlay" / tree_id / app)
+        except (OSError, LaunchError) as error:
+            raise PodError(f"cannot mount the app's overlay: {describe(error)}") from error
         stack.callback(os.close, mount)
         yield opened(mount, ".")
 
 
-def _merge(upper: int, lower: int) -> int:
+def _merge(upper: int, tree: Path, ids: IdRange | None, beside: Path) -> int:
     """Return a detached, read-only overlay mount of two directories."""
-    context = syscalls.fsopen("overlay")
-    try:
+    with ExitStack() as stack:
+        lower = os.open(stack.enter_context(overlay.mapped_lower(tree, ids, beside)), _DIRECTORY)
+        stack.callback(os.close, lower)
+        context = syscalls.fsopen("overlay")
+        stack.callback(os.close, context)
         # Both as lower layers: the pod's own overlay may be mounted still, and two must not have one upper layer.
         syscalls.fsconfig_set_string(context, "lowerdir", f"/proc/self/fd/{upper}:/proc/self/fd/{lower}")
         # Or the kernel would refuse a layer that is the upper one of another mount.
         syscalls.fsconfig_set_string(context, "index", "off")
         syscalls.fsconfig_create(context)
         return syscalls.fsmount(context)
-    except OSError as error:
-        raise PodError(f"cannot mount the app's overlay: {describe(error)}") from error
-    finally:
-        os.close(context)

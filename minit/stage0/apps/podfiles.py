@@ -16,12 +16,12 @@ from minit import paths, syscalls
 from minit.errors import PodError, describe
 from minit.idrange import IdRange
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
-from minit.stage0.apps.appadd import read_ids
 from minit.stage0.apps.export import keep, open_rootfs
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.pods.privateusers import read_ids
 from minit.value import Value
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS

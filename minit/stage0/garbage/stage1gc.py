@@ -25,6 +25,7 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Note, Pod
 from minit.stage0.pods.podstatus import read_stage1_tree_id
+from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1.entrypoints import call, declared_path, gc_flags, interface_version, read_stage1_manifest
 
 # Pods are of few images. One program more or less is no difference then.
@@ -74,7 +75,7 @@ class Stage1Cleanup:
                 for place in (rootfs, layers / "upper", layers / "work"):
                     _refuse_links(pod, place)
                 tree = self._trees.path(tree_id) / "rootfs"
-                overlay.mount_overlay(tree, layers / "upper", layers / "work", rootfs)
+                overlay.mount_overlay(tree, layers / "upper", layers / "work", rootfs, read_ids(pod))
                 mounted = True
         except (OSError, MinitError) as error:
             note(f'pod "{pod.uuid}": skipping stage1 GC: {describe(error)}')

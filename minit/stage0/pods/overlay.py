@@ -11,7 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minit import syscalls
-from minit.errors import PodError, describe
+from minit.errors import LaunchError, PodError, describe
+from minit.idmapping import idmapped
+from minit.idrange import IdRange
 from minit.mountinfo import find_mounts, read_mountinfo
 
 # Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
@@ -22,6 +24,9 @@ _SUITABLE_FILESYSTEMS = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)  # linux/ma
 
 # mount(2) copies at most one page of options, its final NUL included.
 _MAX_OPTIONS_BYTES = 4095
+
+_ANY_IDS = IdRange(shift=1 << 16, count=1 << 16)
+_NAME_BYTES = 8
 
 
 @functools.cache
@@ -50,17 +55,57 @@ def overlay_obstacle(data: Path) -> str | None:
     return None
 
 
-def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
-    """Mount `upper` over `lower` at `target`, all of which exist; PodError says which and why."""
-    options = overlay_options(str(lower), str(upper), str(work))
+@functools.cache
+def idmap_obstacle(data: Path) -> str | None:
+    """Return why pods below `data` that have users of their own cannot use overlayfs, where others can; else None."""
     try:
-        if len(os.fsencode(options)) <= _MAX_OPTIONS_BYTES:
-            syscalls.mount("overlay", str(target), "overlay", 0, options)
-        else:
-            with _short_name(lower) as a, _short_name(upper) as b, _short_name(work) as c:
-                syscalls.mount("overlay", str(target), "overlay", 0, overlay_options(a, b, c))
-    except OSError as error:
+        _try_upper_layer(data, _ANY_IDS)
+    except (OSError, LaunchError) as error:
+        return f"overlayfs cannot map the owners of files of {data}: {describe(error)}"
+    return None
+
+
+def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, ids: IdRange | None = None) -> None:
+    """
+    Mount `upper` over `lower` at `target`, all of which exist; PodError says which and why.
+
+    With `ids` the owners of `lower` are there what they are on the host in a pod, as those of `upper` have to be.
+    """
+    try:
+        with mapped_lower(lower, ids, work) as seen:
+            options = overlay_options(str(seen), str(upper), str(work))
+            if len(os.fsencode(options)) <= _MAX_OPTIONS_BYTES:
+                syscalls.mount("overlay", str(target), "overlay", 0, options)
+            else:
+                with _short_name(seen) as a, _short_name(upper) as b, _short_name(work) as c:
+                    syscalls.mount("overlay", str(target), "overlay", 0, overlay_options(a, b, c))
+    except (OSError, LaunchError) as error:
         raise PodError(f"cannot mount an overlay of {lower}: {describe(error)}") from error
+
+
+@contextmanager
+def mapped_lower(lower: Path, ids: IdRange | None, beside: Path) -> Iterator[Path]:
+    """
+    Yield a lower layer whose owners are what they are on the host in a pod with `ids`; itself without any.
+
+    For the with block it is mounted beside another directory, since older kernels make overlays of attached mounts
+    only. An overlay has mounts of its own of its layers. OSError or LaunchError if the owners cannot be mapped.
+    """
+    if ids is None:
+        yield lower
+        return
+    place = f"{beside}-lower-{os.urandom(_NAME_BYTES).hex()}"
+    with idmapped(str(lower), ids) as tree:
+        os.mkdir(place, 0o700)
+        try:
+            with _opened(Path(place)) as where:
+                syscalls.move_mount(tree, where)
+            try:
+                yield Path(place)
+            finally:
+                syscalls.umount2(place, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+        finally:
+            os.rmdir(place)
 
 
 def overlay_options(lower: str, upper: str, work: str) -> str:
@@ -81,9 +126,15 @@ def _escape(path: str) -> str:
 
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
-    try:
+    with _opened(path) as fd:
         yield f"/proc/self/fd/{fd}"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
     finally:
         os.close(fd)
 
@@ -117,15 +168,17 @@ def _entry_types(directory: Path) -> set[int]:
     return {kind for name, kind in entries.items() if name not in (b".", b"..")}
 
 
-def _try_upper_layer(directory: Path) -> None:
+def _try_upper_layer(directory: Path, ids: IdRange | None = None) -> None:
     """Do to an overlay what not every filesystem allows, remove what the lower layer has; OSError if that fails."""
     with tempfile.TemporaryDirectory(prefix="overlay-", dir=directory) as scratch, ExitStack() as stack:
         (Path(scratch) / "lower/old").mkdir(parents=True)
         context = syscalls.fsopen("overlay")
         stack.callback(os.close, context)
-        for key, name in (("lowerdir", "lower"), ("upperdir", "upper"), ("workdir", "work")):
-            layer = Path(scratch) / name
-            layer.mkdir(exist_ok=True)
+        upper, work = Path(scratch) / "upper", Path(scratch) / "work"
+        upper.mkdir()
+        work.mkdir()
+        lower = stack.enter_context(mapped_lower(Path(scratch) / "lower", ids, work))
+        for key, layer in (("lowerdir", lower), ("upperdir", upper), ("workdir", work)):
             syscalls.fsconfig_set_string(context, key, stack.enter_context(_short_name(layer)))
         syscalls.fsconfig_create(context)
         merged = syscalls.fsmount(context)

@@ -33,6 +33,14 @@ def supports_user_namespaces() -> bool:
     return os.path.exists("/proc/self/uid_map")
 
 
+def read_ids(pod: Pod) -> IdRange | None:
+    """Return the host's ids of a pod with users of its own, None if it has none."""
+    try:
+        return parse_id_range(pod.read_file(paths.POD_PRIVATE_USERS).decode("ascii", "replace"))
+    except FileNotFoundError:
+        return None
+
+
 def claim_ids(pod: Pod) -> IdRange:
     """
     Choose the ids of a pod that is being prepared, and write them into its directory, where stage1's `run` gets them.

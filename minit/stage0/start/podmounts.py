@@ -9,11 +9,13 @@ from pathlib import Path
 
 from minit import paths, syscalls
 from minit.errors import PodError, describe
+from minit.idrange import IdRange
 from minit.stage0.files.durable import make_directory
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id, read_stage1_tree_id
+from minit.stage0.pods.privateusers import read_ids
 from minit.userdatabase import DATABASES, GROUP, find_id
 
 _MTAB_TARGET = "../proc/self/mounts"
@@ -36,10 +38,14 @@ def mount_app(pod: Pod, trees: TreeStore, app: str) -> None:
     """Mount the overlay of an app in the stage1 that is mounted, with the image's manifest beside it."""
     directory = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app
     make_directory(directory, 0o750)
+    ids = read_ids(pod)
     manifest = directory / "manifest"
     manifest.write_bytes(pod.read_file(f"appsinfo/{app}/manifest"))
     manifest.chmod(0o644)
     make_directory(directory / "rootfs", 0o750)
+    if ids is not None:
+        for path in (directory, manifest):
+            os.chown(path, ids.shift, ids.shift)
     _mount_layers(pod, trees, read_app_tree_id(pod, app), app, directory / "rootfs")
 
 
@@ -66,9 +72,18 @@ def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, tar
         make_directory(upper, mode)
         make_directory(work, 0o750)
     # The merged root shows the owner of the upper one.
-    os.chown(upper, tree_root.st_uid, tree_root.st_gid)
+    ids = read_ids(pod)
+    os.chown(upper, *(_on_host(number, ids) for number in (tree_root.st_uid, tree_root.st_gid)))
     upper.chmod(mode)
-    overlay.mount_overlay(lower, upper, work, target)
+    overlay.mount_overlay(lower, upper, work, target, ids)
+
+
+def _on_host(number: int, ids: IdRange | None) -> int:
+    mapped = number if ids is None else ids.to_host(number)
+    if ids is not None and mapped is None:
+        raise PodError(f"the owner {number} of the image's root: {ids.describe()}")
+    assert mapped is not None
+    return mapped
 
 
 def _give_to_rkt_group(path: Path) -> None:

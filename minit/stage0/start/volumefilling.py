@@ -45,7 +45,8 @@ def provide_volumes(pod: Pod, trees: TreeStore, manifest: PodManifest, *, overla
                 continue
             if not os.listdir(home / "data"):
                 roots = ((_root(pod, trees, app, overlay=overlay), target) for app, target in places)
-                any(_fill(pod.data, name, root, target, ids) for root, target in roots)
+                # Those of a tree are not shifted.
+                any(_fill(pod.data, name, root, target, None if overlay else ids) for root, target in roots)
             create_file(home / "used", b"", _FILE_MODE)
 
 

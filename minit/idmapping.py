@@ -1,0 +1,68 @@
+"""Mapping ids of the host for pods with a user namespace: of processes, and of files by idmapped mounts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minit import syscalls
+from minit.errors import LaunchError, describe
+from minit.forks import USER_NAMESPACE_HOLDER, clone
+from minit.idrange import IdRange
+
+
+def map_ids(pid: int, mapped: IdRange) -> None:
+    """Map the ids of the user namespace that a process was made with; LaunchError if the kernel refuses."""
+    try:
+        for kind in ("uid", "gid"):
+            with open(f"/proc/{pid}/{kind}_map", "w", encoding="ascii") as file:
+                file.write(f"0 {mapped.shift} {mapped.count}\n")
+    except OSError as error:
+        raise LaunchError(f"failed to map the ids of --private-users={mapped}: {describe(error)}") from error
+
+
+def open_user_namespace(mapped: IdRange) -> int:
+    """Return a user namespace that maps these ids, and has no process in it."""
+    until, end = os.pipe()
+    try:
+        # It waits in the new namespace until this process has opened that, or has ended.
+        pid, pidfd = clone(USER_NAMESPACE_HOLDER, lambda: _wait(until), {"pipe": until}, flags=syscalls.CLONE_NEWUSER)
+    except OSError as error:
+        # ENOSPC is of no disk: user.max_user_namespaces in sysctl(8) is reached.
+        raise LaunchError(f"failed to make a user namespace: {describe(error)}") from error
+    os.close(until)
+    try:
+        map_ids(pid, mapped)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(end)
+        os.close(pidfd)
+        os.waitpid(pid, 0)
+
+
+@contextmanager
+def idmapped(directory: str, mapped: IdRange) -> Iterator[int]:
+    """
+    Yield a mount of a directory, attached nowhere, whose files belong to what their owners are on the host in a pod.
+
+    OSError if its filesystem cannot map owners.
+    """
+    namespace = open_user_namespace(mapped)
+    try:
+        tree = syscalls.open_tree(syscalls.AT_FDCWD, directory, syscalls.OPEN_TREE_CLONE)
+    except BaseException:
+        os.close(namespace)
+        raise
+    try:
+        syscalls.mount_setattr(
+            tree, set=syscalls.MOUNT_ATTR_IDMAP, user_namespace=namespace, propagation=syscalls.MS_PRIVATE
+        )
+        yield tree
+    finally:
+        os.close(tree)
+        os.close(namespace)
+
+
+def _wait(until: int) -> None:
+    os.read(until, 1)
