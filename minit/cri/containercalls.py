@@ -22,7 +22,11 @@ from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 from minit.cri.translation.mountwords import shared_memory_words
+from minit.cri.translation.resourcewords import completed, resource_limits
 from minit.manifest.image import ImageManifest
+from minit.manifest.limits import Limits
+from minit.stage0.apps.applimits import change_limits
+from minit.stage0.pods.poddirectory import open_pod
 
 _ID_BYTES = 32
 _EXIT_TIMED_OUT = 124
@@ -31,7 +35,7 @@ _OUTPUT_BYTES = 7 << 20
 
 
 class ContainerCalls:
-    """CreateContainer to ListContainers, ReopenContainerLog and ExecSync."""
+    """CreateContainer to ListContainers, UpdateContainerResources, ReopenContainerLog and ExecSync."""
 
     def __init__(self, node: Node, commands: OwnCommands, images: ImageCalls) -> None:
         self._node = node
@@ -140,6 +144,24 @@ class ContainerCalls:
                 raise
         self._node.follow(container.sandbox)
 
+    async def update(self, request: api.UpdateContainerResourcesRequest) -> api.Nothing:
+        """Change limits of a container that has not ended; all stay as they were if one cannot be changed."""
+        container = self._node.container(request.container_id)
+        async with self._node.lock(container.sandbox.record.path.name):
+            self._node.container(container.id)  # it may have been removed meanwhile
+            if container.state not in (api.CONTAINER_CREATED, api.CONTAINER_RUNNING):
+                raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} has ended")
+            change, after = completed(request.linux, container.resources)
+            limits = resource_limits(change)
+            with container.record.changing_resources(after):
+                await trio.to_thread.run_sync(self._change_limits, container, limits)
+            container.resources = after
+        return api.Nothing()
+
+    def _change_limits(self, container: Container, limits: Limits) -> None:
+        with open_pod(self._node.data, container.sandbox.uuid) as pod:
+            change_limits(pod, container.app, limits)
+
     async def remove(self, request: api.ContainerId) -> api.Nothing:
         """Remove a container, and kill it first if it runs; no error if there is none."""
         container = self._node.find_container(request.container_id)
@@ -172,7 +194,7 @@ class ContainerCalls:
                 mounts=container.config.mounts,
                 log_path=_log_path(container) or "",
                 user=container.user,
-                resources=api.ContainerResources(linux=container.config.linux.resources),
+                resources=api.ContainerResources(linux=container.resources),
             )
         )
 

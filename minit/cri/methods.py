@@ -34,12 +34,16 @@ def all_methods(
             "RemovePodSandbox": Method(request=api.SandboxId, answer=sandboxes.remove),
             "PodSandboxStatus": Method(request=api.PodSandboxStatusRequest, answer=sandboxes.status),
             "ListPodSandbox": Method(request=api.ListPodSandboxRequest, answer=sandboxes.list),
+            "UpdatePodSandboxResources": Method(
+                request=api.UpdatePodSandboxResourcesRequest, answer=sandboxes.update_resources
+            ),
             "CreateContainer": Method(request=api.CreateContainerRequest, answer=containers.create),
             "StartContainer": Method(request=api.ContainerId, answer=containers.start),
             "StopContainer": Method(request=api.StopContainerRequest, answer=containers.stop),
             "RemoveContainer": Method(request=api.ContainerId, answer=containers.remove),
             "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
             "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
+            "UpdateContainerResources": Method(request=api.UpdateContainerResourcesRequest, answer=containers.update),
             "ContainerStats": Method(request=api.ContainerId, answer=stats.container),
             "ListContainerStats": Method(request=api.ListContainerStatsRequest, answer=stats.list_containers),
             "PodSandboxStats": Method(request=api.SandboxId, answer=stats.sandbox),

@@ -57,6 +57,7 @@ class Container:
         self.record = record
         self.id = record.id
         self.config = request.config
+        self.resources = record.read_resources() or request.config.linux.resources
         self.app = app_name(request.config.metadata)
         self.created_ns = record.made_ns or 0
         self.state: api.ContainerState = api.CONTAINER_CREATED

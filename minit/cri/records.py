@@ -8,6 +8,7 @@ A sandbox has a directory, which its (name, namespace, uid, attempt) names; its 
     cri/KEY/made             empty, since the pod was ready
     cri/KEY/ID/request       CreateContainerRequest, as it came
     cri/KEY/ID/made          empty, since the app was added
+    cri/KEY/ID/resources     LinuxContainerResources, since they were changed
 
 What is not `made` was cut short: it is undone when the daemon starts. A command that makes something holds the lock of
 the sandbox's directory, flock(2): it may outlive its daemon, and is waited for before.
@@ -21,7 +22,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.cri.api.cri_pb2 import CreateContainerRequest, PodSandboxMetadata, RunPodSandboxRequest
+from minit.cri.api.cri_pb2 import (
+    CreateContainerRequest,
+    LinuxContainerResources,
+    PodSandboxMetadata,
+    RunPodSandboxRequest,
+)
 from minit.paths import CRI_RECORDS
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_directory
 from minit.stage0.files.locks import directory_lock
@@ -29,6 +35,7 @@ from minit.stage0.files.locks import directory_lock
 _REQUEST = "request"
 _UUID = "uuid"
 _MADE = "made"
+_RESOURCES = "resources"
 _MODE = 0o600  # environments and annotations may hold secrets
 
 
@@ -121,6 +128,25 @@ class ContainerRecord(Record):
     def read(self) -> CreateContainerRequest:
         """Return the request."""
         return CreateContainerRequest.FromString((self.path / _REQUEST).read_bytes())
+
+    def read_resources(self) -> LinuxContainerResources | None:
+        """Return the limits that have taken the place of the request's, None if they were never changed."""
+        try:
+            return LinuxContainerResources.FromString((self.path / _RESOURCES).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def changing_resources(self, resources: LinuxContainerResources) -> Iterator[None]:
+        """Keep other limits at the end of a with block that sets them; there is room for them on the disk before."""
+        new = self.path / f"{_RESOURCES}.new"
+        new.unlink(missing_ok=True)
+        create_file(new, resources.SerializeToString(), _MODE)
+        try:
+            yield
+            move_into_place(new, self.path / _RESOURCES)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 class Records:

@@ -150,6 +150,11 @@ class SandboxCalls:
                 status.network.additional_ips.add(ip=address)
         return api.PodSandboxStatusResponse(status=status)
 
+    async def update_resources(self, request: api.UpdatePodSandboxResourcesRequest) -> api.Nothing:
+        """Accept other limits of a sandbox: the kubelet has set them for the group that its containers are in."""
+        self._node.sandbox(request.pod_sandbox_id)
+        return api.Nothing()
+
     async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
         """Return the sandboxes that a filter is about."""
         listed = [one for one in self._node.sandboxes.values() if is_sandbox_listed(one, request.filter)]

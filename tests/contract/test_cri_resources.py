@@ -13,7 +13,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.mountinfo import find_mounts
 from minit.stage0.reports.usage import APPS, find_group, find_hierarchies
 from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, Daemon, container_config, own_daemon
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -79,3 +79,63 @@ async def test_limits_of_a_new_container(daemon: Daemon, tmp_path: Path) -> None
             ):
                 with pytest.raises(CallFailed, match=reason):
                     await node.create(sandbox, limited("other", **resources))
+
+
+def update(container: api.ContainerId, **resources: object) -> api.UpdateContainerResourcesRequest:
+    """Return the request for other limits."""
+    linux = api.LinuxContainerResources(**resources)  # type: ignore[arg-type]
+    return api.UpdateContainerResourcesRequest(container_id=container.container_id, linux=linux)
+
+
+async def told(node: CriNode, container: api.ContainerId) -> api.LinuxContainerResources:
+    """Return the limits that a container has by its status."""
+    answer = await node.ask("ContainerStatus", api.ContainerStatusRequest(container_id=container.container_id))
+    linux = answer.status.resources.linux
+    assert isinstance(linux, api.LinuxContainerResources)
+    return linux
+
+
+@pytest.mark.trio
+async def test_other_limits(daemon: Daemon, tmp_path: Path) -> None:
+    """They count before and after the start, in the status, and for the next daemon; those not given stay."""
+    asked = limited(memory_limit_in_bytes=64 * MEBIBYTE, memory_swap_limit_in_bytes=64 * MEBIBYTE, cpu_shares=100)
+    memory = ("memory.limit_in_bytes", "memory.max")
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, [] = await node.run(tmp_path)
+            container = await node.create(sandbox, asked)
+            await node.ask("UpdateContainerResources", update(container, memory_limit_in_bytes=128 * MEBIBYTE))
+            await node.ask("StartContainer", container)
+            assert read_limit(daemon, sandbox, *memory) == str(128 * MEBIBYTE)
+            await node.ask("UpdateContainerResources", update(container, cpu_quota=20_000, cpu_period=10_000))
+            await node.ask("UpdateContainerResources", update(container, cpuset_cpus="0"))
+            assert b"Cpus_allowed_list:\t0\n" in await node.execute(container, "cat /proc/self/status")
+            expected = await told(node, container)
+            assert (expected.cpu_quota, expected.cpu_shares, expected.cpuset_cpus) == (20_000, 100, "0")
+            assert expected.memory_swap_limit_in_bytes == expected.memory_limit_in_bytes == 128 * MEBIBYTE
+        assert daemon.end(kill=True) == -9
+        daemon.start()
+        async with daemon.node() as node:
+            assert await told(node, container) == expected
+            await node.ask("UpdateContainerResources", update(container, memory_limit_in_bytes=32 * MEBIBYTE))
+            assert read_limit(daemon, sandbox, *memory) == str(32 * MEBIBYTE)
+            expected = await told(node, container)
+            for resources, reason in (
+                ({"memory_limit_in_bytes": 99 * MEBIBYTE, "cpuset_cpus": "9999"}, "cpuset.cpus"),
+                ({"memory_limit_in_bytes": 99 * MEBIBYTE, "cpuset_mems": "all"}, 'a list like "0-2,7"'),
+                ({"cpu_quota": 5}, "cpuQuota"),
+            ):
+                with pytest.raises(CallFailed, match=reason):
+                    await node.ask("UpdateContainerResources", update(container, **resources))
+            assert read_limit(daemon, sandbox, *memory) == str(32 * MEBIBYTE)
+            assert await told(node, container) == expected
+            assert await node.create(sandbox, asked) == container
+            await node.ask(
+                "UpdatePodSandboxResources",
+                api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox.pod_sandbox_id),
+            )
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=container.container_id))
+            with pytest.raises(CallFailed, match="has ended"):
+                await node.ask("UpdateContainerResources", update(container, cpu_shares=7))
+            with pytest.raises(CallFailed, match="no container"):
+                await node.ask("UpdateContainerResources", update(api.ContainerId(container_id="0" * 64)))

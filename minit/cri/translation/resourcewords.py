@@ -1,11 +1,15 @@
-"""The words of `app add` for LinuxContainerResources."""
+"""LinuxContainerResources as words of `app add`, and as limits of an app that is there already."""
 
 from __future__ import annotations
 
 import json
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import CallError, Code
 from minit.cri.translation.refusal import refuse
+from minit.errors import ManifestError
+from minit.manifest.limits import Limits
+from minit.manifest.limitsannotation import with_annotation
 
 _LARGEST_SHARES = 262144
 
@@ -16,17 +20,67 @@ def resource_words(resources: api.LinuxContainerResources) -> list[str]:
     if resources.memory_limit_in_bytes > 0:
         words.append(f"--memory={resources.memory_limit_in_bytes}")
     if resources.cpu_shares > 0:
-        words.append(f"--cpu-shares={min(max(resources.cpu_shares, 2), _LARGEST_SHARES)}")
+        words.append(f"--cpu-shares={_shares(resources)}")
     if resources.oom_score_adj:
         words.append(f"--oom-score-adj={resources.oom_score_adj}")
     exact = _exact_limits(resources)
     return [*words, f"--annotation=minit/limits={json.dumps(exact)}"] if exact else words
 
 
+def resource_limits(resources: api.LinuxContainerResources) -> Limits:
+    """Return the same as limits, but for `oom_score_adj`; CallError if they are none."""
+    limits = Limits(
+        memory_bytes=resources.memory_limit_in_bytes or None,
+        cpu_shares=_shares(resources) if resources.cpu_shares > 0 else None,
+    )
+    try:
+        return with_annotation(limits, json.dumps(_exact_limits(resources)), "resources")
+    except ManifestError as error:
+        raise CallError(Code.INVALID_ARGUMENT, str(error)) from error
+
+
+def completed(
+    asked: api.LinuxContainerResources, present: api.LinuxContainerResources
+) -> tuple[api.LinuxContainerResources, api.LinuxContainerResources]:
+    """
+    Return what a change asks for, with the other one of two limits that belong together, and all limits after it.
+
+    A field that is empty or 0 stays as it is. With another limit of memory there is as much swap beside it as before.
+    """
+    change = api.LinuxContainerResources()
+    change.CopyFrom(asked)
+    if asked.memory_limit_in_bytes and not asked.memory_swap_limit_in_bytes:
+        change.memory_swap_limit_in_bytes = _moved_sum(asked.memory_limit_in_bytes, present)
+    elif asked.memory_swap_limit_in_bytes and not asked.memory_limit_in_bytes:
+        change.memory_limit_in_bytes = present.memory_limit_in_bytes
+    if asked.cpu_quota or asked.cpu_period:
+        change.cpu_quota = asked.cpu_quota or present.cpu_quota
+        change.cpu_period = asked.cpu_period or present.cpu_period
+    after = api.LinuxContainerResources()
+    after.CopyFrom(present)
+    sizes = {one.page_size for one in change.hugepage_limits}
+    kept = [one for one in present.hugepage_limits if one.page_size not in sizes]
+    del after.hugepage_limits[:]
+    after.hugepage_limits.extend(kept)
+    after.MergeFrom(change)
+    return change, after
+
+
+def _moved_sum(memory: int, present: api.LinuxContainerResources) -> int:
+    both, before = present.memory_swap_limit_in_bytes, present.memory_limit_in_bytes
+    if both <= 0 or before <= 0:
+        return both
+    return -1 if memory < 0 else memory + both - before
+
+
+def _shares(resources: api.LinuxContainerResources) -> int:
+    return min(max(resources.cpu_shares, 2), _LARGEST_SHARES)
+
+
 def _exact_limits(resources: api.LinuxContainerResources) -> dict[str, object]:
     limits: dict[str, object] = {}
-    if resources.cpu_quota > 0:
-        limits["cpuQuota"] = resources.cpu_quota
+    if resources.cpu_quota:
+        limits["cpuQuota"] = max(resources.cpu_quota, -1)
         limits |= {"cpuPeriod": resources.cpu_period} if resources.cpu_period else {}
     if resources.cpuset_cpus:
         limits["cpus"] = resources.cpuset_cpus
