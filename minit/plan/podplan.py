@@ -54,6 +54,7 @@ from minit.plan.order import check_order, plan_after
 from minit.plan.pidnamespace import plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
+from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.isolators import Isolation
@@ -296,7 +297,8 @@ class _Planning:
             "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags)),
-            "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),
+            "protection": plan_given_protection(runtime)
+            or plan_protection(flags.disable_paths, is_contained(flags.networks)),
             "sockets": self._heed(
                 plan_sockets(pod.manifest, runtime, app, in_host_network=not is_contained(flags.networks))
             ),

@@ -123,3 +123,21 @@ async def test_new_privileges(minit: Stage0, tmp_path: Path) -> None:
                 said = await node.said(container, "grep -h -e NoNewPrivs -e Seccomp: /proc/self/status /proc/1/status")
                 assert said.split()[1::2] == [str(int(is_forbidden)), "2"] * 2
                 await node.node.ask("RemoveContainer", container)
+
+
+@pytest.mark.trio
+async def test_paths(minit: Stage0, tmp_path: Path) -> None:
+    """Exactly those that are given are hidden or read-only, also for commands; empty lists are none."""
+    async with running_node(minit, tmp_path) as node:
+        look = (
+            "stat -c %a /proc/kallsyms /proc/timer_list /etc; grep -c ' /proc/sys ' /proc/mounts; touch /bin/x; ls /etc"
+        )
+        given = {"masked_paths": ["/proc/timer_list", "/etc"], "readonly_paths": ["/proc/sys", "/bin"]}
+        kernel = [f"{os.stat(path).st_mode & 0o777:o}" for path in ("/proc/kallsyms", "/proc/timer_list")]
+        for name, security, expected in (
+            ("given", given, [kernel[0], "0", "0", "1", "touch:"]),
+            ("none", {}, [*kernel, "755", "0", "group"]),
+        ):
+            container = await node.start(name, **security)
+            said = (await node.said(container, look)).split()
+            assert said[: len(expected)] == expected, name

@@ -24,6 +24,7 @@ from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]
 USUAL = (
+    '--annotation=minit/protected-paths={"masked":[],"readOnly":[]}',
     "--annotation=minit/no-new-privileges=false",
     "--annotation=minit/image-groups=primary,supplementary",
     "--annotation=minit/make-working-directory=true",
@@ -163,6 +164,9 @@ def test_users_and_capabilities() -> None:
     ]
     config = api.ContainerConfig(metadata=MAIN)
     assert "--annotation=minit/image-groups=supplementary" in container_words(config, "", image_has_group=True)
+    assert secured(masked_paths=["/proc/kcore", "/a b"], readonly_paths=["/proc/sys"]) == [
+        '--annotation=minit/protected-paths={"masked":["/proc/kcore","/a b"],"readOnly":["/proc/sys"]}'
+    ]
     assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
     assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))

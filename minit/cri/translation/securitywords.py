@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
+from minit.jsontext import dump
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
 from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
 
@@ -29,7 +30,9 @@ def security_words(
         security.HasField("run_as_user") or security.run_as_username
     )
     refuse(only_group, "run_as_group", "a user with it")
-    words = [f"--annotation=minit/no-new-privileges={'true' if security.no_new_privs else 'false'}"]
+    paths = dump({"masked": list(security.masked_paths), "readOnly": list(security.readonly_paths)}).decode()
+    words = [f"--annotation=minit/protected-paths={paths}"]
+    words += [f"--annotation=minit/no-new-privileges={'true' if security.no_new_privs else 'false'}"]
     if pids in (api.CONTAINER, api.TARGET):
         words.append(f"--annotation=minit/pid-namespace=app{f':{target}' if pids == api.TARGET else ''}")
     if security.HasField("run_as_user"):

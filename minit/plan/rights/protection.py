@@ -7,7 +7,7 @@ are as open in a pod as on the host.
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.value import Value, replace
 
 # stage1 contract 9.3; rkt leaves the last two directories alone.
 _READ_ONLY = (
@@ -40,12 +40,14 @@ class Protection(Value):
     Paths of an app's root that are treated once everything else is mounted; missing ones are ignored.
 
     `masked` are replaced by empty files or directories that nobody may open; `read_only` can be read with all below
-    them, except that the `writable` ones stay as they are.
+    them, except that the `writable` ones stay as they are. Those that are given by the caller (`is_exact`) are treated
+    whatever is mounted there.
     """
 
     masked: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    is_exact: bool = False
 
     def below(self, path: str) -> Protection:
         """Return what of it is below a directory."""
@@ -53,12 +55,13 @@ class Protection(Value):
         def of(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(each for each in paths if each.startswith(f"{path}/"))
 
-        return Protection(masked=of(self.masked), read_only=of(self.read_only), writable=of(self.writable))
+        return replace(self, masked=of(self.masked), read_only=of(self.read_only), writable=of(self.writable))
 
     def describe(self) -> list[str]:
         """Return the paths as lines for --debug."""
         parts = (("masked", self.masked), ("read-only", self.read_only), ("writable", self.writable))
-        return [f"{name} {' '.join(paths)}" for name, paths in parts if paths]
+        lines = [f"{name} {' '.join(paths)}" for name, paths in parts if paths]
+        return [*lines, "no other paths protected"] if self.is_exact else lines
 
 
 def plan_protection(disabled: bool, own_network: bool) -> Protection:

@@ -15,6 +15,8 @@ GROUPS = "/sys/fs/cgroup"
 HIDDEN = "/sys/fs"  # stage1 contract 9.3
 # In the stage1 root: what lies over HIDDEN.
 COVER = "/run/groups"
+# In there: what lies over GROUPS if HIDDEN is left open.
+COVER_OF_GROUPS = f"{COVER}/{os.path.basename(GROUPS)}"
 _MODE = 0o555
 # Those that tell how much of the machine there is for the app; the rest are but more mounts for each app.
 _TOLD = frozenset(("cpu", "cpuacct", "cpuset", "memory", "pids"))
@@ -33,7 +35,7 @@ def is_shown(place: Place, *, is_unified: bool) -> bool:
 
 def cover_of(places: Iterable[Place]) -> tuple[MountOp, ...]:
     """Return what is made of COVER in the stage1 root, for the hierarchies at `places`."""
-    top = f"{COVER}/{os.path.basename(GROUPS)}"
+    top = COVER_OF_GROUPS
     operations: list[MountOp] = [MakeDirectory(target=COVER, mode=_MODE), MakeDirectory(target=top, mode=_MODE)]
     for point, controllers in places:
         name = os.path.basename(point)

@@ -37,7 +37,7 @@ from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, make_directory, open_memory_volume
-from minit.supervisor.root.maskpaths import protect_paths
+from minit.supervisor.root.maskpaths import hide_hierarchies, protect_paths
 from minit.value import Value
 
 
@@ -301,7 +301,10 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     attach_files(spec.files, tree, places)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
-    protect_paths(spec.protection, tree, list(zip(volumes, places)), spec.groups)
+    placed = list(zip(volumes, places))
+    if spec.protection.is_exact:
+        hide_hierarchies(tree, placed, spec.groups)
+    protect_paths(spec.protection, tree, placed, spec.groups)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)
