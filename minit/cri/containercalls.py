@@ -23,6 +23,7 @@ from minit.cri.records import ContainerRecord
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
+from minit.cri.translation.userwords import user_ids
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -62,6 +63,7 @@ class ContainerCalls:
             stored.id,
             more,
             None if target is None else target.app,
+            user_ids(sandbox.config.linux.security_context.namespace_options),
             image_has_group=_has_group(stored.manifest),
         )
         environment = environment_text(config)

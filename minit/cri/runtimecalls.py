@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit import __version__
 from minit.cri.api import cri_pb2 as api
+from minit.stage0.pods.privateusers import supports_user_namespaces
 
 _API_VERSION = "v1"
 _KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets ask for
@@ -28,7 +29,13 @@ class RuntimeCalls:
         return api.StatusResponse(
             status=api.RuntimeStatus(conditions=ready),
             features=api.RuntimeFeatures(supplemental_groups_policy=True),
-            runtime_handlers=[api.RuntimeHandler(features=api.RuntimeHandlerFeatures(recursive_read_only_mounts=True))],
+            runtime_handlers=[
+                api.RuntimeHandler(
+                    features=api.RuntimeHandlerFeatures(
+                        recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()
+                    )
+                )
+            ],
         )
 
     async def runtime_config(self, _: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:

@@ -159,6 +159,56 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_a_sandbox_with_users_of_its_own(daemon: Daemon, tmp_path: Path) -> None:
+    """The ids are those that the kubelet says, for files of images, new ones, and volumes that it maps."""
+    mapping = [api.IDMapping(host_id=327680, length=65536)]
+    options = api.NamespaceOption(
+        pid=api.CONTAINER, userns_options=api.UserNamespace(mode=api.POD, uids=mapping, gids=mapping)
+    )
+    security = api.LinuxSandboxSecurityContext(namespace_options=options)
+    config = sandbox_config(tmp_path, linux=api.LinuxPodSandboxConfig(security_context=security))
+    volumes = tmp_path / "volumes"
+    volumes.mkdir(mode=0o700)
+    for name in ("mapped", "plain"):
+        (volumes / name).mkdir()
+        os.chown(volumes / name, 1000, 1000)
+    mounts = [api.Mount(host_path=f"{volumes}/plain", container_path="/plain")]
+    mounts.append(
+        api.Mount(host_path=f"{volumes}/mapped", container_path="/mapped", uidMappings=mapping, gidMappings=mapping)
+    )
+    context = api.LinuxContainerSecurityContext(namespace_options=options)
+    script = (
+        "cat /proc/self/uid_map; stat -c %u:%g / /mapped /plain; touch /made /mapped/made; stat -c %u:%g /made;"
+        " exec sleep 1000"
+    )
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            [handler] = (await node.ask("Status", api.StatusRequest())).runtime_handlers
+            assert handler.features.user_namespaces
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            linux = api.LinuxContainerConfig(security_context=context)
+            container = await created(node, sandbox, container_config(script, mounts=mounts, linux=linux))
+            await node.ask("StartContainer", container)
+            log = tmp_path / "logs/main/2.log"
+            while log.read_bytes().count(b"\n") < 5:
+                await trio.sleep(0.02)
+            said = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+            assert said[0].split() == ["0", "327680", "65536"]
+            assert said[1:] == ["0:0", "1000:1000", "65534:65534", "0:0"]
+            assert (volumes / "mapped/made").stat().st_uid == 0
+            request = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox.pod_sandbox_id)
+            told = (await node.ask("PodSandboxStatus", request)).status
+            assert told.linux.namespaces.options == options
+            command = api.ExecSyncRequest(
+                container_id=container.container_id, cmd=["sh", "-c", "cat /proc/self/uid_map"]
+            )
+            done = await node.ask("ExecSync", command)
+            assert done.stdout.split() == [b"0", b"327680", b"65536"]
+            await node.ask("StopPodSandbox", sandbox)
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_the_log_of_a_terminal(daemon: Daemon, tmp_path: Path) -> None:
     """All that a container writes to its terminal is output in its log, with the line ends of one."""
     with trio.fail_after(PATIENCE_SECONDS):

@@ -167,6 +167,23 @@ def test_files_of_the_store_stay_as_they_are(world: World, overlay: tuple[str, .
     assert not any(word.startswith("--private-users") for word in world.call("run").argv)
 
 
+def test_ids_that_are_given(world: World) -> None:
+    """They are those of the pod; another one may have them when it has ended, and none while it runs."""
+    for wrong in ("0:65536", "1000", "70000:65536:1", "2147483647:2", "x"):
+        result = world.minit(
+            "prepare", f"--stage1-path={world.stage1}", f"--private-users={wrong}", world.app, code=254
+        )
+        assert f'"{wrong}": expected SHIFT:COUNT, ids of the host from 1 to 2147483647' in result.stderr
+    given = "--private-users=200000:131072"
+    with world.start(given, world.app) as running:
+        record = world.pod_path("run", running.uuid) / "private-users-prepared"
+        assert record.read_text() == "200000:131072"
+        assert "--private-users=200000:131072" in world.call("run").argv
+        second = world.prepare(given, world.app)
+        assert "has ids of the running pod" in world.minit("run-prepared", second, code=254).stderr
+    world.minit("run-prepared", second)
+
+
 def test_where_no_owners_can_be_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reason is known, and nothing is left of the trial."""
 

@@ -20,6 +20,7 @@ from minit.cri.records import Records
 from minit.cri.translation.containerwords import container_words, environment_text
 from minit.cri.translation.mountwords import mount_words
 from minit.cri.translation.sandboxwords import sandbox_words
+from minit.cri.translation.userwords import check_users, user_ids
 from minit.goduration import parse_duration
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,69 @@ def test_mount_details() -> None:
     ):
         with pytest.raises(CallError, match=message):
             container(mounts=[wrong])
+
+
+MAPPING = api.IDMapping(host_id=131072, length=65536)
+OTHER = api.IDMapping(host_id=1, length=65536)
+
+
+def users_of(**fields: Any) -> api.NamespaceOption:
+    """Return the namespaces of a pod with users of its own."""
+    usual: dict[str, Any] = {"mode": api.POD, "uids": [MAPPING], "gids": [MAPPING]}
+    return api.NamespaceOption(userns_options=api.UserNamespace(**(usual | fields)))
+
+
+def sandbox_of(options: api.NamespaceOption) -> list[str]:
+    """Return the words for a sandbox with these namespaces."""
+    context = api.LinuxSandboxSecurityContext(namespace_options=options)
+    return sandbox(linux=api.LinuxPodSandboxConfig(security_context=context))
+
+
+def test_users_of_a_sandbox() -> None:
+    """One range for users and groups, which begins with root; containers and their mounts have the same."""
+    assert "--private-users=131072:65536" in sandbox_of(users_of())
+    for none in (api.NamespaceOption(), users_of(mode=api.NODE, uids=[], gids=[])):
+        assert not any(word.startswith("--private-users") for word in sandbox_of(none))
+    inner = api.IDMapping(host_id=131072, container_id=1, length=65536)
+    wrong: list[dict[str, Any]] = [
+        {"mode": api.CONTAINER},
+        {"mode": api.TARGET},
+        {"uids": [MAPPING, OTHER], "gids": [MAPPING, OTHER]},
+        {"gids": [OTHER]},
+        {"gids": []},
+        {"uids": [inner], "gids": [inner]},
+        dict.fromkeys(("uids", "gids"), [api.IDMapping(host_id=0, length=65536)]),
+        dict.fromkeys(("uids", "gids"), [api.IDMapping(host_id=1 << 31, length=65536)]),
+    ]
+    for bad in wrong:
+        with pytest.raises(CallError, match="userns_options") as caught:
+            sandbox_of(users_of(**bad))
+        assert caught.value.code == Code.INVALID_ARGUMENT
+    ids = user_ids(users_of())
+    check_users(users_of(), ids)
+    check_users(api.NamespaceOption(), ids)
+    for asked, there in ((users_of(uids=[OTHER], gids=[OTHER]), ids), (users_of(), None)):
+        with pytest.raises(CallError, match=r"userns_options: expected those of the sandbox"):
+            check_users(asked, there)
+
+
+def test_mounts_with_the_ids_of_a_sandbox() -> None:
+    """Those with its range keep their owners; any other one is refused."""
+    ids = user_ids(users_of())
+    mapped = api.Mount(host_path="/a", container_path="/a", uidMappings=[MAPPING], gidMappings=[MAPPING])
+    plain = api.Mount(host_path="/b", container_path="/b")
+    hidden = api.Mount(host_path="/c", container_path="/c", uidMappings=[MAPPING], gidMappings=[MAPPING])
+    shown = api.Mount(host_path="/d", container_path="/c")
+    words = mount_words([mapped, plain, hidden, shown, mapped], [], ids, privileged=False)
+    assert [word for word in words if "idmap" in word] == ["--annotation=minit/idmap=mount4"]
+    assert not any("idmap" in word for word in mount_words([plain], [], ids, privileged=False))
+    for bad in (
+        (mapped, None),
+        (api.Mount(host_path="/a", container_path="/a", uidMappings=[MAPPING]), ids),
+        (api.Mount(host_path="/a", container_path="/a", uidMappings=[OTHER], gidMappings=[OTHER]), ids),
+    ):
+        with pytest.raises(CallError, match=r"mounts\[0\].uidMappings: expected the range of the sandbox"):
+            mount_words([bad[0]], [], bad[1], privileged=False)
 
 
 def test_users_and_capabilities() -> None:

@@ -19,6 +19,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
 from minit.errors import ImageError, PodError, StoreError, describe
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
+from minit.idrange import IdRange
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
@@ -63,7 +64,7 @@ def make_request(
     stage1_from_dir: str | None,
     stage1_url: str | None,
     no_overlay: bool,
-    private_users: bool,
+    private_users: IdRange | bool,
     name: str | None,
     pod_manifest: Path | None,
     volume: Sequence[str],
@@ -80,12 +81,12 @@ def make_request(
         check_name(name)
     stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
     _check_stage1_options(stage1_file, stage1_name, stage1_hash)
-    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=bool(private_users))
     put_stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(
-            invocation, images, volume, mount, port, set_env, set_env_file, inherit_env, private_users
+            invocation, images, volume, mount, port, set_env, set_env_file, inherit_env, bool(private_users)
         )
         if not images:
             raise click.UsageError("no image given")
@@ -142,7 +143,7 @@ def make_sandbox_request(
     stage1_from_dir: str | None,
     stage1_url: str | None,
     no_overlay: bool,
-    private_users: bool,
+    private_users: IdRange | bool,
     name: str | None,
     volume: Sequence[str],
     port: Sequence[str],
@@ -154,7 +155,7 @@ def make_sandbox_request(
     """Return the pod without apps that the command line describes."""
     stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
     _check_stage1_options(stage1_file, stage1_name, stage1_hash)
-    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=bool(private_users))
     try:
         defaults = PodDefaults(
             uid=os.getuid(),

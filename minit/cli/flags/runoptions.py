@@ -19,7 +19,9 @@ from minit.cli.flags.sharedoptions import (
 )
 from minit.cli.flags.stage1flags import STAGE1_IMAGES
 from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
-from minit.cli.grammar import AppOption, SharedAppOption
+from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
+from minit.goflags import BOOLEANS
+from minit.idrange import IdRange, parse_id_range
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
@@ -32,6 +34,22 @@ def _options(*decorators: Decorator) -> Decorator:
 def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         raise click.BadParameter("minit has no metadata service; leave it out", ctx, parameter)
+
+
+class _PrivateUsers(click.ParamType[IdRange | bool]):
+    """A range of ids, or whether there is to be one."""
+
+    name = "SHIFT:COUNT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> IdRange | bool:
+        """Return the range, or whether one is to be chosen."""
+        if isinstance(value, (IdRange, bool)):
+            return value
+        text = str(value)
+        found = BOOLEANS.get(text, parse_id_range(text))
+        if found is None:
+            self.fail(f'"{text}": expected SHIFT:COUNT, ids of the host from 1 to 2147483647', param, ctx)
+        return found
 
 
 _process_options = _options(
@@ -124,8 +142,14 @@ stage1_options = _options(
     no_overlay_option,
     click.option(
         "--private-users",
-        is_flag=True,
-        help="Give the pod users and groups of its own: root in it is nobody on the host.",
+        cls=OptionalValue,
+        bare="true",
+        default="false",
+        show_default=False,
+        metavar="SHIFT:COUNT",
+        type=_PrivateUsers(),
+        help="Give the pod users and groups of its own: root in it is nobody on the host. Its ids are chosen, or COUNT "
+        "ones of the host from SHIFT on.",
     ),
 )
 

@@ -11,6 +11,8 @@ from minit.cri.translation.mountwords import mount_words
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.resourcewords import resource_words
 from minit.cri.translation.securitywords import security_words
+from minit.cri.translation.userwords import check_users
+from minit.idrange import IdRange
 from minit.manifest.names import is_environment_name
 
 
@@ -19,6 +21,7 @@ def container_words(
     image: str,
     more: Sequence[str] = (),
     target: str | None = None,
+    ids: IdRange | None = None,
     *,
     image_has_group: bool = False,
 ) -> list[str]:
@@ -26,14 +29,15 @@ def container_words(
     Return what `app add` is given for a container after the pod, with `more` words; CallError if it cannot be
     made.
 
-    `target` is the app of the container that `target_id` names, None if there is none in the sandbox. `image_has_group`
-    tells that the image names a group beside its user.
+    `target` is the app of the container that `target_id` names, None if there is none in the sandbox. `ids` are those
+    of the sandbox, if it has users of its own. `image_has_group` tells that the image names a group beside its user.
     """
     words = [image, f"--name={app_name(config.metadata)}", *more]
     words.append("--annotation=minit/make-working-directory=true")
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
-    words += mount_words(config.mounts, config.devices, privileged=config.linux.security_context.privileged)
+    check_users(config.linux.security_context.namespace_options, ids)
+    words += mount_words(config.mounts, config.devices, ids, privileged=config.linux.security_context.privileged)
     refuse(bool(config.CDI_devices), "CDI_devices", "none")
     if config.stdin or config.tty:
         mode = "tty" if config.tty else "stream"

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
+from minit.cri.translation.userwords import is_mapped
+from minit.idrange import IdRange
 from minit.jsontext import dump
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountdetails import MOUNT_OPTIONS, PRIVATE, SHARED, SLAVE
@@ -29,22 +31,34 @@ def shared_memory_words(sandbox: api.PodSandboxConfig, config: api.ContainerConf
     return [_word("shared-memory", _SHARED_MEMORY, _SHARED_MEMORY, read_only=False)]
 
 
-def mount_words(mounts: Sequence[api.Mount], devices: Sequence[api.Device], *, privileged: bool) -> list[str]:
-    """Return the words for mounts and devices; CallError if one cannot be made."""
+def mount_words(
+    mounts: Sequence[api.Mount], devices: Sequence[api.Device], ids: IdRange | None = None, *, privileged: bool
+) -> list[str]:
+    """Return the words for mounts and devices in a sandbox with `ids` of its own; CallError if one cannot be made."""
     # Of several at one place the last one hides the others.
     words: dict[str, str] = {}
     details: dict[str, dict[str, object]] = {}
+    mapped: dict[str, str] = {}
     for number, mount in enumerate(mounts):
         target = posixpath.normpath(f"/./{mount.container_path}")
         details[target] = _mount_detail(f"mounts[{number}]", mount, privileged=privileged)
+        mapped.pop(target, None)
+        if is_mapped(f"mounts[{number}]", mount, ids):
+            mapped[target] = f"mount{number}"
         words[target] = _word(f"mount{number}", mount.host_path, target, read_only=mount.readonly)
     for number, device in enumerate(devices):
         access = "".join(sorted({*device.permissions}))
         refuse(not access or not {*access} <= {*DEVICE_ACCESS}, f"devices[{number}].permissions", "letters of rwm")
         target = posixpath.normpath(f"/./{device.container_path or device.host_path}")
         details[target] = {"deviceAccess": access}
+        mapped.pop(target, None)
         words[target] = _word(f"device{number}", device.host_path, target, read_only="w" not in device.permissions)
-    return [*words.values(), *([f"--annotation=minit/mounts={dump(details).decode()}"] if details else [])]
+    annotations = [f"--annotation=minit/idmap={','.join(mapped.values())}"] if mapped else []
+    return [
+        *words.values(),
+        *annotations,
+        *([f"--annotation=minit/mounts={dump(details).decode()}"] if details else []),
+    ]
 
 
 def _word(name: str, source: str, target: str, *, read_only: bool) -> str:
@@ -56,7 +70,6 @@ def _word(name: str, source: str, target: str, *, read_only: bool) -> str:
 def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str, object]:
     """Return what stage1 is to know of a mount beside its place."""
     refuse(mount.HasField("image"), f"{place}.image", "a path of the host")
-    refuse(bool(mount.uidMappings or mount.gidMappings), f"{place}.uidMappings", "none")
     refuse(mount.propagation not in _PROPAGATIONS, f"{place}.propagation", "one of those that the interface has")
     is_shared = mount.propagation == api.PROPAGATION_BIDIRECTIONAL
     refuse(is_shared and not privileged, f"{place}.propagation", "another one in a container that is not privileged")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from minit.cri.api import cri_pb2 as api
 from minit.cri.owncommands import option
 from minit.cri.translation.refusal import refuse
+from minit.cri.translation.userwords import user_ids
 from minit.jsontext import dump
 
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
@@ -21,8 +22,7 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     refuse(options.network not in (api.POD, api.NODE), "namespace_options.network", "POD or NODE")
     refuse(options.ipc not in (api.POD, api.NODE), "namespace_options.ipc", "POD or NODE")
     refuse(options.pid == api.NODE, "namespace_options.pid", "a namespace of the pod's own")
-    users = options.userns_options
-    refuse(options.HasField("userns_options") and users.mode != api.NODE, "userns_options.mode", "NODE")
+    ids = user_ids(options)
     context = config.linux.security_context
     # The rest is about the process of a pause container, which there is not.
     only_group = context.HasField("run_as_group") and not context.HasField("run_as_user")
@@ -40,6 +40,7 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     if config.linux.sysctls:
         # Sorted, as the order in a message means nothing.
         words.append(f"--annotation=minit/sysctls={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
+    words += [f"--private-users={ids}"] if ids is not None else []
     words += ["--ipc=parent"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words

@@ -41,16 +41,16 @@ def read_ids(pod: Pod) -> IdRange | None:
         return None
 
 
-def claim_ids(pod: Pod) -> IdRange:
+def claim_ids(pod: Pod, given: IdRange | None = None) -> IdRange:
     """
     Choose the ids of a pod that is being prepared, and write them into its directory, where stage1's `run` gets them.
 
     No other pod of the data directory has any of them, as long as its files are there, nor do the host's subordinate
-    ids. PodError if there are no more.
+    ids. PodError if there are no more. Those that are `given` may be of pods that have ended, or the host's: whoever
+    gives them answers for that.
     """
     with key_lock(pod.data / "locks", _LOCK, exclusive=True):
-        taken = [*_ids_of_pods(pod.data), *_subordinate_ids()]
-        ids = choose_ids(taken)
+        ids = given or choose_ids([*_ids_of_pods(pod.data), *_subordinate_ids()])
         create_file(pod.path / paths.POD_PRIVATE_USERS, str(ids).encode("ascii"), 0o640)
     return ids
 

@@ -36,13 +36,13 @@ from minit.value import Value
 
 
 class PodRequest(Value):
-    """A pod to be made."""
+    """A pod to be made; `private_users` are its ids on the host, or whether some are chosen."""
 
     stage1: StoredImage
     apps: tuple[PlannedApp, ...]
     manifest_bytes: bytes
     overlay: bool
-    private_users: bool = False
+    private_users: IdRange | bool = False
     name: str | None = None
 
 
@@ -104,7 +104,8 @@ def check_kernel() -> None:
 
 def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:
     """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
-    ids = claim_ids(pod) if request.private_users else None
+    wanted = request.private_users
+    ids = claim_ids(pod, wanted if isinstance(wanted, IdRange) else None) if wanted else None
     make_directory(pod.path / "appsinfo", 0o750)
     for image in {request.stage1.id, *(app.image.id for app in request.apps)}:
         store.mark_used(image)
