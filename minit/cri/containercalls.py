@@ -6,7 +6,6 @@ import posixpath
 import secrets
 import subprocess
 from contextlib import suppress
-from typing import Any
 
 import trio
 
@@ -20,6 +19,7 @@ from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
+from minit.cri.statuses import container_status, listed_container
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
@@ -92,6 +92,7 @@ class ContainerCalls:
             await self.undo(sandbox, record)
             raise
         self.adopt(sandbox, record)
+        self._node.note(sandbox, record.id, api.CONTAINER_CREATED_EVENT)
         return record
 
     def adopt(self, sandbox: Sandbox, record: ContainerRecord) -> None:
@@ -181,31 +182,18 @@ class ContainerCalls:
                         raise
                 container.record.remove()
                 del container.sandbox.containers[container.id]
+                self._node.note(container.sandbox, container.id, api.CONTAINER_DELETED_EVENT)
         return api.Nothing()
 
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
         """Return all that is known of a container."""
         container = self._node.container(request.container_id)
-        return api.ContainerStatusResponse(
-            status=api.ContainerStatus(
-                **_told(container),
-                started_at=container.started_ns,
-                finished_at=container.finished_ns,
-                exit_code=container.exit_code,
-                reason=container.reason,
-                mounts=container.config.mounts,
-                log_path=_log_path(container) or "",
-                user=container.user,
-                resources=api.ContainerResources(linux=container.resources),
-            )
-        )
+        return api.ContainerStatusResponse(status=container_status(container))
 
     async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
         """Return the containers that a filter is about."""
         listed = [one for one in self._node.containers() if is_container_listed(one, request.filter)]
-        return api.ListContainersResponse(
-            containers=[api.Container(pod_sandbox_id=one.sandbox.uuid, **_told(one)) for one in listed]
-        )
+        return api.ListContainersResponse(containers=[listed_container(one) for one in listed])
 
     async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
         """Run a command in a container; DEADLINE_EXCEEDED, with the command killed, when its time is over."""
@@ -247,29 +235,6 @@ def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.Creat
     return settled
 
 
-def _named(spec: api.ImageSpec) -> api.ImageSpec:
-    """Return a container's image by the name that users know."""
-    named = api.ImageSpec()
-    named.CopyFrom(spec)
-    named.image = spec.user_specified_image or spec.image
-    return named
-
-
-def _told(container: Container) -> dict[str, Any]:
-    """Return what lists and statuses have in common."""
-    return {
-        "id": container.id,
-        "metadata": container.config.metadata,
-        "image": _named(container.config.image),
-        "image_ref": container.config.image.image,
-        "image_id": container.config.image.image,
-        "state": container.state,
-        "created_at": container.created_ns,
-        "labels": container.config.labels,
-        "annotations": container.config.annotations,
-    }
-
-
 async def _outcome(process: trio.Process) -> api.ExecSyncResponse:
     outputs = {"stdout": bytearray(), "stderr": bytearray()}
     try:
@@ -304,8 +269,3 @@ def _make_log(container: Container) -> None:
         except OSError as error:
             path = posixpath.join(directory, name)
             raise CallError(Code.UNKNOWN, f"log_path: cannot make {path}: {error.strerror}") from error
-
-
-def _log_path(container: Container) -> str | None:
-    directory, name = container.sandbox.config.log_directory, container.config.log_path
-    return posixpath.join(posixpath.normpath(directory), posixpath.normpath(name)) if directory and name else None

@@ -13,6 +13,7 @@ import trio
 from google.protobuf.message import DecodeError
 
 from minit.cri.containercalls import ContainerCalls
+from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
@@ -109,7 +110,8 @@ async def _run(
     note: Callable[[str], None],
 ) -> None:
     commands = OwnCommands(settings.command)
-    node = Node(settings.data)
+    events = EventCalls()
+    node = Node(settings.data, events.note)
 
     def report(error: BaseException) -> None:
         note(f"{type(error).__name__}: {describe(error)} (a bug in minit)")
@@ -124,7 +126,7 @@ async def _run(
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
-            methods = all_methods(RuntimeCalls(), sandboxes, containers, stats, streams, images)
+            methods = all_methods(RuntimeCalls(), sandboxes, containers, stats, events, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containercalls import ContainerCalls
+from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Method, Methods
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.runtimecalls import RuntimeCalls
@@ -19,6 +20,7 @@ def all_methods(
     sandboxes: SandboxCalls,
     containers: ContainerCalls,
     stats: StatsCalls,
+    events: EventCalls,
     streaming: StreamingCalls,
     images: ImageCalls,
 ) -> Methods:
@@ -50,6 +52,7 @@ def all_methods(
             "ListPodSandboxStats": Method(request=api.ListPodSandboxStatsRequest, answer=stats.list_sandboxes),
             "ReopenContainerLog": Method(request=api.ContainerId, answer=containers.reopen_log),
             "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
+            "GetContainerEvents": Method(request=api.Nothing, stream=events.get),
             "Exec": Method(request=api.ExecRequest, answer=streaming.exec),
             "Attach": Method(request=api.AttachRequest, answer=streaming.attach),
             "PortForward": Method(request=api.PortForwardRequest, answer=streaming.port_forward),

@@ -7,7 +7,7 @@ Lists and statuses are answered from here; a kubelet asks for all of it every se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -61,6 +61,8 @@ class Container:
         self.app = app_name(request.config.metadata)
         self.created_ns = record.made_ns or 0
         self.state: api.ContainerState = api.CONTAINER_CREATED
+        self.told_state = self.state
+        """The last one that was known, by which events are told."""
         self.started_ns = 0
         self.finished_ns = 0
         self.exit_code = 0
@@ -131,11 +133,17 @@ class Entered(Value):
     directory: Path
 
 
+Note = Callable[[Sandbox, str, api.ContainerEventType], None]
+"""Takes a sandbox, the id of a container or of the sandbox itself, and what has become of that."""
+
+
 class Node:
     """All sandboxes by their pods' UUIDs, and all containers by their ids."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, note: Note = lambda *_: None) -> None:
+        """Tell `note` of what becomes of sandboxes and containers."""
         self.data = data
+        self.note = note
         self.sandboxes: dict[str, Sandbox] = {}
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
@@ -202,7 +210,18 @@ class Node:
 
     def follow(self, sandbox: Sandbox) -> None:
         """Read anew how far a sandbox has come."""
+        was_ready = sandbox.is_ready
         sandbox.follow(self.data)
+        if sandbox.is_ready and not was_ready:
+            self.note(sandbox, sandbox.uuid, api.CONTAINER_CREATED_EVENT)
+            self.note(sandbox, sandbox.uuid, api.CONTAINER_STARTED_EVENT)
+        for container in sandbox.containers.values():
+            if container.state != api.CONTAINER_UNKNOWN:
+                for event in _events_of(container.told_state, container.state):
+                    self.note(sandbox, container.id, event)
+                container.told_state = container.state
+        if was_ready and not sandbox.is_ready:
+            self.note(sandbox, sandbox.uuid, api.CONTAINER_STOPPED_EVENT)
 
 
 def app_name(metadata: api.ContainerMetadata) -> str:
@@ -213,6 +232,14 @@ def app_name(metadata: api.ContainerMetadata) -> str:
         digest = hashlib.sha256(metadata.name.encode()).hexdigest()
         name = f"{name or 'app'}-{digest[:_APP_NAME_DIGITS]}"
     return f"{name}-{metadata.attempt}"
+
+
+def _events_of(before: api.ContainerState, now: api.ContainerState) -> tuple[api.ContainerEventType, ...]:
+    """Return what has become of a container between two looks at it."""
+    if now == before or before == api.CONTAINER_EXITED:
+        return ()
+    started = (api.CONTAINER_STARTED_EVENT,) if before == api.CONTAINER_CREATED else ()
+    return (*started, api.CONTAINER_STOPPED_EVENT) if now == api.CONTAINER_EXITED else started
 
 
 def _exit_code(end: Mapping[str, object], recorded: int | None) -> int:

@@ -8,19 +8,20 @@ for the same sandbox again meanwhile gets the outcome of that task.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import trio
 
 from minit.cri.api import cri_pb2 as api
-from minit.cri.filters import is_sandbox_listed, sandbox_state
+from minit.cri.filters import is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Node, Sandbox
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord, sandbox_key
+from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
 from minit.cri.translation.sandboxwords import sandbox_words
 
 
@@ -104,6 +105,8 @@ class SandboxCalls:
                 self._watch.drop(sandbox)
                 sandbox.record.remove()
                 del self._node.sandboxes[sandbox.uuid]
+                for deleted in (*sandbox.containers, sandbox.uuid):
+                    self._node.note(sandbox, deleted, api.CONTAINER_DELETED_EVENT)
         return api.Nothing()
 
     @asynccontextmanager
@@ -138,17 +141,11 @@ class SandboxCalls:
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         """Return all that is known of a sandbox."""
         sandbox = self._node.sandbox(request.pod_sandbox_id)
-        status = api.PodSandboxStatus(
-            **_told(sandbox),
-            linux=api.LinuxPodSandboxStatus(
-                namespaces=api.Namespace(options=sandbox.config.linux.security_context.namespace_options)
-            ),
+        return api.PodSandboxStatusResponse(
+            status=sandbox_status(sandbox),
+            containers_statuses=[container_status(one) for one in sandbox.containers.values()],
+            timestamp=time.time_ns(),
         )
-        if sandbox.has_own_network and sandbox.addresses:
-            status.network.ip = sandbox.addresses[0]
-            for address in sandbox.addresses[1:]:
-                status.network.additional_ips.add(ip=address)
-        return api.PodSandboxStatusResponse(status=status)
 
     async def update_resources(self, request: api.UpdatePodSandboxResourcesRequest) -> api.Nothing:
         """Accept other limits of a sandbox: the kubelet has set them for the group that its containers are in."""
@@ -158,19 +155,7 @@ class SandboxCalls:
     async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
         """Return the sandboxes that a filter is about."""
         listed = [one for one in self._node.sandboxes.values() if is_sandbox_listed(one, request.filter)]
-        return api.ListPodSandboxResponse(items=[api.PodSandbox(**_told(one)) for one in listed])
-
-
-def _told(sandbox: Sandbox) -> dict[str, Any]:
-    """Return what lists and statuses have in common."""
-    return {
-        "id": sandbox.uuid,
-        "metadata": sandbox.config.metadata,
-        "state": sandbox_state(sandbox),
-        "created_at": sandbox.created_ns,
-        "labels": sandbox.config.labels,
-        "annotations": sandbox.config.annotations,
-    }
+        return api.ListPodSandboxResponse(items=[listed_sandbox(one) for one in listed])
 
 
 def _make_log_directory(path: str) -> None:

@@ -108,6 +108,12 @@ class CriNode:
         assert isinstance(answer.image_ref, str)
         return answer.image_ref
 
+    async def watch(self) -> Answer:
+        """Begin to be told of events."""
+        stream_id, answer = await self._client.start(f"/{self._package}.RuntimeService/GetContainerEvents", frame(b""))
+        assert stream_id in self._client.answers
+        return answer
+
     @asynccontextmanager
     async def pulling(self, name: str) -> AsyncIterator[None]:
         """Give up a pull at the end of a with block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -69,7 +69,7 @@ class Served:
             self.cancelled.append(getattr(request, "version", ""))
         raise AssertionError
 
-    async def count(self, _: Message) -> AsyncIterator[Message]:
+    async def count(self, _: Message) -> AsyncGenerator[Message, None]:
         """Count as far as anybody reads."""
         try:
             for number in range(500):

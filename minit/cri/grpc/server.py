@@ -9,8 +9,8 @@ by h2.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 
 import h2.errors
@@ -54,7 +54,7 @@ class Method(Value):
 
     request: type[Message]
     answer: Callable[[Any], Awaitable[Message]] | None = None
-    stream: Callable[[Any], AsyncIterator[Message]] | None = None
+    stream: Callable[[Any], AsyncGenerator[Message, None]] | None = None
 
 
 Methods = Mapping[str, Method]
@@ -283,8 +283,9 @@ class _Connection:
             await self._send(stream_id, answer)
         if method.stream is not None:
             await self._begin(stream_id)
-            async for answer in method.stream(request):
-                await self._send(stream_id, answer)
+            async with aclosing(method.stream(request)) as answers:
+                async for answer in answers:
+                    await self._send(stream_id, answer)
 
     async def _begin(self, stream_id: int) -> None:
         if stream_id in self._calls:
