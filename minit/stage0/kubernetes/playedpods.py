@@ -13,11 +13,10 @@ from minit.stage0.kubernetes.manifest import NAME_ANNOTATION, NAMESPACE_ANNOTATI
 from minit.stage0.kubernetes.references.podfields import PodNames
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Note, PodState, open_pod, walk_pods
 from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
-from minit.stage0.pods.podwaiting import wait_until_ended
+from minit.stage0.pods.podwaiting import Pauses, wait_until_ended
 from minit.stage0.reports.podtraces import read_failure
 from minit.stage0.stage1.stopcall import stop_pod
 
-_POLL_SECONDS = 0.05
 # After the grace period apps are killed; then what they leave in the kernel has to go.
 _KILL_SECONDS = 20.0
 
@@ -52,6 +51,7 @@ def wait_until_running(data: Path, uuid: str, runner_ended: Callable[[], bool]) 
 
     `runner_ended` tells whether the process that runs the pod has failed to do so.
     """
+    pauses = Pauses()
     with open_pod(data, uuid) as pod:
         while True:
             over = runner_ended()
@@ -62,4 +62,4 @@ def wait_until_running(data: Path, uuid: str, runner_ended: Callable[[], bool]) 
             if over:
                 reason = read_failure(pod) or "see its output above, or `minit diagnose`"
                 raise PodError(f'pod "{uuid}" could not be started: {reason}')
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pauses.next_seconds())

@@ -14,12 +14,11 @@ from minit.forks import DETACHED, fork
 from minit.loop import wait_readable
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
+from minit.stage0.pods.podwaiting import Pauses
 from minit.stage0.reports.podtraces import read_events
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
 from minit.stage0.start.newpod import discarded_on_failure
 
-# Nothing tells of the link that says that a pod is ready; rkt asks as often.
-_POLL_SECONDS = 0.05
 _CHUNK_BYTES = 65536
 _EVENTS = 1000
 
@@ -67,9 +66,9 @@ def _fail(tell: Callable[[BaseException], None], error: BaseException) -> int:
 def _wait_until_ready(
     pod: Pod, child: int, reader: int, relay: Callable[[bytes], None], decided: Callable[[], None]
 ) -> None:
-    readers = [reader]
+    readers, pauses = [reader], Pauses()
     while True:
-        if wait_readable(readers, _POLL_SECONDS):
+        if wait_readable(readers, pauses.next_seconds()):
             data = os.read(reader, _CHUNK_BYTES)
             if data:
                 relay(data)
