@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.kubecluster import KubeCluster
 from tests.support.kubenode import PROGRAMS, KubeNode, hosts_bridge
 
 
@@ -35,6 +37,44 @@ def lone_node(bridge: None, node_directory: Path, stage1_image: Path) -> Iterato
         yield node
     finally:
         node.remove()
+
+
+@pytest.fixture(scope="module")
+def cluster(bridge: None, node_directory: Path) -> Iterator[KubeCluster]:
+    """A control plane without nodes."""
+    cluster = KubeCluster(node_directory / "cluster")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+@pytest.fixture(scope="module")
+def node(cluster: KubeCluster, node_directory: Path, stage1_image: Path) -> Iterator[KubeNode]:
+    """The only node of the cluster."""
+    with contextlib.ExitStack() as stack:
+        yield added(stack, cluster, KubeNode(1, node_directory / "node-1", stage1_image, cluster.kubeconfig))
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: KubeCluster, node_directory: Path, stage1_image: Path) -> Iterator[list[KubeNode]]:
+    """The two nodes of the cluster."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            added(stack, cluster, KubeNode(number, node_directory / f"node-{number}", stage1_image, cluster.kubeconfig))
+            for number in (1, 2)
+        ]
+
+
+def added(stack: contextlib.ExitStack, cluster: KubeCluster, node: KubeNode) -> KubeNode:
+    """Start a node that ends with the stack, and return it when the cluster has pods for it."""
+    stack.callback(node.remove)
+
+    node.start_daemon()
+    node.start_kubelet()
+    cluster.wait_for_node(node.name)
+    return node
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kubenode import KubeNode
+from tests.support.kubenode import PAUSE_SECONDS, KubeNode
 from tests.support.kubepods import condition, container, containers_of, pod, probe
 from tests.support.waiting import wait_for
 
@@ -41,7 +41,7 @@ def found(node: KubeNode, name: str, holds: Callable[[dict[str, Any]], object], 
         one = node.pods().get(name)
         return one if one is not None and holds(one) else None
 
-    return wait_for(looks, what)
+    return wait_for(looks, what, pause_seconds=PAUSE_SECONDS)
 
 
 def test_pod_with_most_that_a_pod_may_have(lone_node: KubeNode) -> None:
@@ -109,7 +109,7 @@ def test_log_that_is_rotated(lone_node: KubeNode) -> None:
     with placed(lone_node, pod("writer", container(script))) as name:
         wait_for(lambda: len(log_files(lone_node, "writer")) > 1, "a rotated log")
         lone_node.execute(name, "/bin/busybox", "touch", "/enough")
-        wait_for(lambda: "over" in lone_node.log_of(name), "the last line")
+        wait_for(lambda: "over" in lone_node.log_of(name), "the last line", pause_seconds=PAUSE_SECONDS)
         files = log_files(lone_node, "writer")
         lines = [line for path in files for line in logged(path)]
     numbers = [int(number) for number in re.findall(r"line (\d+)", "\n".join(lines))]

@@ -31,6 +31,8 @@ PROGRAMS = REPOSITORY / "build/kubernetes/bin"
 BRIDGE = "kube0"
 HOST_ADDRESS = "10.250.0.1"
 KUBELET_PORT = 10250
+PAUSE_SECONDS = 0.2
+"""Between questions to a kubelet, which looks at its pods each second."""
 
 # What a kubelet wants the kernel's settings to be, and where it looks for them, as `setupKernelTunables` has it.
 _SETTINGS = {
@@ -172,7 +174,7 @@ class KubeNode:
         if self._kubeconfig is not None:
             words.append(f"--kubeconfig={self._kubeconfig}")
         self.kubelet = self.group.start(self.words(*words), self.logs / "kubelet")
-        wait_for(self._answers, "the kubelet")
+        wait_for(self._answers, "the kubelet", pause_seconds=PAUSE_SECONDS)
 
     def _kubelet_configuration(self) -> dict[str, object]:
         return {
@@ -244,7 +246,7 @@ class KubeNode:
         """End a static pod, and return when the kubelet and the daemon have forgotten it."""
         name = pod["metadata"]["name"]
         (self.manifests / f"{name}.json").unlink()
-        wait_for(lambda: f"{name}-{self.name}" not in self.pods(), "the end of a pod")
+        wait_for(lambda: f"{name}-{self.name}" not in self.pods(), "the end of a pod", pause_seconds=PAUSE_SECONDS)
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """Return the pods that the kubelet has, by their names."""
@@ -274,7 +276,8 @@ def _run(*words: object) -> str:
 @contextmanager
 def hosts_bridge() -> Iterator[None]:
     """A bridge of this network namespace, on which nodes are."""
-    _run("ip", "link", "add", BRIDGE, "up", "type", "bridge")
+    # An address that is not taken from one of its ports, and lost with it.
+    _run("ip", "link", "add", BRIDGE, "address", "02:00:00:00:00:01", "up", "type", "bridge")
     try:
         _run("ip", "address", "add", f"{HOST_ADDRESS}/24", "dev", BRIDGE)
         yield
