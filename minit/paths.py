@@ -7,6 +7,8 @@ entrypoint; one that starts with `STAGE1_` is absolute inside the stage1 root, w
 
 from __future__ import annotations
 
+import re
+
 POD_MANIFEST = "pod"
 POD_CREATED = "pod-created"
 POD_PID = "pid"
@@ -108,6 +110,7 @@ ANNOTATION_POD_NAMES = "minit/pod-names"
 ANNOTATION_PROTECTED_PATHS = "minit/protected-paths"
 ANNOTATION_SECCOMP_ERRNO = "minit/seccomp-errno"
 ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
+_TREE_SOURCE = re.compile(r"/.*/cas/tree/(deps-sha512-[0-9a-f]{64})/rootfs")
 ANNOTATION_VSOCK = "minit/vsock"
 ANNOTATION_MAKE_WORKING_DIRECTORY = "minit/make-working-directory"
 ANNOTATION_KEEP_LOGS = "minit/keep-logs"
@@ -225,3 +228,9 @@ def pod_cgroup_name(uuid: str) -> str:
 def hosts_of_pod(uuid: str) -> str:
     """Return the hosts file of a pod whose networks have names, on the host."""
     return f"{POD_NAMES}/{uuid}.hosts"
+
+
+def tree_of_source(source: str) -> str | None:
+    """Return the ID of the tree that a volume's source is, None if it is none: rootfs of one below cas/tree."""
+    found = _TREE_SOURCE.fullmatch(source)
+    return None if found is None else found[1]

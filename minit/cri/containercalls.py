@@ -57,7 +57,7 @@ class ContainerCalls:
         more += shared_memory_words(sandbox.config, request.config)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
-        config = with_devices(request.config)
+        config = self._with_images(with_devices(request.config))
         words = container_words(
             config,
             stored.id,
@@ -78,6 +78,15 @@ class ContainerCalls:
             with trio.CancelScope(shield=True):
                 record = await self._make(sandbox, request, words, environment)
         return api.ContainerId(container_id=record.id)
+
+    def _with_images(self, asked: api.ContainerConfig) -> api.ContainerConfig:
+        """Return a container whose mounts have images as the store has them."""
+        config = api.ContainerConfig()
+        config.CopyFrom(asked)
+        for mount in config.mounts:
+            if mount.HasField("image"):
+                mount.image.image = self._images.get(mount.image.image).stored[-1].id
+        return config
 
     async def _make(
         self, sandbox: Sandbox, request: api.CreateContainerRequest, words: list[str], environment: bytes

@@ -119,7 +119,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("status --wait=soon x", None),
         (
             "run --volume=x a.aci",
-            'run: --volume x: expected kind=host, kind=named or kind=empty, got "" (see minit run --help)',
+            'run: --volume x: expected kind=host, kind=named, kind=image or kind=empty, got "" (see minit run --help)',
         ),
         (
             "run --volume=x,kind=empty --volume=x,kind=empty a.aci",
@@ -132,7 +132,8 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("prepare --mount=volume=x a.aci", None),
         (
             "prepare --volume a.aci",
-            "prepare: --volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or"
+            "prepare: --volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=image,source=IMAGE, "
+            "NAME,kind=empty or"
             " SOURCE:TARGET[:ro], with a name of lower-case"
             ' letters, digits and inner dashes, got "a.aci" (see minit prepare --help)',
         ),

@@ -72,9 +72,18 @@ def test_booleans_are_go_s(text: str) -> None:
 
 
 VOLUME_EXPECTED = (
-    "--volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or SOURCE:TARGET[:ro],"
+    "--volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=image,source=IMAGE, "
+    "NAME,kind=empty or SOURCE:TARGET[:ro],"
     " with a name of lower-case letters, digits and inner dashes"
 )
+
+
+def test_images_and_characters() -> None:
+    """An image is a volume that is read-only in any case; a value may have any character, as %2C."""
+    assert parse_volume("--volume", "a,kind=image,source=example.com/data:1") == Volume(
+        name="a", kind="image", source="example.com/data:1"
+    )
+    assert parse_volume("--volume", "a,kind=host,source=/x%20%2c%3D+").source == "/x ,=+"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,8 @@ VOLUME_EXPECTED = (
         ("", f'{VOLUME_EXPECTED}, got ""'),
         ("/srv:/data", f'{VOLUME_EXPECTED}, got "/srv:/data"'),
         ("kind=host,source=/x", f'{VOLUME_EXPECTED}, got "kind=host,source=/x"'),
-        ("a", '--volume a: expected kind=host, kind=named or kind=empty, got ""'),
-        ("a,kind=tmpfs", '--volume a: expected kind=host, kind=named or kind=empty, got "tmpfs"'),
+        ("a", '--volume a: expected kind=host, kind=named, kind=image or kind=empty, got ""'),
+        ("a,kind=tmpfs", '--volume a: expected kind=host, kind=named, kind=image or kind=empty, got "tmpfs"'),
         ("a,kind=host", '--volume a: expected source=PATH with an absolute path, got ""'),
         ("a,kind=host,source=x", '--volume a: expected source=PATH with an absolute path, got "x"'),
         ("a,kind=empty,source=/x", "--volume a: a volume of kind empty has no source"),

@@ -135,6 +135,11 @@ def test_mount_details() -> None:
     assert container(mounts=[deep])[1:] == [
         '--annotation=minit/mounts={"/x":{"propagation":"private","recursiveReadOnly":true}}'
     ]
+    of_image = api.Mount(container_path="/x", image=api.ImageSpec(image="sha512-2"), image_sub_path="a", readonly=True)
+    assert container(mounts=[of_image]) == [
+        "--mnt-volume=name=mount0,kind=image,source=sha512-2,target=/x,readOnly=true",
+        '--annotation=minit/mounts={"/x":{"propagation":"private","subPath":"a"}}',
+    ]
     for wrong, message in (
         (mount(propagation=both), "propagation: expected another one in a container that is not priv"),
         (mount(recursive_read_only=True), "recursive_read_only: expected readonly"),

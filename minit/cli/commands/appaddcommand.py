@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.apps.appadd import add_app
 from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.imagevolumes import ImageVolumes
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -90,9 +92,18 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
         image = resolve_image(
             store, chosen.reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
         )
-        overrides = replace(chosen.overrides, only_arguments=True)
         with failing_as("error adding app to pod"):
             trees = TreeStore(invocation.data, store)
+            find = partial(
+                resolve_image,
+                store,
+                progress=progress,
+                policy=PullPolicy(pull_policy),
+                verify_tls=invocation.verifies_tls,
+            )
+            of_images = ImageVolumes(store, trees, find, progress)
+            mounts = of_images.provide_mounts(chosen.overrides.mounts)
+            overrides = replace(chosen.overrides, only_arguments=True, mounts=mounts)
             add_app(
                 pod,
                 store,

@@ -22,6 +22,7 @@ from minit.errors import MinitError, PodError
 from minit.hostnotify import take_host
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import image_file, resolve_image
+from minit.stage0.images.imagevolumes import ImageVolumes
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
@@ -175,6 +176,16 @@ def _plan(
         container.name: _find_image(invocation, store, container.image, container.pull_policy, progress)
         for container in containers
     }
+    trees = TreeStore(invocation.data, store)
+    volumes = []
+    for volume in pod.volumes:
+
+        def find(reference: str, policy: str | None = volume.pull_policy) -> StoredImage:
+            return _find_image(invocation, store, reference, policy, progress)
+
+        [provided] = ImageVolumes(store, trees, find, progress).provide([volume.volume])
+        volumes.append(replace(volume, volume=provided))
+    pod = replace(pod, volumes=tuple(volumes))
     return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure)
 
 

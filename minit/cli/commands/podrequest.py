@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -23,9 +24,11 @@ from minit.idrange import IdRange
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.imagevolumes import IMAGE, ImageVolumes
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import PodDefaults
 from minit.stage0.pods.podmanifest import (
@@ -40,6 +43,7 @@ from minit.stage0.pods.podnames import check_name
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import PodRequest
+from minit.value import replace
 
 # sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3): of sockets, descriptors and processes that no app has.
 _OF_THE_MANAGER = frozenset(
@@ -95,7 +99,14 @@ def make_request(
             (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), image.overrides)
             for number, image in enumerate(images)
         ]
-        apps, manifest = plan_apps(chosen, defaults)
+        of_images = ImageVolumes(
+            store,
+            TreeStore(invocation.data, store),
+            partial(resolve_image, store, progress=progress, policy=policy, verify_tls=invocation.verifies_tls),
+            progress,
+        )
+        chosen = [(image, replace(own, mounts=of_images.provide_mounts(own.mounts))) for image, own in chosen]
+        apps, manifest = plan_apps(chosen, replace(defaults, volumes=of_images.provide(defaults.volumes)))
     else:
         _refuse_beside_manifest(
             {
@@ -165,6 +176,8 @@ def make_sandbox_request(
             ports=tuple(parse_direct_port("--port", text) for text in port),
         )
         check_volumes(defaults.volumes, (), ())
+        if any(volume.kind == IMAGE for volume in defaults.volumes):
+            raise FlagError("--volume: apps bring volumes of kind image with them: --mnt-volume of app add")
         manifest = plan_sandbox(
             defaults,
             annotations=tuple(parse_annotation("--annotation", text) for text in annotation),

@@ -159,7 +159,8 @@ volume_option = click.option(
     metavar="NAME,kind=KIND,...",
     multiple=True,
     help="Storage that apps can mount; repeatable. With kind=host,source=PATH it is a path of the host, with "
-    "kind=named[,source=VOLUME] a volume that outlives the pod (see `minit volume`), with "
+    "kind=named[,source=VOLUME] a volume that outlives the pod (see `minit volume`), with kind=image,source=IMAGE the "
+    "files of an image, with "
     "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; all take readOnly=B and recursive=B. Docker's "
     "VOLUME:TARGET[:ro] and PATH:TARGET[:ro] mount it in all apps, too.",
 )

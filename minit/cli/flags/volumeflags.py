@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
@@ -11,10 +12,13 @@ from minit.goflags import BOOLEANS
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
+from minit.stage0.images.imagevolumes import IMAGE
 from minit.stage0.pods.podmanifest import mount_target
 from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
 
-VOLUME_FORM = "NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or SOURCE:TARGET[:ro]"
+VOLUME_FORM = (
+    "NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=image,source=IMAGE, NAME,kind=empty or SOURCE:TARGET[:ro]"
+)
 MOUNT_FORM = "volume=NAME,target=PATH"
 
 _NAME_FORM = "a name of lower-case letters, digits and inner dashes"
@@ -22,7 +26,7 @@ MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
 
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
 # What a volume of each kind has beside readOnly and recursive.
-_KIND_FIELDS = {"host": ("source",), "named": ("source",), "empty": tuple(_EMPTY_DEFAULTS)}
+_KIND_FIELDS = {"host": ("source",), "named": ("source",), IMAGE: ("source",), "empty": tuple(_EMPTY_DEFAULTS)}
 _SHORT_OPTIONS = {"ro": True, "rw": False}
 _VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
 
@@ -95,7 +99,7 @@ def parse_mounted_volume(flag: str, text: str) -> Mount:
 def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
     kind = fields.get("kind", "")
     if kind not in _KIND_FIELDS:
-        raise FlagError(f'{place}: expected kind=host, kind=named or kind=empty, got "{kind}"')
+        raise FlagError(f'{place}: expected kind=host, kind=named, kind=image or kind=empty, got "{kind}"')
     foreign = [key for key in fields if key in ("source", *_EMPTY_DEFAULTS) and key not in _KIND_FIELDS[kind]]
     if foreign:
         raise FlagError(f"{place}: a volume of kind {kind} has no {foreign[0]}")
@@ -104,6 +108,11 @@ def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
     elif kind == NAMED:
         fields = {"source": name} | fields
         _check_volume_name(place, fields["source"])
+    elif kind == IMAGE:
+        if not fields.get("source"):
+            raise FlagError(f"{place}: expected source=IMAGE")
+        if _read_boolean(place, "readOnly", fields) is False:
+            raise FlagError(f"{place}: readOnly: an image is always read-only")
     elif not (source := fields.get("source", "")).startswith("/"):
         raise FlagError(f'{place}: expected source=PATH with an absolute path, got "{source}"')
     return Volume(
@@ -149,7 +158,7 @@ def check_volumes(volumes: Sequence[Volume], shared: Sequence[Mount], own: Seque
 
 
 def _read_fields(place: str, text: str, known: Sequence[str]) -> dict[str, str]:
-    """Return KEY=VALUE pairs that are separated by commas."""
+    """Return KEY=VALUE pairs that are separated by commas, with %2C for one of a value, as rkt has it."""
     fields: dict[str, str] = {}
     for word in text.split(",") if text else ():
         key, separator, value = word.partition("=")
@@ -157,7 +166,7 @@ def _read_fields(place: str, text: str, known: Sequence[str]) -> dict[str, str]:
             raise FlagError(f'{place}: expected {", ".join(f"{key}=..." for key in known)}, got "{word}"')
         if key in fields:
             raise FlagError(f"{place}: {key} is given twice")
-        fields[key] = value
+        fields[key] = unquote(value)
     return fields
 
 

@@ -28,7 +28,7 @@ def shared_memory_words(sandbox: api.PodSandboxConfig, config: api.ContainerConf
     is_mounted = any(posixpath.normpath(mount.container_path) == _SHARED_MEMORY for mount in config.mounts)
     if is_mounted or sandbox.linux.security_context.namespace_options.ipc != api.NODE:
         return []
-    return [_word("shared-memory", _SHARED_MEMORY, _SHARED_MEMORY, read_only=False)]
+    return [_word("shared-memory", "host", _SHARED_MEMORY, _SHARED_MEMORY, read_only=False)]
 
 
 def mount_words(
@@ -45,14 +45,19 @@ def mount_words(
         mapped.pop(target, None)
         if is_mapped(f"mounts[{number}]", mount, ids):
             mapped[target] = f"mount{number}"
-        words[target] = _word(f"mount{number}", mount.host_path, target, read_only=mount.readonly)
+        if mount.HasField("image"):
+            words[target] = _word(f"mount{number}", "image", mount.image.image, target, read_only=True)
+        else:
+            words[target] = _word(f"mount{number}", "host", mount.host_path, target, read_only=mount.readonly)
     for number, device in enumerate(devices):
         access = "".join(sorted({*device.permissions}))
         refuse(not access or not {*access} <= {*DEVICE_ACCESS}, f"devices[{number}].permissions", "letters of rwm")
         target = posixpath.normpath(f"/./{device.container_path or device.host_path}")
         details[target] = {"deviceAccess": access}
         mapped.pop(target, None)
-        words[target] = _word(f"device{number}", device.host_path, target, read_only="w" not in device.permissions)
+        words[target] = _word(
+            f"device{number}", "host", device.host_path, target, read_only="w" not in device.permissions
+        )
     annotations = [f"--annotation=minit/idmap={','.join(mapped.values())}"] if mapped else []
     return [
         *words.values(),
@@ -61,16 +66,22 @@ def mount_words(
     ]
 
 
-def _word(name: str, source: str, target: str, *, read_only: bool) -> str:
-    fields = {"name": name, "kind": "host", "source": source, "target": target}
+def _word(name: str, kind: str, source: str, target: str, *, read_only: bool) -> str:
+    fields = {"name": name, "kind": kind, "source": source, "target": target}
     fields |= {"readOnly": "true" if read_only else "false"}
     return "--mnt-volume=" + ",".join(f"{name}={quote(value, safe='/')}" for name, value in fields.items())
 
 
 def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str, object]:
     """Return what stage1 is to know of a mount beside its place."""
-    refuse(mount.HasField("image"), f"{place}.image", "a path of the host")
+    is_image = mount.HasField("image")
+    sub_path = mount.image_sub_path
+    refuse(is_image and bool(mount.host_path), f"{place}.host_path", "none with an image")
+    refuse(bool(sub_path) and not is_image, f"{place}.image_sub_path", "an image with it")
+    is_inner = not sub_path.startswith("/") and ".." not in sub_path.split("/")
+    refuse(not is_inner, f"{place}.image_sub_path", "a relative path without ..")
     refuse(mount.propagation not in _PROPAGATIONS, f"{place}.propagation", "one of those that the interface has")
+    refuse(is_image and mount.propagation != api.PROPAGATION_PRIVATE, f"{place}.propagation", "PROPAGATION_PRIVATE")
     is_shared = mount.propagation == api.PROPAGATION_BIDIRECTIONAL
     refuse(is_shared and not privileged, f"{place}.propagation", "another one in a container that is not privileged")
     if mount.recursive_read_only:
@@ -79,5 +90,6 @@ def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str
     others = sorted({*mount.mount_options} - {*MOUNT_OPTIONS})
     refuse(bool(others), f"{place}.mount_options", f"{', '.join(MOUNT_OPTIONS)}, not {', '.join(others)}")
     detail: dict[str, object] = {"propagation": _PROPAGATIONS[mount.propagation]}
-    detail |= {"recursiveReadOnly": mount.recursive_read_only} if mount.readonly else {}
+    detail |= {"subPath": sub_path} if sub_path else {}
+    detail |= {"recursiveReadOnly": mount.recursive_read_only} if mount.readonly and not is_image else {}
     return detail | ({"options": sorted({*mount.mount_options})} if mount.mount_options else {})

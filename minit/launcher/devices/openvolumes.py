@@ -66,7 +66,8 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     try:
         if volume.sub_path and has_devices(volume):
             raise LaunchError("a part of devices cannot be had")
-        tree = clone_part(volume.source, volume.sub_path, recursive=volume.recursive)
+        of_image = paths.tree_of_source(volume.source) is not None
+        tree = clone_part(volume.source, volume.sub_path, recursive=volume.recursive, of_image=of_image)
     except LaunchError as error:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be

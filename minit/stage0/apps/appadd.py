@@ -19,6 +19,7 @@ from minit.progress import Progress
 from minit.stage0.apps import appmarkers
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.locks import key_lock
+from minit.stage0.images.imagevolumes import require_trees
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -108,6 +109,7 @@ class _Addition:
             write_app_files(pod, store, trees, self.app, progress, overlay=with_overlay, ids=ids)
             changed = with_app(read_manifest_bytes(pod), f'pod "{pod.uuid}"', entry)
             manifest = parse_pod_manifest(changed, "new pod")
+            require_trees(manifest, trees)
             provide_volumes(pod, trees, manifest, overlay=with_overlay, ids=ids)
             if with_overlay:
                 mount_app(pod, trees, name)

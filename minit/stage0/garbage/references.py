@@ -8,7 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.errors import MinitError, StoreError, describe
+from minit.paths import POD_MANIFEST
 from minit.stage0.files.locks import key_lock
+from minit.stage0.images.imagevolumes import images_in, trees_in
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
 from minit.stage0.volumes.volumestore import names_in
@@ -36,7 +38,7 @@ def tree_users(data: Path, note: Note) -> dict[str, list[str]]:
 
 
 def images_of_pods(data: Path, note: Note, *, running_only: bool) -> frozenset[str]:
-    """Return the IDs of the images that the apps of pods were made from."""
+    """Return the IDs of the images that the apps and volumes of pods were made from."""
     images: set[str] = set()
     for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
         if pod.state is PodState.RUNNING or not running_only:
@@ -58,7 +60,7 @@ def volume_users(data: Path, note: Note) -> dict[str, list[str]]:
 
 
 class Needs(Value):
-    """The images that a pod's apps are made from, its trees and its named volumes."""
+    """The images that a pod's apps and volumes are made from, its trees and its named volumes."""
 
     images: frozenset[str] = frozenset()
     trees: frozenset[str] = frozenset()
@@ -71,6 +73,7 @@ def needs_of(pod: Pod) -> Needs:
     with _readable(pod):
         manifest = read_pod_manifest(pod)
         images = frozenset(app.image_id for app in manifest.apps if app.image_id is not None)
+        images |= images_in(manifest, pod.data)
         return Needs(images=images, trees=trees, volumes=names_in(manifest, pod.data))
     return Needs(trees=trees)
 
@@ -81,17 +84,22 @@ def _trees_of(pod: Pod) -> Iterator[str]:
         # One by one: rkt forgets the apps' trees of a pod that names none for stage1, and deletes them.
         if pod.has_file("stage1TreeStoreID"):
             yield read_stage1_tree_id(pod)
-        try:
-            apps = os.open("appsinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=pod.fd)
-        except FileNotFoundError:
-            return
-        try:
-            names = os.listdir(apps)
-        finally:
-            os.close(apps)
-        for name in names:
+        for name in _names_of_apps(pod):
             if pod.has_file(f"appsinfo/{name}/treeStoreID"):
                 yield read_app_tree_id(pod, name)
+        if pod.has_file(POD_MANIFEST):
+            yield from trees_in(read_pod_manifest(pod))
+
+
+def _names_of_apps(pod: Pod) -> list[str]:
+    try:
+        apps = os.open("appsinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=pod.fd)
+    except FileNotFoundError:
+        return []
+    try:
+        return os.listdir(apps)
+    finally:
+        os.close(apps)
 
 
 @contextmanager

@@ -67,6 +67,8 @@ def _of_app(runtime: RuntimeApp, said: frozenset[str], of_image: tuple[str, ...]
 
 
 def _of_volume(volume: Volume) -> Iterator[str]:
+    if paths.tree_of_source(volume.source or "") is not None:
+        yield "its image is a path of this host"
     if volume.recursive is False:
         yield "a Pod has the mounts below it, too"
     if volume.kind == "empty" and (volume.mode not in _EMPTY_MODES or volume.uid):

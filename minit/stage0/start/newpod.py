@@ -21,6 +21,7 @@ from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import key_lock
+from minit.stage0.images.imagevolumes import require_trees
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -114,6 +115,7 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
     for app in request.apps:
         write_app_files(pod, store, trees, app, progress, overlay=request.overlay, ids=ids)
     manifest = parse_pod_manifest(request.manifest_bytes, "new pod")
+    require_trees(manifest, trees)
     provide_volumes(pod, trees, manifest, overlay=request.overlay, ids=ids)
     write_new_file(pod.path / paths.POD_LOCK, b"", 0o600)
     write_new_file(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)

@@ -15,17 +15,22 @@ from minit import syscalls
 from minit.errors import LaunchError
 
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_RESOLVE_IN_IMAGE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _ATTEMPTS = 32
 
 
-def clone_part(source: str, sub_path: str, *, recursive: bool = False) -> int:
-    """Return a detached mount of what is at a path, or with a `sub_path` of what that leads to there."""
+def clone_part(source: str, sub_path: str, *, recursive: bool = False, of_image: bool = False) -> int:
+    """
+    Return a detached mount of what is at a path, or with a `sub_path` of what that leads to there.
+
+    Nothing is made in the tree `of_image`, whose links are those of a root.
+    """
     flags = syscalls.OPEN_TREE_CLONE | (syscalls.AT_RECURSIVE if recursive else 0)
     if not sub_path:
         return syscalls.open_tree(syscalls.AT_FDCWD, source, flags)
     volume = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        part = open_sub_path(volume, sub_path)
+        part = _open_in_image(volume, sub_path) if of_image else open_sub_path(volume, sub_path)
     finally:
         os.close(volume)
     try:
@@ -48,6 +53,13 @@ def open_sub_path(volume: int, path: str) -> int:
         os.close(here)
         here = found
     return here
+
+
+def _open_in_image(volume: int, path: str) -> int:
+    try:
+        return syscalls.openat2(volume, path, os.O_PATH, resolve=_RESOLVE_IN_IMAGE)
+    except FileNotFoundError as error:
+        raise LaunchError(f'"{path}" is not in the image') from error
 
 
 def _descend(volume: int, parent: int, names: list[str], path: str) -> int:

@@ -6,6 +6,8 @@ import posixpath
 
 from minit.manifest.pod import Volume
 from minit.manifest.reader import Node
+from minit.stage0.images.imagevolumes import IMAGE
+from minit.stage0.kubernetes.container.containers import PULL_POLICIES
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET
 from minit.stage0.kubernetes.references.resources import read_amount
@@ -21,7 +23,7 @@ from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
 from minit.value import Value, replace
 
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
-_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim")
+_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "image")
 
 
 class PodVolume(Value):
@@ -30,7 +32,8 @@ class PodVolume(Value):
 
     `files` are written into an empty volume, and `group` may read them if it is not None; a named volume is given to
     it. `host_type` is what Kubernetes calls that which is to be at a path of the host, or is to be made there; empty
-    for anything. An empty one that is `in_memory` has at most `size`, a quantity, if that is not None.
+    for anything. An empty one that is `in_memory` has at most `size`, a quantity, if that is not None. An image is
+    fetched by a `pull_policy`, None for the usual one.
     """
 
     volume: Volume
@@ -39,6 +42,7 @@ class PodVolume(Value):
     host_type: str = ""
     in_memory: bool = False
     size: str | None = None
+    pull_policy: str | None = None
 
 
 def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
@@ -55,6 +59,8 @@ def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
             return _read_empty(name, of_kind, sources.group)
         if kinds == ["hostPath"]:
             return _read_host(name, of_kind)
+        if kinds == ["image"]:
+            return _read_image(name, of_kind)
         if kinds == ["persistentVolumeClaim"]:
             return _read_claim(name, of_kind, sources.group)
         return _with_files(name, _read_files(kinds[0], of_kind, sources), sources.group)
@@ -101,6 +107,13 @@ def _read_claim(name: str, fields: Fields, group: int | None) -> PodVolume:
         read_only = fields["readOnly"].optional(Node.boolean) or None
         volume = Volume(name=name, kind=NAMED, source=claim, read_only=read_only)
         return PodVolume(volume=volume, group=None if read_only else group)
+
+
+def _read_image(name: str, fields: Fields) -> PodVolume:
+    with fields:
+        reference = fields["reference"].non_empty()
+        policy = fields["pullPolicy"].optional(lambda given: given.one_of(*PULL_POLICIES))
+        return PodVolume(volume=Volume(name=name, kind=IMAGE, source=reference, read_only=True), pull_policy=policy)
 
 
 def _read_host(name: str, fields: Fields) -> PodVolume:
