@@ -184,6 +184,14 @@ EXTRACTOR = Forked(
     streams=(NULL, NULL, NULL),
     death_signal=signal.SIGKILL,
 )
+# It is a part of its parent that works beside others: what that has open and locked, it has, too.
+UNPACKER = Forked(
+    who="unpacker of a layer",
+    name="minit-layer",
+    keeps=None,
+    has_session=True,
+    death_signal=signal.SIGKILL,
+)
 PROMPT_COMMAND = Forked(who="command of a prompt", keeps=None)
 UNMOUNTER = Forked(who="unmounter at the end of a machine", keeps=None)
 

@@ -12,7 +12,7 @@ from minit.archives.assembledaci import open_layers, pieces
 from minit.archives.compression import DEFAULT_LIMITS, Limits
 from minit.archives.layered import LayeredImage
 from minit.archives.recipe import read_recipe, write_recipe
-from minit.archives.unpackedlayer import unpack_layer
+from minit.archives.unpackedlayer import Tell, unpack_layer
 from minit.progress import Progress, silent
 from minit.value import replace
 
@@ -35,8 +35,8 @@ def write_aci(
     meter = Meter(image, progress)
     for number, layer in enumerate(image.layers):
         (directory / str(number)).mkdir()
-        layers.append(unpack_layer(layer, directory / str(number), limits, tell=meter.tell))
-        meter.next_layer(layer.size_bytes)
+        layers.append(unpack_layer(layer, directory / str(number), limits, tell=meter.of(number)))
+        meter.complete(number)
         limits = replace(limits, size_bytes=limits.size_bytes - layers[-1].size_bytes)
     manifest = convert_manifest(image)
     with open(directory / "recipe", "w+b") as file:
@@ -50,22 +50,27 @@ def write_aci(
 
 
 class Meter:
-    """Reports the bytes of layers read."""
+    """Reports the bytes of layers read, of all together; a layer is called by its number."""
 
     def __init__(self, image: LayeredImage, progress: Progress) -> None:
         self._progress = progress
         self._step = f"importing {image.name.whole}"
-        self._total = sum(layer.size_bytes for layer in image.layers)
-        self._before = self._told = 0
-
-    def tell(self, read_bytes: int) -> None:
-        """Take the bytes read of the present layer."""
-        if read_bytes != self._told:
-            self._told = read_bytes
-            self._progress(self._step, self._before + read_bytes, self._total)
-
-    def next_layer(self, size_bytes: int) -> None:
-        """Say that a layer of this size has been read, or need not be."""
-        self._before += size_bytes
+        self._sizes = [layer.size_bytes for layer in image.layers]
+        self._total = sum(self._sizes)
+        self._read = [0] * len(image.layers)
         self._told = 0
-        self._progress(self._step, self._before, self._total)
+
+    def of(self, number: int) -> Tell:
+        """Return what is to be told of a layer."""
+        return lambda read_bytes, _: self.tell(number, read_bytes)
+
+    def tell(self, number: int, read_bytes: int) -> None:
+        """Take the bytes read of a layer."""
+        if read_bytes != self._read[number]:
+            self._told += read_bytes - self._read[number]
+            self._read[number] = read_bytes
+            self._progress(self._step, self._told, self._total)
+
+    def complete(self, number: int) -> None:
+        """Say that a layer has been read, or need not be."""
+        self.tell(number, self._sizes[number])

@@ -42,6 +42,8 @@ _RECORD_LIMIT_BYTES = 1 << 16
 
 Own = Callable[[int, Entry, TarReader], None]
 """Gives an open file the owner, mode, attributes and times of its entry."""
+Tell = Callable[[int, int], None]
+"""Is told how many bytes of a layer's file have been read, and how many those have become so far, with all holes."""
 
 
 class Row(NamedTuple):
@@ -85,10 +87,10 @@ class UnpackedLayer(Value):
 
 
 def unpack_layer(
-    layer: Layer, directory: Path, limits: Limits, own: Own | None = None, tell: Callable[[int], None] | None = None
+    layer: Layer, directory: Path, limits: Limits, own: Own | None = None, tell: Tell | None = None
 ) -> UnpackedLayer:
     """
-    Unpack a layer into an empty directory; `tell` is told how many bytes of its file have been read.
+    Unpack a layer into an empty directory, and `tell` how far that is, now and then.
 
     ImageError if it is damaged, or not what its digest says. Without `own` the files belong to the caller.
     """
@@ -99,7 +101,7 @@ def unpack_layer(
             open(directory / _HEADERS, "xb", buffering=_CHUNK) as headers,
             open(directory / _NAMES, "xb", buffering=_CHUNK) as names,
             open(directory / _TABLE, "xb", buffering=_CHUNK) as table,
-            _open_layer(layer, limits) as content,
+            _open_layer(layer, limits, tell) as content,
         ):
             end = 0
             for number, entry in enumerate(content.tar):
@@ -112,8 +114,6 @@ def unpack_layer(
                 is_file = entry.kind is Kind.FILE
                 sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
                 table.write(_ROW.pack(end, is_file, entry.size_bytes, sha256))
-                if tell is not None:
-                    tell(content.read_bytes)
     finally:
         os.close(files)
     unpacked = UnpackedLayer(
@@ -167,9 +167,10 @@ def _write_file(files: int, number: int, entry: Entry, tar: TarReader, own: Own 
 class _Content:
     """A layer, uncompressed by a thread, and the digests of what was read of it."""
 
-    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits) -> None:
+    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits, tell: Tell | None) -> None:
         self._layer = layer
-        self.read_bytes = 0
+        self._tell = tell
+        self._read_bytes = 0
         self.tar_bytes = 0
         self.hole_bytes = 0
         self._digest = None if layer.digest is None else hasher(layer.digest)
@@ -186,6 +187,7 @@ class _Content:
         if size_bytes:
             self._uncompressed.count_holes(size_bytes)
             self.hole_bytes += size_bytes
+            self._report()
 
     def check(self) -> None:
         """Read what is left and compare the digests; ImageError if one is wrong."""
@@ -215,16 +217,21 @@ class _Content:
 
     def _count(self, data: memoryview) -> None:
         self.tar_bytes += len(data)
+        self._report()
 
     def _count_read(self, data: memoryview) -> None:
-        self.read_bytes += len(data)
+        self._read_bytes += len(data)
+
+    def _report(self) -> None:
+        if self._tell is not None:
+            self._tell(self._read_bytes, self.tar_bytes + self.hole_bytes)
 
 
 @contextmanager
-def _open_layer(layer: Layer, limits: Limits) -> Iterator[_Content]:
+def _open_layer(layer: Layer, limits: Limits, tell: Tell | None) -> Iterator[_Content]:
     """Yield the content of a layer, and check it after the with block."""
     with layer.open() as file:
-        content = _Content(layer, file, limits)
+        content = _Content(layer, file, limits, tell)
         try:
             yield content
             content.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from minit.archives.acimanifest import check_machine, convert_manifest
@@ -104,18 +105,33 @@ def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Pro
 
 
 def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress) -> StoredImage:
-    limits, meter = DEFAULT_LIMITS, Meter(image, progress)
-    layers = []
-    for layer in image.layers:
-        known = store.layers.has(layer.diff_id)
-        unpacked = store.layers.get(layer.diff_id) if known else store.layers.add(layer, limits, meter.tell)
-        meter.next_layer(layer.size_bytes)
-        layers.append(unpacked)
-        if unpacked.size_bytes > limits.size_bytes:
-            raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
-        limits = replace(limits, size_bytes=limits.size_bytes - unpacked.size_bytes)
+    meter, sizes = Meter(image, progress), [0] * len(image.layers)
+    missing: dict[str, int] = {}  # a layer may be in an image twice
+    for number, layer in enumerate(image.layers):
+        if store.layers.has(layer.diff_id):
+            sizes[number] = store.layers.get(layer.diff_id).size_bytes
+            meter.complete(number)
+        else:
+            missing.setdefault(layer.diff_id, number)
+    numbers = list(missing.values())
+
+    def tell(place: int, read_bytes: int, size_bytes: int) -> None:
+        sizes[numbers[place]] = size_bytes
+        _check_size(image, sizes)
+        meter.tell(numbers[place], read_bytes)
+
+    store.layers.add([image.layers[number] for number in numbers], DEFAULT_LIMITS, tell)
+    layers = [store.layers.get(layer.diff_id) for layer in image.layers]
+    for number in range(len(layers)):
+        meter.complete(number)
+    _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
     return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image))
+
+
+def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
+    if sum(sizes) > DEFAULT_LIMITS.size_bytes:
+        raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
 
 
 def _digests(image: LayeredImage) -> ImageDigests:

@@ -23,7 +23,7 @@ from minit.idrange import IdRange
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_error, disk_errors
 from minit.stage0.files.durable import make_directory
-from minit.stage0.images import untar
+from minit.stage0.images import untar, workreport
 from minit.stage0.images.rendering import Layer, flatten
 from minit.stage0.images.store import Store
 
@@ -93,21 +93,18 @@ def extract_layers(
         # What is linked is not read by the child.
         check = stack.enter_context(_Check(blobs[0], layers[0])) if recipe is not None else None
         for line in reports:
-            word, _, rest = line.rstrip("\n").partition(" ")
-            if word == untar.PROGRESS:
-                progress(f"extracting {layers[0].name}", int(rest), total_bytes)
-            elif word == untar.DONE:
+            try:
+                word, (count_bytes,) = workreport.numbers_of(line)
+            except OSError as error:
+                raise disk_error(action, destination, error, _REMEDY) from error
+            except workreport.DefectError as error:
+                raise StoreError(f"{action}: {error}") from error
+            if word == workreport.DONE:
                 if check is not None:
                     check.end()
                 progress(f"extracting {layers[0].name}", total_bytes, total_bytes)
-                return int(rest)
-            elif word == untar.IMAGE_FAULT:
-                raise ImageError(rest)
-            elif word == untar.DISK_FAULT:
-                number, _, place = rest.partition(" ")
-                raise disk_error(action, destination, OSError(int(number), os.strerror(int(number)), place), _REMEDY)
-            else:
-                raise StoreError(f"{action}: {rest}: a defect of minit, please report it")
+                return count_bytes
+            progress(f"extracting {layers[0].name}", count_bytes, total_bytes)
         # Looked at only: _end is to have it.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if ended is not None and ended.si_status == signal.SIGALRM:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from minit import syscalls
 from minit.archives.assembledaci import AssembledAci, open_layers
 from minit.archives.compression import Limits
-from minit.archives.filecontent import set_status
 from minit.archives.layered import Layer, check_digest
 from minit.archives.recipe import Recipe, read_recipe
-from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked, unpack_layer
+from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked
 from minit.errors import ImageError
 from minit.stage0.files.durable import make_directory, sync_directory
 from minit.stage0.files.locks import directory_lock, lock_directory
 from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.images.layerunpacking import Tell, unpack_layers
 
 _MODE = 0o700  # files in it may have a set-user-ID bit
 
@@ -52,25 +52,29 @@ class LayerStore:
         """Tell whether the layer of a digest is there."""
         return self._place(diff_id).exists()
 
-    def add(self, layer: Layer, limits: Limits, tell: Callable[[int], None]) -> UnpackedLayer:
-        """Unpack a layer, which is there whole or not at all, and return it; `tell` is as in `unpack_layer`."""
-        target = self._place(layer.diff_id)
+    def add(self, layers: Sequence[Layer], limits: Limits, tell: Tell) -> None:
+        """
+        Unpack layers, all of them or, after an error, none; they are there whole when this returns.
+
+        `limits` are those of each, `tell` is as in `unpack_layers`.
+        """
         with scratch_directory(self._scratch) as scratch:
-            work = scratch / "layer"
-            work.mkdir(mode=_MODE)
-            unpack_layer(layer, work, limits, set_status, tell)
-            fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            works = [scratch / str(number) for number in range(len(layers))]
+            for work in works:
+                work.mkdir(mode=_MODE)
+            unpack_layers(layers, works, limits, tell)
+            fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 syscalls.syncfs(fd)
             finally:
                 os.close(fd)
-            try:
-                os.rename(work, target)
-                sync_directory(self._path)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
-                    raise
-        return self.get(layer.diff_id)
+            for layer, work in zip(layers, works, strict=True):
+                try:
+                    os.rename(work, self._place(layer.diff_id))
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
+                        raise
+            sync_directory(self._path)
 
     def layers(self) -> Iterator[UnpackedLayer]:
         """Yield all layers that are whole."""

@@ -3,8 +3,10 @@ The extractor's child process: writes entries of images into a directory it cann
 
 It pivots into the directory in a mount namespace of its own before it looks at a single byte of an image, and then
 still resolves every parent with openat2(2) below the new root, following no link. Nothing can be imported from that
-moment on, or a python file of the image would run with our privileges. Its messages go through one pipe as lines;
-`minit.stage0.images.extract` is the other end.
+moment on, or a python file of the image would run with our privileges.
+
+`minit.stage0.images.extract` is its parent, which it tells, in the form of `minit.stage0.images.workreport`, of its
+PROGRESS by bytes read, of all layers together, and that it is DONE by those of regular files that were written.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from minit import syscalls
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
@@ -31,20 +32,13 @@ from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.process import enter_own_mounts
 from minit.stage0.files.filecapabilities import shift_capabilities
+from minit.stage0.images import workreport
 from minit.stage0.images.linking import link_contents
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 from minit.value import replace
 
 MANIFEST = "manifest"
 _LINKS = "links"  # beside the manifest, where no entry gets
-
-# Lines of the pipe: the word, a space, the rest.
-PROGRESS = "progress"  # bytes read, all layers together
-DONE = "done"  # bytes of regular files written
-IMAGE_FAULT = "image-fault"  # an ImageError's text
-DISK_FAULT = "disk-fault"  # an errno, a space, the entry
-DEFECT = "defect"  # an exception nobody expected
-
 
 # What one image may cost, however small its archive is. Memory is beside what the parent had already.
 TIME_LIMIT_SECONDS = 3600.0
@@ -96,19 +90,9 @@ def damaged(layer: Layer) -> str:
 
 def tell(report: int, layer: Layer, destination: str, error: BaseException) -> None:
     """Tell `report` why the image with this first layer cannot be extracted."""
-    if isinstance(error, ImageError):
-        _tell(report, f"{IMAGE_FAULT} {error}")
-    elif isinstance(error, MemoryError):
-        _tell(report, f"{IMAGE_FAULT} image {layer.name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
-    elif isinstance(error, OSError):
-        _tell(report, f"{DISK_FAULT} {error.errno} {error.filename or destination}")
-    else:
-        _tell(report, f"{DEFECT} {type(error).__name__}: {error}")
-
-
-def _tell(report: int, line: str) -> None:
-    with suppress(BrokenPipeError):
-        os.write(report, line.replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n")
+    if isinstance(error, MemoryError):
+        error = ImageError(f"image {layer.name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
+    workreport.tell_error(report, error, destination)
 
 
 def confine(destination: str) -> None:
@@ -166,7 +150,7 @@ def _extract(
         read_bytes += len(data)
         if read_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
             reported_bytes = read_bytes
-            _tell(report, f"{PROGRESS} {read_bytes}")
+            workreport.tell(report, workreport.PROGRESS, read_bytes)
 
     tree.make_parent(ROOTFS)
     for layer, blob, digest in zip(layers, blobs, digests, strict=True):
@@ -199,7 +183,7 @@ def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: i
         tree.place(entry, tar)
         if tree.written_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
             reported_bytes = tree.written_bytes
-            _tell(report, f"{PROGRESS} {reported_bytes}")
+            workreport.tell(report, workreport.PROGRESS, reported_bytes)
     os.rmdir(f"/{_LINKS}")
     _finish(tree, layer, report)
 
@@ -208,7 +192,7 @@ def _finish(tree: _Tree, layer: Layer, report: int) -> None:
     tree.restore_directory_times()
     if not tree.has_manifest:
         raise ImageError(f"image {layer.name} ({layer.image_id}): no manifest")
-    _tell(report, f"{DONE} {tree.written_bytes}")
+    workreport.tell(report, workreport.DONE, tree.written_bytes)
 
 
 def _check_manifest(entry: Entry, source: str) -> None:
