@@ -58,6 +58,8 @@ class ContainerCalls:
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
         config = self._with_images(with_devices(request.config))
+        if config.linux.security_context.privileged and not sandbox.config.linux.security_context.privileged:
+            raise CallError(Code.INVALID_ARGUMENT, "security_context.privileged: its sandbox is not privileged")
         words = container_words(
             config,
             stored.id,

@@ -16,6 +16,7 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_MAKE_WORKING_DIRECTORY,
+    ANNOTATION_PRIVILEGED,
     ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
@@ -53,6 +54,7 @@ from minit.plan.networks.podnetwork import (
 from minit.plan.order import check_order, plan_after
 from minit.plan.pidnamespace import plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
+from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
@@ -228,6 +230,8 @@ class _Planning:
             spec, fields = self._plan_app(runtime, app, image, mounts)
             fields |= plan_log(runtime, pod.manifest, logs_for_kubernetes)
             fields |= self._confine(spec, isolation, runtime, app, image)
+            if self._is_privileged(runtime):
+                fields |= privileged_fields(fields.get("mounts", spec.mounts), facts.device_nodes)
             fields |= _plan_start(runtime, image, pod.manifest, len(fields["sockets"]), has_console=spec.has_console)
             again = flags.mutable or fields["restart"] is not None
             # At once: an app has many fields to copy.
@@ -335,8 +339,16 @@ class _Planning:
             fields["bounding"] = None
         return fields
 
+    def _is_privileged(self, runtime: RuntimeApp) -> bool:
+        privileged = is_privileged(runtime, self._pod.manifest)
+        if privileged and self._mapped is not None:
+            raise PlanError(f'app "{runtime.name}": {ANNOTATION_PRIVILEGED}: not with --private-users')
+        return privileged
+
     def _guards(self, spec: AppPlan, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
         flags = self._flags
+        if self._is_privileged(runtime):
+            return frozenset()
         trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
         if not (app.isolators or wants_vsock or flags.disable_seccomp or flags.disable_capabilities):
@@ -347,7 +359,7 @@ class _Planning:
     def _bounding(self, isolations: Sequence[Isolation | None]) -> int | None:
         """Return the capabilities that PID 1 keeps; None for all."""
         # An app that is added to a mutable pod may retain any of them.
-        if self._flags.disable_capabilities or self._flags.mutable:
+        if self._flags.disable_capabilities or self._flags.mutable or may_be_privileged(self._pod.manifest):
             return None
         # What PID 1 gives up does not come back, to it or to any app.
         bounding = DEFAULT

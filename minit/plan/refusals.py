@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
+    ANNOTATION_ALLOW_PRIVILEGED,
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DNS,
     ANNOTATION_KUBERNETES_DIRECTORY,
@@ -22,6 +23,7 @@ from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _OF_PODS = (
     *POD_ANNOTATIONS,
+    ANNOTATION_ALLOW_PRIVILEGED,
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DNS,
     ANNOTATION_LOG_DIRECTORY,

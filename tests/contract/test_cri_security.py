@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
-from tests.support.crinode import CriNode, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, container_config, own_daemon, sandbox_config
 from tests.support.stage0_world import image_id, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -141,3 +142,34 @@ async def test_paths(minit: Stage0, tmp_path: Path) -> None:
             container = await node.start(name, **security)
             said = (await node.said(container, look)).split()
             assert said[: len(expected)] == expected, name
+
+
+@pytest.mark.trio
+async def test_privileged(minit: Stage0, tmp_path: Path) -> None:
+    """One container of a privileged sandbox is not confined; in another sandbox it is refused."""
+    look = (
+        "grep -e CapBnd -e Seccomp: /proc/self/status; : >> /proc/sys/kernel/hostname && echo open;"
+        "mount -t tmpfs none /bin && echo mounted; umount /bin"
+    )
+    async with running_node(minit, tmp_path, privileged=True) as node:
+        masks = {"masked_paths": ["/proc/kallsyms", "/etc"], "readonly_paths": ["/proc/sys"]}
+        container = await node.start("a", privileged=True, **masks)
+        [(_, held), (_, filtered)] = [
+            line.split()
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith(("CapBnd", "Seccomp:"))
+        ]
+        assert (await node.said(container, look)).split() == ["CapBnd:", held, "Seccomp:", filtered, "open", "mounted"]
+        assert await node.said(container, "ls /etc | grep -c .") != "0\n"
+        beside = await node.start("b")
+        assert "mounted" not in await node.said(beside, look)
+
+
+@pytest.mark.trio
+async def test_privileged_in_another_sandbox(minit: Stage0, tmp_path: Path) -> None:
+    """It is refused with nothing left of it."""
+    async with running_node(minit, tmp_path) as node:
+        with pytest.raises(CallFailed, match="its sandbox is not privileged") as caught:
+            await node.create("a", privileged=True)
+        assert caught.value.code == Code.INVALID_ARGUMENT
+        assert not (await node.node.ask("ListContainers", api.ListContainersRequest())).containers

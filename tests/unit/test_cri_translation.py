@@ -236,6 +236,9 @@ def test_users_and_capabilities() -> None:
     assert secured(masked_paths=["/proc/kcore", "/a b"], readonly_paths=["/proc/sys"]) == [
         '--annotation=minit/protected-paths={"masked":["/proc/kcore","/a b"],"readOnly":["/proc/sys"]}'
     ]
+    assert secured(privileged=True, capabilities=api.Capability(drop_capabilities=["ALL"])) == [
+        "--annotation=minit/privileged=true"
+    ]
     assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
     assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
@@ -247,7 +250,6 @@ def test_users_and_capabilities() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"privileged": True}, "security_context.privileged: expected false"),
         ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
         ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
         (

@@ -19,6 +19,7 @@ from minit.cli.manual import render
 from minit.containerinit.options import USAGE
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_ALLOW_PRIVILEGED,
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DEADLINE,
     ANNOTATION_DNS,
@@ -42,6 +43,7 @@ from minit.paths import (
     ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_POD_NAMES,
+    ANNOTATION_PRIVILEGED,
     ANNOTATION_PROTECTED_PATHS,
     ANNOTATION_SECCOMP_ERRNO,
     ANNOTATION_SIDECAR,
@@ -221,6 +223,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
     assert rows == [
         ANNOTATION_AFTER,
+        ANNOTATION_ALLOW_PRIVILEGED,
         ANNOTATION_CGROUP_PARENT,
         ANNOTATION_DEADLINE,
         ANNOTATION_DNS,
@@ -245,6 +248,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         ANNOTATION_PID_NAMESPACE,
         ANNOTATION_PIDS_LIMIT,
         ANNOTATION_POD_NAMES,
+        ANNOTATION_PRIVILEGED,
         ANNOTATION_PROTECTED_PATHS,
         *RESTART_ANNOTATIONS,
         ANNOTATION_SECCOMP_ERRNO,

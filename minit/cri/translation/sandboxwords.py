@@ -41,6 +41,7 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
         # Sorted, as the order in a message means nothing.
         words.append(f"--annotation=minit/sysctls={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
     words += [f"--private-users={ids}"] if ids is not None else []
+    words += ["--annotation=minit/allow-privileged=true"] if context.privileged else []
     words += ["--ipc=parent"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words

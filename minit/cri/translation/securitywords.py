@@ -20,7 +20,6 @@ def security_words(
     `target` is the app whose processes a container with namespace_options.pid of TARGET sees. `image_has_group` tells
     that the image names a group beside its user.
     """
-    refuse(security.privileged, "security_context.privileged", "false")
     pids = security.namespace_options.pid
     refuse(pids == api.NODE, "namespace_options.pid", "POD, CONTAINER or TARGET")
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
@@ -51,6 +50,8 @@ def security_words(
     if security.supplemental_groups:
         words.append("--supplementary-gids=" + ",".join(map(str, security.supplemental_groups)))
     words += ["--readonly-rootfs"] if security.readonly_rootfs else []
+    if security.privileged:
+        return [*words, "--annotation=minit/privileged=true"]
     return words + _capability_words(security.capabilities)
 
 

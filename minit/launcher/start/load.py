@@ -11,6 +11,7 @@ from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.hostnotify import is_expected
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
+from minit.launcher.devices.hostnodes import find_host_nodes
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
@@ -21,6 +22,7 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.loadedpod import Pod, app_section, has_isolators
 from minit.plan.networks.podnetwork import joins_networks
+from minit.plan.privilegedapps import may_be_privileged
 from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.imagegroups import plan_image_groups
 from minit.plan.rights.users import AppLookups, parse_id
@@ -113,6 +115,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
+        device_nodes=find_host_nodes() if may_be_privileged(pod.manifest) else (),
         shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )
 

@@ -7,6 +7,17 @@ from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.value import Value
 
 
+class HostNode(Value):
+    """A device node of the host; `owner` are its user and its group."""
+
+    path: str
+    is_block: bool
+    major: int
+    minor: int
+    mode: int
+    owner: tuple[int, int]
+
+
 class HostFacts(Value):
     """
     Facts about the machine that planning needs, collected beforehand.
@@ -17,7 +28,8 @@ class HostFacts(Value):
     `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
     pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
     that are not there, of a pod whose devices may come and go. `shown_hierarchies` are those in which apps see their
-    own groups: where each is mounted, and its controllers.
+    own groups: where each is mounted, and its controllers. `device_nodes` are those of the host, looked at for a pod
+    with privileged apps only.
     """
 
     effective_uid: int
@@ -31,6 +43,7 @@ class HostFacts(Value):
     capabilities: int = 0
     missing_devices: frozenset[str] = frozenset()
     shown_hierarchies: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    device_nodes: tuple[HostNode, ...] = ()
 
 
 def check_host(facts: HostFacts) -> None:

@@ -32,16 +32,19 @@ class MakeFile(Value):
 
 
 class MakeNode(Value):
-    """A character device."""
+    """A device, a character device if it is no block device."""
 
     target: str
     major: int
     minor: int
     mode: int = 0o666
+    is_block: bool = False
+    uid: int = 0
+    gid: int = 0
 
     def describe(self) -> str:
         """Return the operation as a line for --debug."""
-        return f"device {self.target} c {self.major}:{self.minor} {self.mode:o}"
+        return f"device {self.target} {'b' if self.is_block else 'c'} {self.major}:{self.minor} {self.mode:o}"
 
 
 class MakeSymlink(Value):
@@ -74,15 +77,21 @@ class MountFilesystem(Value):
 
 
 class BindTree(Value):
-    """The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all that lies on it."""
+    """
+    The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all that lies on it.
+
+    With `writable` it can be written even if the other one cannot.
+    """
 
     source: str
     target: str
     recursive: bool = False
+    writable: bool = False
 
     def describe(self) -> str:
         """Return the operation as a line for --debug."""
-        return f"{'rbind' if self.recursive else 'bind'} {self.source} on {self.target}"
+        attribute = ", writable" if self.writable else ""
+        return f"{'rbind' if self.recursive else 'bind'} {self.source} on {self.target}{attribute}"
 
 
 class MadeFilesystem(Value):

@@ -73,7 +73,10 @@ def _tree_of(operation: MountFilesystem | BindTree | MadeFilesystem, trees: Mapp
     if isinstance(operation, MountFilesystem):
         return new_filesystem(operation)
     depth = syscalls.AT_RECURSIVE if operation.recursive else 0
-    return syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
+    if operation.writable:
+        syscalls.mount_setattr(tree, flags=depth, clear=syscalls.MOUNT_ATTR_RDONLY)
+    return tree
 
 
 def _make(operation: MakeDirectory | MakeFile | MakeNode | MakeSymlink, within: _Directory) -> None:
@@ -86,7 +89,10 @@ def _make(operation: MakeDirectory | MakeFile | MakeNode | MakeSymlink, within: 
         os.close(os.open(name, flags, operation.mode, dir_fd=directory))
     elif isinstance(operation, MakeNode):
         device = os.makedev(operation.major, operation.minor)
-        os.mknod(name, stat.S_IFCHR | operation.mode, device, dir_fd=directory)
+        kind = stat.S_IFBLK if operation.is_block else stat.S_IFCHR
+        os.mknod(name, kind | operation.mode, device, dir_fd=directory)
+        if operation.uid or operation.gid:
+            os.chown(name, operation.uid, operation.gid, dir_fd=directory, follow_symlinks=False)
     else:
         os.symlink(operation.text, name, dir_fd=directory)
 
