@@ -351,6 +351,25 @@ def test_the_shorter_time_of_two_stops_counts(make_pod: MakePod, first: str, sec
     assert sandbox.end().returncode == 0
 
 
+def test_a_longer_time_for_the_children(make_pod: MakePod) -> None:
+    """What the main process leaves behind has no longer than the first stop said."""
+    sandbox = Sandbox(make_pod)
+    child = "trap '' TERM; : >/begun; while :; do sleep 1000; done"
+    main = f'trap ": >/told; until [ -e /go ]; do sleep 0.02; done; exit" TERM; sh -c "{child}" & wait'
+    ok(sandbox.add("web", shell(main)))
+    ok(sandbox.start("web"))
+    sandbox.pod.wait_file("web", "begun")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = [pool.submit(sandbox.call, "app/stop", "--app=web", "--timeout=3s")]
+        sandbox.pod.wait_file("web", "told")
+        with sandbox.pod.connect() as second:
+            second.send(b'{"op": "app-stop", "app": "web", "grace_seconds": 3600}')
+            sandbox.pod.file("web", "go").touch()
+            ok(waiting[0].result())
+    assert sandbox.state("web") == "exited"
+    assert sandbox.end().returncode == 0
+
+
 @pytest.mark.parametrize("timeout", ["x", "-1s"])
 def test_a_stop_with_a_bad_time(make_pod: MakePod, timeout: str) -> None:
     """It is refused, and the app goes on."""

@@ -101,7 +101,7 @@ class PodPolicy:
 
         Of one that is being stopped already the grace period can become shorter.
         """
-        app.run.is_stopped = True
+        was_stopped, app.run.is_stopped = app.run.is_stopped, True
         self.cancel_restart(app)
         if grace_seconds is not None:
             ends_at, run = time.monotonic() + grace_seconds, app.run
@@ -109,7 +109,8 @@ class PodPolicy:
                 run.deadline = min(run.deadline, ends_at)
             if run.grace_ends_at is not None:
                 run.grace_ends_at = min(run.grace_ends_at, ends_at)
-            run.grace_seconds = grace_seconds
+            # Children that outlive the main process have that time, too.
+            run.grace_seconds = min(run.grace_seconds, grace_seconds) if was_stopped else grace_seconds
         if grace_seconds == 0:
             self._handle(app, lifecycle.KILL)
         else:
