@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -20,7 +21,7 @@ from minit.cri.methods import all_methods
 from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
-from minit.cri.records import Records, SandboxRecord
+from minit.cri.records import Record, Records, SandboxRecord
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
 from minit.cri.statscalls import StatsCalls
@@ -144,13 +145,13 @@ async def _restore(
 ) -> None:
     """Take over what earlier daemons have made, and undo what they were cut off in."""
     for record in records.all():
-        try:
-            await _restore_one(record, sandboxes, containers)
-        except (MinitError, OSError, DecodeError, UnicodeDecodeError) as error:
-            note(f"{record.path}: {describe(error)}")  # the others are served
+        with _noting(record, note):
+            await _restore_one(record, sandboxes, containers, note)
 
 
-async def _restore_one(record: SandboxRecord, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:
+async def _restore_one(
+    record: SandboxRecord, sandboxes: SandboxCalls, containers: ContainerCalls, note: Callable[[str], None]
+) -> None:
     # By a command that goes on.
     await trio.to_thread.run_sync(record.wait_until_free, abandon_on_cancel=True)
     uuid = record.uuid
@@ -159,7 +160,17 @@ async def _restore_one(record: SandboxRecord, sandboxes: SandboxCalls, container
         return
     sandbox = sandboxes.adopt(record, uuid)
     for made in record.containers():
-        if made.made_ns is None:
-            await containers.undo(sandbox, made)
-        else:
-            containers.adopt(sandbox, made)
+        with _noting(made, note):
+            if made.made_ns is None:
+                await containers.undo(sandbox, made)
+            else:
+                containers.adopt(sandbox, made)
+
+
+@contextmanager
+def _noting(record: Record, note: Callable[[str], None]) -> Iterator[None]:
+    """Have an error about a record be told, and no more: the others are served."""
+    try:
+        yield
+    except (MinitError, OSError, DecodeError, UnicodeDecodeError) as error:
+        note(f"{record.path}: {describe(error)}")
