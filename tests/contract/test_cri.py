@@ -348,6 +348,10 @@ async def test_another_daemon(daemon: Daemon, tmp_path: Path) -> None:
         records = daemon.minit.data / "cri"
         [record] = records.iterdir()
         (record / ("f" * 64)).mkdir()  # of a request that never became durable
+        damaged = record / ("0" * 64)
+        damaged.mkdir()
+        (damaged / "request").write_bytes(b"\xff")
+        (damaged / "made").touch()
         half = record / ("e" * 64)
         half.mkdir()
         request = api.CreateContainerRequest(
@@ -355,6 +359,7 @@ async def test_another_daemon(daemon: Daemon, tmp_path: Path) -> None:
         )
         (half / "request").write_bytes(request.SerializeToString())
         daemon.start()
+        assert [note.partition(": ")[2].split(": ")[0] for note in daemon.notes] == [str(damaged)]
         async with daemon.node() as node:
             assert (await ended(node, ends)).exit_code == 4
             assert (await status(node, running)).state == api.CONTAINER_RUNNING
@@ -420,6 +425,8 @@ def test_who_serves(daemon: Daemon) -> None:
         254,
         f"cri: another `minit cri` serves {daemon.minit.data}\n",
     )
+    insecure = daemon.minit.call("--insecure-options=paths", "cri", f"--listen=unix://{daemon.socket}.2")
+    assert insecure.stderr.startswith("cri: --insecure-options: a node has none")
     wrong = daemon.minit.call("cri", "--listen=tcp://127.0.0.1:80")
     assert wrong.stderr.startswith(
         'cri: --listen: expected unix://PATH with an absolute path, got "tcp://127.0.0.1:80"'

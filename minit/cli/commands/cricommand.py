@@ -70,6 +70,10 @@ def cri(
 
     """
     invocation.require_root()
+    if invocation.insecure:
+        raise click.UsageError(
+            "--insecure-options: a node has none; registries without TLS are named in registries.conf"
+        )
     if not listen.startswith(f"{_SCHEME}/"):
         raise click.UsageError(f'--listen: expected unix://PATH with an absolute path, got "{listen}"')
     options = (f"--dir={invocation.data}", f"--local-config={invocation.local_config}")
