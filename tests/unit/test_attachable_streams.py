@@ -237,7 +237,7 @@ def test_an_app_waits_for_whoever_reads(serve: Serve, monkeypatch: pytest.Monkey
     """A client that reads, or says that its reader does, loses nothing; one that takes nothing does."""
     monkeypatch.setattr(peer, "PATIENCE_SECONDS", 0.5)
     served = serve(stdout="stream")
-    text = numbered(60_000)
+    text = numbered(120_000)  # half of it is more than sockets and pipes hold
     with served.session("stdout", queue_bytes=4096, unmarked=["stdout"]) as client:
         feeder = served.feed(text)
         wait_for(lambda: served.status()["bytes_out"] > 200_000, "full buffers")
