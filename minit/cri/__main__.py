@@ -29,6 +29,7 @@ def _read(node: Node) -> Settings:
         stream_address=node["stream_address"].string(),
         stream_port=node["stream_port"].integer(0, 65535),
         sandbox_words=node["sandbox_words"].each(Node.string),
+        cdi_directories=tuple(map(Path, node["cdi_directories"].each(Node.absolute_path))),
     )
 
 

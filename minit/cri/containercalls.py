@@ -5,11 +5,14 @@ from __future__ import annotations
 import posixpath
 import secrets
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import trio
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.cdidevices import with_cdi_devices
 from minit.cri.containerlogs import make_log
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
@@ -38,10 +41,11 @@ _OUTPUT_BYTES = 7 << 20
 class ContainerCalls:
     """CreateContainer to ListContainers, UpdateContainerResources, ReopenContainerLog and ExecSync."""
 
-    def __init__(self, node: Node, commands: OwnCommands, images: ImageCalls) -> None:
+    def __init__(self, node: Node, commands: OwnCommands, images: ImageCalls, cdi_directories: Sequence[Path]) -> None:
         self._node = node
         self._commands = commands
         self._images = images
+        self._cdi_directories = cdi_directories
 
     async def create(self, request: api.CreateContainerRequest) -> api.ContainerId:
         """Put a container into a sandbox; the same request again gets the same container."""
@@ -57,7 +61,8 @@ class ContainerCalls:
         more += shared_memory_words(sandbox.config, request.config)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
-        config = self._with_images(with_devices(request.config))
+        config = with_cdi_devices(request.config, self._cdi_directories)
+        config = self._with_images(with_devices(config))
         if config.linux.security_context.privileged and not sandbox.config.linux.security_context.privileged:
             raise CallError(Code.INVALID_ARGUMENT, "security_context.privileged: its sandbox is not privileged")
         words = container_words(

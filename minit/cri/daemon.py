@@ -41,6 +41,7 @@ class Settings(Value):
     What the daemon serves, and where.
 
     `command` is minit, by its program and its global options; `sandbox_words` are options of every sandbox.
+    `cdi_directories` have the files of CDI, of which the last ones count most.
     `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
     """
 
@@ -50,6 +51,7 @@ class Settings(Value):
     stream_address: str
     stream_port: int
     sandbox_words: tuple[str, ...] = ()
+    cdi_directories: tuple[Path, ...] = ()
 
 
 def serve(settings: Settings, note: Callable[[str], None]) -> None:
@@ -122,7 +124,7 @@ async def _run(
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
             images = ImageCalls(node, commands, nursery)
-            containers = ContainerCalls(node, commands, images)
+            containers = ContainerCalls(node, commands, images, settings.cdi_directories)
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -119,4 +120,34 @@ async def test_devices(daemon: Daemon, tmp_path: Path) -> None:
                 wrong = container_config("true", "wrong", devices=[api.Device(host_path=path, permissions="r")])
                 with pytest.raises(CallFailed, match=f"host_path: {path}: {message}"):
                     await started(node, sandbox, wrong)
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_cdi_devices(minit: Stage0, tmp_path: Path) -> None:
+    """A CDI device brings nodes, mounts, variables and groups; the next container without it has none."""
+    (tmp_path / "file").write_text("of the vendor\n")
+    edits = {
+        "env": ["GPU=0"],
+        "additionalGids": [44],
+        "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/zero", "permissions": "rw"}],
+        "mounts": [{"hostPath": str(tmp_path / "file"), "containerPath": "/vendor/file", "options": ["ro", "bind"]}],
+    }
+    (tmp_path / "cdi").mkdir()
+    text = json.dumps({"kind": "vendor.com/gpu", "devices": [{"name": "0", "containerEdits": edits}]})
+    (tmp_path / "cdi" / "vendor.yaml").write_text(text)
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.options = [f"--cdi-spec-dir={tmp_path}/cdi"]
+        daemon.start()
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            device = api.CDIDevice(name="vendor.com/gpu=0")
+            with_it = await started(node, sandbox, container_config("exec sleep 1000", CDI_devices=[device]))
+            script = "echo $GPU; id -G; cat /vendor/file; head -c 1 /dev/gpu0 | wc -c"
+            assert await told(node, with_it, script) == ["0", "0", "44", "of", "the", "vendor", "1"]
+            without = await started(node, sandbox, container_config("exec sleep 1000", "other"))
+            assert await told(node, without, "echo $GPU; ls /dev/gpu0 /vendor 2> /dev/null; true") == []
+            wrong = container_config("true", "wrong", CDI_devices=[api.CDIDevice(name="vendor.com/gpu=1")])
+            with pytest.raises(CallFailed, match="CDI device vendor.com/gpu=1: no file has it"):
+                await started(node, sandbox, wrong)
             await node.ask("RemovePodSandbox", sandbox)

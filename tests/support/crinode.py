@@ -137,12 +137,19 @@ class Daemon:
         self.socket = socket
         self.network = network
         self.process: subprocess.Popen[bytes] | None = None
+        self.options: Sequence[str] = ()
         self.notes: list[str] = []
         """What it said of records that it could not read."""
 
     def start(self, under: Sequence[str] = (), pass_fds: Sequence[int] = ()) -> None:
         """Start it, and return when it listens; under a command that is given it may end before."""
-        words = ("cri", f"--listen=unix://{self.socket}", f"--net={self.network}", self.minit.stage1_flag)
+        words = (
+            "cri",
+            f"--listen=unix://{self.socket}",
+            f"--net={self.network}",
+            self.minit.stage1_flag,
+            *self.options,
+        )
         self.process = self.minit.start(*words, under=under, stderr=subprocess.PIPE, pass_fds=pass_fds)
         assert self.process.stderr is not None
         self.notes = []

@@ -49,6 +49,14 @@ def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) ->
     default=0,
     help="The port there.  [default: any that is free]",
 )
+@click.option(
+    "--cdi-spec-dir",
+    metavar="DIR",
+    multiple=True,
+    default=("/etc/cdi", "/var/run/cdi"),
+    show_default=True,
+    help="Directory with files of the Container Device Interface; repeatable, the last one counts most.",
+)
 @stage1_path_option
 @click.pass_obj
 def cri(
@@ -57,6 +65,7 @@ def cri(
     net: str | None,
     stream_address: str,
     stream_port: int,
+    cdi_spec_dir: tuple[str, ...],
     stage1_path: str | None,
 ) -> NoReturn:
     """
@@ -82,6 +91,7 @@ def cri(
         "socket": listen.removeprefix(_SCHEME),
         "stream_address": stream_address,
         "stream_port": stream_port,
+        "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
         "command": [*_own_command(), *options],
         "sandbox_words": [
             *([f"--stage1-path={stage1_path}"] if stage1_path else []),

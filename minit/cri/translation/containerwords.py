@@ -38,7 +38,6 @@ def container_words(
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     check_users(config.linux.security_context.namespace_options, ids)
     words += mount_words(config.mounts, config.devices, ids, privileged=config.linux.security_context.privileged)
-    refuse(bool(config.CDI_devices), "CDI_devices", "none")
     if config.stdin or config.tty:
         mode = "tty" if config.tty else "stream"
         words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
