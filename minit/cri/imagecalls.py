@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 
 import trio
 
@@ -12,6 +11,7 @@ from minit.archives.imagenames import parse_image_name
 from minit.cri.api import cri_pb2 as api
 from minit.cri.credentials import authfile
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.imagelist import ImageList
 from minit.cri.imageusage import ImageUsage
 from minit.cri.node import Node
 from minit.cri.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
@@ -31,12 +31,13 @@ class ImageCalls:
         self._data = node.data
         self._commands = commands
         self._pulls = SharedPulls(nursery, self._fetch)
+        self._images = ImageList(node.data)
         self._usage = ImageUsage(node.data)
         self._removing = trio.Lock()
 
     def find(self, reference: str) -> NodeImage | None:
         """Return an image by its id or one of its names, None if there is none."""
-        return find_image(self._images(), reference)
+        return find_image(self._images.read(), reference)
 
     def get(self, reference: str) -> NodeImage:
         """Return an image by its id or one of its names; CallError if there is none."""
@@ -49,7 +50,7 @@ class ImageCalls:
         """Return the images of the store, or the one that a filter names."""
         wanted = request.filter.image.image
         found = self.find(wanted) if wanted else None
-        images = self._images() if not wanted else [] if found is None else [found]
+        images = self._images.read() if not wanted else [] if found is None else [found]
         return api.ListImagesResponse(images=[_described(image) for image in images])
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
@@ -81,7 +82,7 @@ class ImageCalls:
     async def remove(self, request: api.RemoveImageRequest) -> api.Nothing:
         """Remove an image, or one of its tags; no error if there is none."""
         async with self._removing:
-            stored = meant(self._images(), request.image.image)
+            stored = meant(self._images.read(), request.image.image)
             if stored:
                 self._settle_tags()
                 await self._commands.run("image", "rm", "--unpacked", *stored)
@@ -106,10 +107,6 @@ class ImageCalls:
                 )
             ]
         )
-
-    def _images(self) -> Sequence[NodeImage]:
-        with Store(self._data) as store:
-            return node_images(store.list())
 
 
 def _described(image: NodeImage) -> api.Image:
