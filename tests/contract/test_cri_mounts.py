@@ -92,6 +92,33 @@ async def test_mounts(daemon: Daemon, source: Path, tmp_path: Path) -> None:
             await node.ask("RemovePodSandbox", sandbox)
 
 
+@pytest.mark.trio
+async def test_mounts_that_reach_the_host(daemon: Daemon, source: Path, tmp_path: Path) -> None:
+    """Mounts of a privileged container reach the host where it asks for that, if the source is on a shared mount."""
+    security = api.LinuxContainerSecurityContext(privileged=True)
+    both = api.Mount(container_path="/v", host_path=str(source), propagation=api.PROPAGATION_BIDIRECTIONAL)
+    sandbox_security = api.LinuxSandboxSecurityContext(privileged=True)
+    config = sandbox_config(tmp_path, linux=api.LinuxPodSandboxConfig(security_context=sandbox_security))
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            with pytest.raises(CallFailed, match="expected another one in a container that is not privileged"):
+                await started(node, sandbox, container_config("true", mounts=[both]))
+            linux = api.LinuxContainerConfig(security_context=security)
+            container = await started(node, sandbox, container_config("exec sleep 1000", mounts=[both], linux=linux))
+            await told(node, container, "mkdir /v/new && mount -t tmpfs tmpfs /v/new && touch /v/new/of-app")
+            assert (source / "new" / "of-app").exists()
+            (source / "late").mkdir()
+            await trio.run_process(["mount", "-t", "tmpfs", "tmpfs", str(source / "late")])
+            (source / "late" / "of-host").touch()
+            assert await told(node, container, "ls /v/late") == ["of-host"]
+            await trio.run_process(["mount", "--make-private", str(source)])
+            with pytest.raises(CallFailed, match=f"propagation shared: {source} is not on a shared mount"):
+                await started(node, sandbox, container_config("true", "late", mounts=[both], linux=linux))
+            await node.ask("RemovePodSandbox", sandbox)
+            assert (source / "new" / "of-app").exists()
+
+
 @needs_loop_devices
 @pytest.mark.trio
 async def test_devices(daemon: Daemon, tmp_path: Path) -> None:
