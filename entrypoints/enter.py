@@ -6,14 +6,14 @@ import os
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.errors import UsageError
+from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
 from minit.goduration import parse_duration
 from minit.goflags import parse_flags, usage
 from minit.launcher.enter.enterpod import enter_pod
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # Those of `_OWN` are ours.
-_OWN: dict[str, bool | str] = {"as-app": False, "privileged": False, "timeout": ""}
+_OWN: dict[str, bool | str] = {"as-app": False, "failure-fd": "", "privileged": False, "timeout": ""}
 _FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", **_OWN}
 _SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", **_OWN}
 # Set by rkt for whoever calls `enter` from another entrypoint.
@@ -47,9 +47,28 @@ def _enter(arguments: list[str]) -> int:
     timeout_seconds = _read_timeout(str(values["timeout"]))
     if timeout_seconds is not None and (not app or privileged):
         raise _EnterUsage("--timeout: only a command in an app, without --privileged, can have a time limit")
-    return enter_pod(
-        int(pid), app or None, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
-    )
+    failures = _read_descriptor(str(values["failure-fd"]))
+    try:
+        return enter_pod(
+            int(pid), app or None, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
+        )
+    except (MinitError, OSError) as error:
+        # The command's own exit code may be the same.
+        if failures is not None and getattr(error, "exit_code", EXIT_FAILURE) == EXIT_FAILURE:
+            os.write(failures, describe(error).encode(errors="replace"))
+        raise
+
+
+def _read_descriptor(text: str) -> int | None:
+    """Return the descriptor of somebody who wants to know of failures, which no process in the pod gets."""
+    if not text:
+        return None
+    try:
+        number = int(text) if text.isdecimal() else -1
+        os.set_inheritable(number, False)
+    except (OSError, OverflowError) as error:
+        raise _EnterUsage(f'--failure-fd: expected a descriptor, got "{text}"') from error
+    return number
 
 
 def _read_timeout(text: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import secrets
 import subprocess
@@ -27,6 +28,7 @@ from minit.cri.translation.containerwords import container_words, environment_te
 from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
 from minit.cri.translation.userwords import user_ids
+from minit.harmless import harmless
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -217,16 +219,26 @@ class ContainerCalls:
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
         limit = float(limited(request.timeout)) if request.timeout > 0 else None
-        entered = self._node.enter(container, request.cmd, limit)
         begin = trio.current_time()
-        process = await trio.lowlevel.open_process(
-            entered.words,
-            cwd=entered.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        answer = await _outcome(process)
+        failures, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(failures, "rb", buffering=0) as reasons:
+            try:
+                entered = self._node.enter(container, request.cmd, limit, theirs)
+                process = await trio.lowlevel.open_process(
+                    entered.words,
+                    cwd=entered.directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(theirs,),
+                )
+            finally:
+                os.close(theirs)
+            answer = await _outcome(process)
+            if reason := reasons.read():
+                raise CallError(
+                    Code.UNKNOWN, f"cannot enter container {container.id}: {harmless(reason.decode(errors='replace'))}"
+                )
         if limit and answer.exit_code == _EXIT_TIMED_OUT and trio.current_time() >= begin + request.timeout:
             raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
         return answer

@@ -196,16 +196,23 @@ class Node:
         except PodError:
             return False
 
-    def enter(self, container: Container, command: Sequence[str], timeout_seconds: float | None) -> Entered:
+    def enter(
+        self,
+        container: Container,
+        command: Sequence[str],
+        timeout_seconds: float | None,
+        failure_fd: int | None = None,
+    ) -> Entered:
         """
         Return what runs a command as a container's user, and kills it after some time.
 
-        The command `app exec` would come to the same, a program later. MinitError if the pod does not run.
+        The command `app exec` would come to the same, a program later. What inherits `failure_fd` writes there why it
+        cannot enter. MinitError if the pod does not run.
         """
         refuse_nul(command)
         with Store(self.data) as store, open_pod(self.data, container.sandbox.uuid) as pod:
             tree_path = TreeStore(self.data, store).path
-            words = enter_as_app(pod, tree_path, container.app, command, timeout_seconds)
+            words = enter_as_app(pod, tree_path, container.app, command, timeout_seconds, failure_fd)
             return Entered(words=words, directory=pod.path)
 
     def follow(self, sandbox: Sandbox) -> None:

@@ -115,6 +115,15 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             )
             done = await node.ask("ExecSync", command)
             assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 7)
+            command.cmd[2] = "exit 254"
+            assert (await node.ask("ExecSync", command)).exit_code == 254
+            [pod] = daemon.minit.data.glob("pods/run/*")
+            (pod / "subcgroup").rename(pod / "moved")  # without which a command has no group for its limit
+            command.timeout = 50
+            code, reason = await refused(node, "ExecSync", command)
+            assert code == Code.UNKNOWN and "cannot enter container" in reason and "control group" in reason
+            (pod / "moved").rename(pod / "subcgroup")
+            command.timeout = 0
             command.cmd[2] = "id -u; id -G; cat /proc/1/comm"
             user = await created(node, sandbox, container_config("exec sleep 1000", "user", **as_user(1000, 7, 42)))
             await node.ask("StartContainer", user)

@@ -157,6 +157,29 @@ def test_a_fifo_stays_the_callers(make_pod: MakePod, tmp_path: Path) -> None:
     os.close(fifo)
 
 
+def test_failures_at_a_descriptor(make_pod: MakePod) -> None:
+    """A failure of enter is told there, an exit code of the command is not, be it the same; the command has it not."""
+    pod = make_pod({"a": shell(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    told, theirs = os.pipe2(os.O_CLOEXEC)
+    script = f"[ ! -e /proc/self/fd/{theirs} ] && exit 254"
+    for app, expected in (("a", b""), ("other", b'no app "other"')):
+        words = [f"--pid={pod.pid}", f"--appname={app}", f"--failure-fd={theirs}", "--", "sh", "-c", script]
+        command = [pod.entrypoint("enter", from_tree=True), *words]
+        done = subprocess.run(command, cwd=pod.path, capture_output=True, pass_fds=(theirs,), check=False)
+        assert done.returncode == 254
+        os.write(theirs, b"end")
+        assert (
+            expected in (found := os.read(told, 1000))
+            and found.endswith(b"end")
+            and bool(expected) == (found != b"end")
+        )
+    os.close(told)
+    os.close(theirs)
+    assert pod.call("enter", f"--pid={pod.pid}", "--failure-fd=999", "--", "true").returncode == 1
+
+
 @pytest.mark.parametrize("flags", [("--as-app",), ("--appname=a", "--as-app", "--privileged")])
 def test_as_no_user_of_an_app(make_pod: MakePod, flags: tuple[str, ...]) -> None:
     """Without an app, or with all privileges, --as-app is refused."""

@@ -45,17 +45,30 @@ def enter_pod(
 
 
 def enter_as_app(
-    pod: Pod, tree_path: Callable[[str], Path], app: str, command: Sequence[str], timeout_seconds: float | None
+    pod: Pod,
+    tree_path: Callable[[str], Path],
+    app: str,
+    command: Sequence[str],
+    timeout_seconds: float | None,
+    failure_fd: int | None = None,
 ) -> list[str]:
     """
     Return the words of a process that runs `command` as an app's user, to be executed in the pod's directory.
+
+    If that fails, and not the command, the reason is written to `failure_fd`, which the process has to inherit.
 
     PodError if the pod does not run.
     """
     _refuse_ended(pod)
     program, pid = _program(pod, tree_path), wait_for_pid(pod)
     arguments = entrypoints.enter_arguments(
-        pid, app, command, privileged=False, as_app=True, timeout_seconds=timeout_seconds
+        pid,
+        app,
+        command,
+        privileged=False,
+        as_app=True,
+        timeout_seconds=timeout_seconds,
+        failure_fd=failure_fd,
     )
     return [str(program), *arguments]
 

@@ -153,13 +153,21 @@ def run_arguments(
 
 
 def enter_arguments(
-    pid: int, app: str, command: Sequence[str], *, privileged: bool, as_app: bool, timeout_seconds: float | None
+    pid: int,
+    app: str,
+    command: Sequence[str],
+    *,
+    privileged: bool,
+    as_app: bool,
+    timeout_seconds: float | None,
+    failure_fd: int | None = None,
 ) -> list[str]:
-    """Return the arguments of `enter`; `privileged`, `as_app` and a time limit are extensions of minit's own stage1."""
+    """Return the arguments of `enter`; all that is a keyword here is an extension of minit's own stage1."""
     words = [f"--pid={pid}", f"--appname={app}"]
     words += ["--privileged"] if privileged else []
     words += ["--as-app"] if as_app else []
     words += [] if timeout_seconds is None else [f"--timeout={format_duration(timeout_seconds)}"]
+    words += [] if failure_fd is None else [f"--failure-fd={failure_fd}"]
     return [*words, "--", *command]
 
 
