@@ -726,3 +726,33 @@ def test_expansion_ends(text: str) -> None:
     """Text that was put in is not looked at again."""
     assert expand(text.replace("$", "$$"), {"A": "$(A)"}) == text
     assert expand(text, {}).count("$") <= text.count("$")
+
+
+def test_details_of_mounts_are_written_down() -> None:
+    """Propagation and the depth of read-only are fields of a mount; of what a Pod cannot say there is a warning."""
+    overrides = AppOverrides(
+        name="web", mounts=(Mount(volume="data", path="/data"), Mount(volume="data", path="/more"))
+    )
+    details = {
+        "/data": {"propagation": "shared", "options": ["nosuid"]},
+        "/more": {"readOnly": True, "recursiveReadOnly": True, "deviceAccess": "r"},
+    }
+    tree = f"/x/cas/tree/deps-sha512-{'0' * 64}/rootfs"
+    volume = Volume(name="data", kind="host", source=tree)
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, volumes=(volume,))
+    _, data = plan_apps([(image(), overrides)], defaults)
+    value = json.loads(data)
+    value["apps"][0]["annotations"] = [{"name": "minit/mounts", "value": json.dumps(details)}]
+    warnings: list[str] = []
+    parsed = parse_pod_manifest(json.dumps(value).encode(), "pod")
+    document = generate_pod(parsed, "web", {"web": "app"}, {}, DATA, None, warnings.append)
+    [found] = document["spec"]["containers"]  # type: ignore[index]
+    assert found["volumeMounts"] == [
+        {"name": "data", "mountPath": "/data", "mountPropagation": "Bidirectional"},
+        {"name": "data", "mountPath": "/more", "readOnly": True, "recursiveReadOnly": "Enabled"},
+    ]
+    assert [text for text in warnings if "mount of" in text] == [
+        "app web: /data: a mount of a Pod has no options",
+        "app web: /more: a mount of a Pod has no deviceAccess",
+    ]
+    assert any("its image is a path of this host" in text for text in warnings)

@@ -48,6 +48,7 @@ Warn = Callable[[str], None]
 
 _RESTARTS = {"always": "Always", "on-failure": "OnFailure", "never": "Never"}
 _PROPAGATIONS = {"private": "None", "slave": "HostToContainer", "shared": "Bidirectional"}
+_UNSAID_OF_MOUNTS = ("deviceAccess", "options")
 _FIELDS = {
     "pod-ip": "status.podIP",
     "pod-ips": "status.podIPs",
@@ -189,7 +190,7 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
         ports=_ports(runtime, manifest),
         resources=_resources(app),
         securityContext=_security(runtime, app),
-        volumeMounts=_mounts(runtime, app, manifest),
+        volumeMounts=_mounts(runtime, app, manifest, warn),
     )
     for stream in ("stdin", "stdout", "stderr"):
         mode = runtime.annotation(_STREAM + stream)
@@ -287,7 +288,7 @@ def _pod_security(manifest: PodManifest, group: str) -> Json:
     return security | _given(supplementalGroups=[group for group in every if group != owner], sysctls=sysctls)
 
 
-def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest) -> list[Json]:
+def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest, warn: Warn) -> list[Json]:
     details = _object(runtime.annotation(MOUNTS))
     volumes = {volume.name: volume for volume in _volumes(manifest)}
     only_read = {point.name for point in app.mount_points if point.read_only}
@@ -302,6 +303,9 @@ def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest) -> list[Json]:
         entry |= _given(subPath=detail.get("subPath"))
         entry |= _given(mountPropagation=_PROPAGATIONS.get(str(detail.get("propagation"))))
         entry |= {"recursiveReadOnly": "Enabled"} if detail.get("recursiveReadOnly") else {}
+        for field in _UNSAID_OF_MOUNTS:
+            if field in detail:
+                warn(f"app {runtime.name}: {mount.path}: a mount of a Pod has no {field}")
         mounts.append(entry)
     return mounts
 
