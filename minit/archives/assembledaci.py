@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minit.archives.aci import image_id
+from minit.archives.readahead import Pieces, ReadAhead
 from minit.archives.recipe import Recipe
 from minit.archives.tarwriter import padding
 from minit.archives.unpackedlayer import FILES, Row, UnpackedLayer
@@ -33,11 +34,13 @@ class OpenLayers:
     """
     The layers of a recipe, whose files stay readable wherever the process goes: `fds` are their directories.
 
-    The contents are compared with what they were. `lock` is a descriptor to be closed with them.
+    The contents are compared with what they were, but for layers with the diff_ids `unpacked`. `lock` is a descriptor
+    to be closed with them.
     """
 
-    def __init__(self, layers: Sequence[UnpackedLayer], lock: int | None) -> None:
+    def __init__(self, layers: Sequence[UnpackedLayer], lock: int | None, unpacked: Container[str]) -> None:
         self._layers = layers
+        self._is_compared = [layer.diff_id not in unpacked for layer in layers]
         self._lock = lock
         self._rows: list[list[Row]] = [layer.rows() for layer in layers]
         self.fds: list[int] = []
@@ -65,26 +68,31 @@ class OpenLayers:
 
     def content(self, layer: int, number: int, size_bytes: int) -> Iterator[bytes]:
         """Yield the content of a file; DamagedLayerError, at its end, if it is another one than it was."""
-        digest, left = hashlib.sha256(), size_bytes
+        digest, left = hashlib.sha256() if self._is_compared[layer] else None, size_bytes
         try:
             fd = os.open(str(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fds[layer])
         except OSError as error:
             raise DamagedLayerError(self._layers[layer], f"file {number} of it is gone") from error
         try:
             while left and (data := os.read(fd, min(left, _CHUNK))):
-                digest.update(data)
+                if digest is not None:
+                    digest.update(data)
                 left -= len(data)
                 yield data
         finally:
             os.close(fd)
-        if left or digest.digest() != self._rows[layer][number].sha256:
+        if left or (digest is not None and digest.digest() != self._rows[layer][number].sha256):
             raise DamagedLayerError(self._layers[layer], f"file {number} of it is another one")
 
 
-def open_layers(layers: Sequence[UnpackedLayer], lock: int | None = None) -> OpenLayers:
-    """Open the layers of a recipe, in its order; a context manager. `lock` is closed with them, if that succeeds."""
+def open_layers(layers: Sequence[UnpackedLayer], lock: int | None = None, unpacked: Container[str] = ()) -> OpenLayers:
+    """
+    Open the layers of a recipe, in its order; a context manager. `lock` is closed with them, if that succeeds.
+
+    The contents of layers with the diff_ids `unpacked` are not compared with what they were.
+    """
     try:
-        return OpenLayers(layers, lock)
+        return OpenLayers(layers, lock, unpacked)
     except OSError as error:
         raise ImageError(f"a layer is damaged: {error.strerror}: {error.filename}") from error
 
@@ -107,12 +115,16 @@ def _pieces(
     yield headers[position:]
 
 
-def assembled_id(recipe: Recipe, layers: Sequence[UnpackedLayer]) -> str:
-    """Return the ID of the image that a recipe makes of its layers; DamagedLayerError if one is not what it was."""
+def assembled_id(recipe: Recipe, layers: Sequence[UnpackedLayer], unpacked: Container[str] = ()) -> str:
+    """
+    Return the ID of the image that a recipe makes of its layers; DamagedLayerError if one is not what it was.
+
+    The files of those with the diff_ids `unpacked` have just been written, and are not compared with what they were.
+    """
     digest = hashlib.sha512()
-    with open_layers(layers) as opened:
-        for piece in pieces(recipe, opened):
-            digest.update(piece)
+    with open_layers(layers, unpacked=unpacked) as opened, ReadAhead(Pieces(pieces(recipe, opened))) as ahead:
+        for chunk in ahead.chunks():
+            digest.update(chunk)
     return image_id(digest)
 
 
@@ -152,25 +164,12 @@ class AssembledAci(OpenBlob):
         self.recipe = recipe
         self.fds = layers.fds
         self.size_bytes = recipe.size_bytes
-        self._pieces = pieces(recipe, layers)
+        self._file = Pieces(pieces(recipe, layers))
         self._layers = layers
-        self._piece = memoryview(b"")
 
     def readinto(self, buffer: Buffer) -> int:
         """Fill `buffer` and return how many bytes it got; 0 at the end."""
-        view = memoryview(buffer).cast("B")
-        filled = 0
-        while filled < len(view):
-            if not self._piece:
-                try:
-                    self._piece = next(self._pieces)
-                except StopIteration:
-                    break
-            count = min(len(view) - filled, len(self._piece))
-            view[filled : filled + count] = self._piece[:count]
-            self._piece = self._piece[count:]
-            filled += count
-        return filled
+        return self._file.readinto(buffer)
 
     def close(self) -> None:
         """Close the layers."""

@@ -1,9 +1,10 @@
-"""A stream that a thread reads ahead, so that one processor decompresses while another one uses what came before."""
+"""A stream that a thread reads ahead, so that one processor reads or decompresses while another one uses it."""
 
 from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING
@@ -14,6 +15,34 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _CHUNKS_AHEAD = 8
 _POLL_SECONDS = 0.1  # between looks at whether anybody still wants what is read
+
+
+class Pieces(io.RawIOBase):
+    """Reads from what an iterator yields, of any size."""
+
+    def __init__(self, pieces: Iterator[memoryview | bytes]) -> None:
+        self._pieces = pieces
+        self._piece = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` and return how many bytes it got; 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            if not self._piece:
+                try:
+                    self._piece = memoryview(next(self._pieces))
+                except StopIteration:
+                    break
+            count = min(len(view) - filled, len(self._piece))
+            view[filled : filled + count] = self._piece[:count]
+            self._piece = self._piece[count:]
+            filled += count
+        return filled
 
 
 class ReadAhead(io.RawIOBase):
@@ -49,6 +78,16 @@ class ReadAhead(io.RawIOBase):
         view[:count] = self._left[:count]
         self._left = self._left[count:]
         return count
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield, in place of `readinto`, what has been read."""
+        while not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, BaseException):
+                self._ended = True
+                raise chunk
+            self._ended = not chunk
+            yield chunk
 
     def close(self) -> None:
         """End the thread."""

@@ -172,7 +172,8 @@ def _no_link(*_: object) -> None:
 def test_a_changed_layer_is_noticed_and_replaced(store: Store, tmp_path: Path) -> None:
     """A file of a layer that was changed since fails what needs it, and the next import brings the layer anew."""
     layout, trees = write_layout(tmp_path / "box", "a", "b"), TreeStore(store.data, store)
-    image = fetch(store, layout, "a")
+    with Store(store.data) as other:
+        image = fetch(other, layout, "a")
     [file] = [path for path in (store.data / "minit/cas/layer").rglob("files/*") if path.stat().st_size == len(CONTENT)]
     file.write_bytes(b"!" + CONTENT[1:])
     for use in (
@@ -189,6 +190,18 @@ def test_a_changed_layer_is_noticed_and_replaced(store: Store, tmp_path: Path) -
         store.verify(image.id)
     assert fetch(store, layout, "a").id == image.id
     store.verify(image.id)
+
+
+def test_what_was_just_unpacked_is_trusted(store: Store, tmp_path: Path) -> None:
+    """Whoever imports an image and renders it reads its files for its ID and for the tree's hash, and no third time."""
+    layout, trees = write_layout(tmp_path / "box", "a"), TreeStore(store.data, store)
+    image = fetch(store, layout, "a")
+    [file] = [path for path in (store.data / "minit/cas/layer").rglob("files/*") if path.stat().st_size == len(CONTENT)]
+    file.write_bytes(b"!" + CONTENT[1:])
+    tree = trees.render(image.id)
+    trees.verify(tree)
+    with pytest.raises(StoreError, match="damaged"):
+        store.verify(image.id)
 
 
 def test_a_killed_import_leaves_whole_layers_or_none(store: Store, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress)
         meter.complete(number)
     _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
-    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image))
+    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image), missing)
 
 
 def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:

@@ -90,8 +90,9 @@ def extract_layers(
         )
         stack.callback(_end, pid)
         os.close(report)
-        # What is linked is not read by the child.
-        check = stack.enter_context(_Check(blobs[0], layers[0])) if recipe is not None else None
+        # What is linked is not read by the child. Whoever imports and goes on with a tree has just read it.
+        is_read = recipe is None or store.has_assembled(layers[0].image_id)
+        check = None if is_read else stack.enter_context(_Check(blobs[0], layers[0]))
         for line in reports:
             try:
                 word, (count_bytes,) = workreport.numbers_of(line)

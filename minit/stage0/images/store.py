@@ -15,7 +15,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,7 @@ class Store:
         self.layers = LayerStore(self._own / "layer", self.temporary)
         self._known_files = KnownFiles(self._own / "files", self.temporary)
         self._image_locks = data / "cas" / "imagelocks"
+        self._assembled: set[str] = set()
         with disk_errors(f"open the image store in {data}", data):
             for path in (data, self._rkts, self._image_locks):
                 make_directory(path, _DIRECTORY_MODE)
@@ -156,10 +157,12 @@ class Store:
         layers: Sequence[UnpackedLayer],
         names: Sequence[str],
         digests: ImageDigests | None = None,
+        unpacked: Container[str] = (),
     ) -> StoredImage:
         """
         Add the image that layers become, the lowest first, which the caller keeps; `names` are theirs in errors.
 
+        `unpacked` are the diff_ids of those that the caller has just unpacked, whose files need not be looked at again.
         A failure leaves nothing. DamagedLayerError if a layer is not what it was, StoreError if the disk is at fault.
         """
         with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
@@ -168,9 +171,14 @@ class Store:
                 os.fchmod(file.fileno(), _FILE_MODE)
                 write_recipe(manifest, layers, names, file)
                 os.fsync(file.fileno())
-            image_id = assembled_id(read_recipe(scratch / "recipe"), layers)
+            image_id = assembled_id(read_recipe(scratch / "recipe"), layers, unpacked)
             self._place(scratch, "recipe", image_id, manifest, digests)
+        self._assembled.add(image_id)
         return self.get(image_id)
+
+    def has_assembled(self, image_id: str) -> bool:
+        """Tell whether the image was read as a whole when this object added it, of its layers."""
+        return image_id in self._assembled
 
     def _place(
         self, scratch: Path, kind: str, image_id: str, manifest: bytes, digests: ImageDigests | None = None

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from minit.archives.readahead import Pieces, ReadAhead
 from minit.archives.tarentry import is_kept_attribute
 
 HASH = "hash"
@@ -43,32 +44,17 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def tree_hash(tree: Path) -> str:
     """Return what rkt expects in `hash`: `sha512-` and 64 hex digits over everything beside manifest and attributes."""
     digest = hashlib.sha512()
-    first_names: dict[int, str] = {}
-    for name, path, status in _walk(tree):
-        kind = _TYPES.get(stat.S_IFMT(status.st_mode))
-        if kind is None:
-            continue  # a socket
-        size = status.st_size if kind == _TYPES[stat.S_IFREG] else 0
-        link = os.readlink(path) if kind == _TYPES[stat.S_IFLNK] else ""
-        first = first_names.setdefault(status.st_ino, name)
-        if first != name:
-            kind, size, link = _HARD_LINK, 0, first
-        is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
-        device = status.st_rdev if is_device else 0
-        digest.update(
-            f'{{"Name":{go_string(name)},"Mode":{stat.S_IMODE(status.st_mode)},"UID":{status.st_uid}'
-            f',"GID":{status.st_gid},"Size":{size},"Typeflag":{kind},"Linkname":{go_string(link)}'
-            f',"Devmajor":{os.major(device)},"Devminor":{os.minor(device)},"Xattrs":[]}}'.encode()
-        )
-        if kind == _TYPES[stat.S_IFREG]:
-            _add_data(digest, path)
+    with ReadAhead(Pieces(_pieces(tree))) as ahead:
+        for chunk in ahead.chunks():
+            digest.update(chunk)
     return _text(digest)
 
 
 def own_hash(tree: Path) -> str:
     """Return what minit keeps in `minit-hash`: a hash over the manifest and the extended attributes of all files."""
     digest = hashlib.sha512()
-    _add_data(digest, str(tree / _MANIFEST))
+    for data in _data(str(tree / _MANIFEST)):
+        digest.update(data)
     for name, path, status in _walk(tree):
         if stat.S_ISREG(status.st_mode):
             for attribute in sorted(filter(is_kept_attribute, os.listxattr(path, follow_symlinks=False))):
@@ -92,6 +78,28 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}"
 
 
+def _pieces(tree: Path) -> Iterator[bytes]:
+    first_names: dict[int, str] = {}
+    for name, path, status in _walk(tree):
+        kind = _TYPES.get(stat.S_IFMT(status.st_mode))
+        if kind is None:
+            continue  # a socket
+        size = status.st_size if kind == _TYPES[stat.S_IFREG] else 0
+        link = os.readlink(path) if kind == _TYPES[stat.S_IFLNK] else ""
+        first = first_names.setdefault(status.st_ino, name)
+        if first != name:
+            kind, size, link = _HARD_LINK, 0, first
+        is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+        device = status.st_rdev if is_device else 0
+        yield (
+            f'{{"Name":{go_string(name)},"Mode":{stat.S_IMODE(status.st_mode)},"UID":{status.st_uid}'
+            f',"GID":{status.st_gid},"Size":{size},"Typeflag":{kind},"Linkname":{go_string(link)}'
+            f',"Devmajor":{os.major(device)},"Devminor":{os.minor(device)},"Xattrs":[]}}'.encode()
+        )
+        if kind == _TYPES[stat.S_IFREG]:
+            yield from _data(path)
+
+
 def _walk(tree: Path) -> Iterator[tuple[str, str, os.stat_result]]:
     """Yield name, path and status of what the tree holds, a directory before its content, by names as bytes."""
     pending = [name for name in os.listdir(tree) if name not in _OUTSIDE]
@@ -106,10 +114,10 @@ def _walk(tree: Path) -> Iterator[tuple[str, str, os.stat_result]]:
             pending.extend(f"{name}/{entry}" for entry in inside)
 
 
-def _add_data(digest: hashlib._Hash, path: str) -> None:
+def _data(path: str) -> Iterator[bytes]:
     with open(path, "rb", buffering=0) as file:
         while data := file.read(_CHUNK):
-            digest.update(data)
+            yield data
 
 
 def _text(digest: hashlib._Hash) -> str:
