@@ -28,7 +28,7 @@ class RuntimeCalls:
         ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
         return api.StatusResponse(
             status=api.RuntimeStatus(conditions=ready),
-            features=api.RuntimeFeatures(supplemental_groups_policy=True),
+            features=api.RuntimeFeatures(supplemental_groups_policy=True, mount_options=True),
             runtime_handlers=[
                 api.RuntimeHandler(
                     features=api.RuntimeHandlerFeatures(

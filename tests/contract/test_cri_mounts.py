@@ -78,6 +78,9 @@ async def test_mounts(daemon: Daemon, source: Path, tmp_path: Path) -> None:
     ]
     with trio.fail_after(PATIENCE_SECONDS):
         async with daemon.node() as node:
+            status = await node.ask("Status", api.StatusRequest())
+            [handler] = status.runtime_handlers
+            assert status.features.mount_options and handler.features.recursive_read_only_mounts
             sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
             container = await started(node, sandbox, container_config("exec sleep 1000", mounts=mounts))
             (source / "late").mkdir()

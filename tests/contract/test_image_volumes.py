@@ -150,3 +150,28 @@ async def test_an_image_in_a_container(daemon: Daemon, data: Path, tmp_path: Pat
                 await create(node, sandbox, container_config("true", "late", mounts=[mount]))
             assert caught.value.code == Code.NOT_FOUND
             await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_an_image_in_a_sandbox_with_users_of_its_own(daemon: Daemon, data: Path, tmp_path: Path) -> None:
+    """Files of an image that is mounted with the sandbox's mapping have the owners that they have in the image."""
+    stored = daemon.minit.call("fetch", "--quiet", data).stdout.strip()
+    ids = [api.IDMapping(host_id=327680, length=65536)]
+    users = api.NamespaceOption(pid=api.CONTAINER, userns_options=api.UserNamespace(mode=api.POD, uids=ids, gids=ids))
+    image = api.ImageSpec(image=stored)
+    mounts = [
+        api.Mount(container_path="/mapped", image=image, uidMappings=ids, gidMappings=ids),
+        api.Mount(container_path="/plain", image=image),
+    ]
+    of_sandbox = api.LinuxSandboxSecurityContext(namespace_options=users)
+    config = sandbox_config(tmp_path, linux=api.LinuxPodSandboxConfig(security_context=of_sandbox))
+    linux = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(namespace_options=users))
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            container = await create(node, sandbox, container_config("exec sleep 1000", mounts=mounts, linux=linux))
+            await node.ask("StartContainer", container)
+            command = ["sh", "-c", "stat -c %u /mapped/bin/words /plain/bin/words; touch /mapped/new || echo read-only"]
+            done = await node.ask("ExecSync", api.ExecSyncRequest(container_id=container.container_id, cmd=command))
+            assert done.stdout.split() == [b"0", b"65534", b"read-only"]
+            await node.ask("RemovePodSandbox", sandbox)
