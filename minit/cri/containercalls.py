@@ -21,6 +21,7 @@ from minit.cri.hostdevices import with_devices
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
+from minit.cri.openfiles import give_back_limit
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.statuses import container_status, listed_container
@@ -231,6 +232,7 @@ class ContainerCalls:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs,),
+                    preexec_fn=give_back_limit,
                 )
             finally:
                 os.close(theirs)

@@ -19,6 +19,7 @@ from minit.cri.grpc.server import Server
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
+from minit.cri.openfiles import raise_limit
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
@@ -56,6 +57,7 @@ class Settings(Value):
 
 def serve(settings: Settings, note: Callable[[str], None]) -> None:
     """Serve until a SIGTERM or SIGINT; pods go on. MinitError if another daemon serves the data directory."""
+    raise_limit()
     make_directory(settings.data, 0o750)
     records = Records(settings.data)
     try:

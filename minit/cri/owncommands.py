@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.openfiles import give_back_limit
 from minit.harmless import harmless
 
 _PATIENCE_SECONDS = 60.0
@@ -42,6 +43,7 @@ class OwnCommands:
                 check=False,
                 pass_fds=() if held is None else (held,),
                 deliver_cancel=_end,
+                preexec_fn=give_back_limit,
             )
         if done.returncode != 0:
             raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.returncode}")

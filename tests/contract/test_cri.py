@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -424,6 +425,20 @@ async def test_images(daemon: Daemon) -> None:
             for _ in range(2):
                 await node.ask("RemoveImage", api.RemoveImageRequest(image=named.image))
             assert not (await node.ask("ImageStatus", named)).HasField("image")
+
+
+@pytest.mark.trio
+async def test_open_files(minit: Stage0, tmp_path: Path) -> None:
+    """The daemon may open as many as it is allowed to; containers and their commands have what it was started with."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start(under=["prlimit", "--nofile=789:"])
+        assert daemon.process is not None
+        assert resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        async with daemon.node() as node:
+            _, [container] = await node.run(tmp_path, container_config("ulimit -n >/tmp/limit; exec sleep 1000"))
+            script = "until [ -s /tmp/limit ]; do sleep 0.02; done; cat /tmp/limit; ulimit -n"
+            assert await node.execute(container, script) == b"789\n789\n"
 
 
 def test_who_serves(daemon: Daemon) -> None:

@@ -14,11 +14,11 @@ import tty
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
-from functools import partial
 from pathlib import Path
 
 import trio
 
+from minit.cri.openfiles import give_back_limit, give_back_limit_and_take_terminal
 from minit.cri.streaming.channels import Channel, ChannelReset
 from minit.terminal import CTRL_D
 from minit.value import Value
@@ -135,8 +135,7 @@ async def run_process(
                 stdout=pipes.ends[1],
                 stderr=pipes.ends[2],
                 start_new_session=True,
-                # One call of the kernel, by which it gets SIGWINCH.
-                preexec_fn=None if terminal is None else partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0),
+                preexec_fn=give_back_limit if terminal is None else give_back_limit_and_take_terminal,
             )
         try:
             async with trio.open_nursery() as feeding:
