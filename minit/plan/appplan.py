@@ -11,6 +11,7 @@ from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_APPARMOR_PROFILE,
     ANNOTATION_DEADLINE,
     ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
@@ -106,7 +107,7 @@ POD_ANNOTATIONS = (
 _POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
-    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
+    *(ANNOTATION_AFTER, ANNOTATION_APPARMOR_PROFILE, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
     *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
     *(ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
@@ -134,8 +135,8 @@ class AppPlan(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. With `makes_working_directory` that is made if it
     is missing. `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are
-    None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter. `seccomp`
-    is None if every
+    None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
+    `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
@@ -169,6 +170,7 @@ class AppPlan(Value):
     limits: Limits | None = None
     no_new_privileges: bool = False
     may_gain_privileges: bool = False
+    apparmor_profile: str | None = None
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
     default_seccomp: SeccompPolicy = DEFAULT_POLICY
     guards: frozenset[str] = DEFAULT_GUARDS

@@ -10,9 +10,9 @@ class Confinement(Value):
     """
     The ids of a program, and its limits.
 
-    `bounding` is a capability mask, None for all that PID 1 has; `filters` are programs for the kernel, in the order of
-    their installation. With `has_own_filters` they are the user's, who may have left no call by which a program that
-    cannot be executed could be told.
+    `apparmor_profile` is one of AppArmor, None for the kernel's choice. `bounding` is a capability mask, None for all
+    that PID 1 has; `filters` are programs for the kernel, in the order of their installation. With `has_own_filters`
+    they are the user's, who may have left no call by which a program that cannot be executed could be told.
     """
 
     uid: int = 0
@@ -20,6 +20,7 @@ class Confinement(Value):
     supplementary_gids: tuple[int, ...] = ()
     bounding: int | None = None
     no_new_privileges: bool = False
+    apparmor_profile: str | None = None
     filters: tuple[bytes, ...] = ()
     has_own_filters: bool = False
 
@@ -37,6 +38,7 @@ def confinement_of(spec: AppSpec) -> Confinement:
         supplementary_gids=spec.supplementary_gids,
         bounding=spec.bounding,
         no_new_privileges=spec.sheds_privileges,
+        apparmor_profile=spec.apparmor_profile,
         filters=spec.filters,
         has_own_filters=bool(spec.filters) and (spec.seccomp is None or not spec.seccomp.is_default),
     )

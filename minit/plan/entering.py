@@ -64,6 +64,7 @@ def encode_profile(profile: EnterProfile) -> bytes:
         "gids": confinement.supplementary_gids,
         "bounding": confinement.bounding,
         "noNewPrivileges": confinement.no_new_privileges,
+        "apparmorProfile": confinement.apparmor_profile,
         "oomScoreAdj": profile.oom_score_adj,
         "attributes": None if profile.attributes is None else _attributes_object(profile.attributes),
         "ownPids": profile.own_pids,
@@ -84,6 +85,7 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
             raise ValueError("its parts have other sizes than it says")
         bounding, oom_score_adj = header["bounding"], header["oomScoreAdj"]
         attributes = header["attributes"]
+        apparmor_profile = header.get("apparmorProfile")  # which pods of older versions do not have
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         variables = [variable.partition(b"=") for variable in rest[: ends[0]].split(b"\0")[:-1]]
         return EnterProfile(
@@ -95,6 +97,7 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
                 supplementary_gids=_integers(header["gids"]),
                 bounding=None if bounding is None else _expect(int, bounding),
                 no_new_privileges=_expect(bool, header["noNewPrivileges"]),
+                apparmor_profile=None if apparmor_profile is None else _expect(str, apparmor_profile),
                 filters=tuple(rest[start:end] for start, end in zip(ends, ends[1:])),
             ),
             oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),

@@ -56,6 +56,7 @@ from minit.plan.pidnamespace import plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
+from minit.plan.rights.apparmor import plan_apparmor
 from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
@@ -289,6 +290,7 @@ class _Planning:
         return spec, {
             "uid": uid,
             "gid": gid,
+            "apparmor_profile": plan_apparmor(runtime, self._facts),
             "supplementary_gids": groups,
             "environment": _with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.

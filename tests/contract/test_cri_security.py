@@ -173,3 +173,14 @@ async def test_privileged_in_another_sandbox(minit: Stage0, tmp_path: Path) -> N
             await node.create("a", privileged=True)
         assert caught.value.code == Code.INVALID_ARGUMENT
         assert not (await node.node.ask("ListContainers", api.ListContainersRequest())).containers
+
+
+@pytest.mark.skipif(os.path.exists("/sys/module/apparmor"), reason="the kernel may have profiles")
+@pytest.mark.trio
+async def test_profiles_that_there_are_not(minit: Stage0, tmp_path: Path) -> None:
+    """No container runs without a profile that it should have, and none is left."""
+    async with running_node(minit, tmp_path) as node:
+        profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref="web")
+        with pytest.raises(CallFailed, match="this kernel has no AppArmor"):
+            await node.create("a", apparmor=profile)
+        assert not (await node.node.ask("ListContainers", api.ListContainersRequest())).containers

@@ -239,6 +239,11 @@ def test_users_and_capabilities() -> None:
     assert secured(privileged=True, capabilities=api.Capability(drop_capabilities=["ALL"])) == [
         "--annotation=minit/privileged=true"
     ]
+    profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref="web-1")
+    for fields in ({"apparmor": profile}, {"apparmor_profile": "localhost/web-1"}):
+        assert secured(**fields) == ["--annotation=minit/apparmor-profile=web-1"]
+    for fields in ({"apparmor": api.SecurityProfile()}, {"apparmor_profile": "runtime/default"}):
+        assert secured(**fields) == []
     assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
     assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
@@ -260,6 +265,8 @@ def test_users_and_capabilities() -> None:
             {"namespace_options": api.NamespaceOption(pid=api.TARGET, target_id="other")},
             "namespace_options.target_id: expected a container of the sandbox",
         ),
+        ({"apparmor_profile": "web-1"}, "apparmor_profile: expected runtime/default, unconfined or localhost/NAME"),
+        ({"selinux_options": api.SELinuxOption(level="s0")}, "selinux_options: expected none"),
         ({"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)}, "seccomp: expected"),
     ],
 )

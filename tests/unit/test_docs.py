@@ -20,6 +20,7 @@ from minit.containerinit.options import USAGE
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_ALLOW_PRIVILEGED,
+    ANNOTATION_APPARMOR_PROFILE,
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_DEADLINE,
     ANNOTATION_DNS,
@@ -224,6 +225,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     assert rows == [
         ANNOTATION_AFTER,
         ANNOTATION_ALLOW_PRIVILEGED,
+        ANNOTATION_APPARMOR_PROFILE,
         ANNOTATION_CGROUP_PARENT,
         ANNOTATION_DEADLINE,
         ANNOTATION_DNS,

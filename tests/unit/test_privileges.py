@@ -38,6 +38,7 @@ def test_one_module_does_the_last_steps() -> None:
     for name in LAST_STEPS:
         assert users_of({name}) == {WHERE}, name
     assert users_of({"execute"}) == PROGRAMS
+    assert users_of({"choose_profile"}) == PROGRAMS
 
 
 SPEC = AppSpec(
@@ -107,3 +108,15 @@ def test_the_order_of_the_last_steps(
     expected += ["set_capabilities"] if confinement.needs_right_to_filters else []
     expected += filters
     assert done == [*expected, "execve"]
+
+
+def test_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app, its handlers and its commands have the app's, written at once; without one nothing is opened."""
+    file = tmp_path / "exec"
+    monkeypatch.setattr(privileges, "_PROFILE_OF_EXEC", str(file))
+    privileges.choose_profile(confinement_of(SPEC))
+    file.touch()
+    for of in (confinement_of, confinement_of_handler, confinement_of_command):
+        privileges.choose_profile(of(replace(SPEC, apparmor_profile="web 1")))
+        assert file.read_bytes() == b"exec web 1"
+        file.write_bytes(b"")

@@ -9,6 +9,8 @@ from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
 from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
 
 _ALL = "CAP_ALL"
+_LOCAL = "localhost/"
+_NO_PROFILE = ("", "runtime/default", "unconfined")
 
 
 def security_words(
@@ -23,8 +25,8 @@ def security_words(
     pids = security.namespace_options.pid
     refuse(pids == api.NODE, "namespace_options.pid", "POD, CONTAINER or TARGET")
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
-    for field, profile in (("seccomp", security.seccomp), ("apparmor", security.apparmor)):
-        refuse(profile.profile_type == api.SecurityProfile.Localhost, field, "RuntimeDefault or Unconfined")
+    refuse(security.seccomp.profile_type == api.SecurityProfile.Localhost, "seccomp", "RuntimeDefault or Unconfined")
+    refuse(security.selinux_options.ByteSize() > 0, "selinux_options", "none")
     only_group = security.HasField("run_as_group") and not (
         security.HasField("run_as_user") or security.run_as_username
     )
@@ -49,10 +51,23 @@ def security_words(
     words += [f"--annotation=minit/image-groups={','.join(groups)}"] if groups else []
     if security.supplemental_groups:
         words.append("--supplementary-gids=" + ",".join(map(str, security.supplemental_groups)))
+    words += _apparmor_words(security)
     words += ["--readonly-rootfs"] if security.readonly_rootfs else []
     if security.privileged:
         return [*words, "--annotation=minit/privileged=true"]
     return words + _capability_words(security.capabilities)
+
+
+def _apparmor_words(security: api.LinuxContainerSecurityContext) -> list[str]:
+    name = security.apparmor_profile
+    if security.HasField("apparmor"):
+        is_local = security.apparmor.profile_type == api.SecurityProfile.Localhost
+        name = f"{_LOCAL}{security.apparmor.localhost_ref.removeprefix(_LOCAL)}" if is_local else ""
+    is_local = name.startswith(_LOCAL)
+    refuse(
+        name not in _NO_PROFILE and not is_local, "apparmor_profile", "runtime/default, unconfined or localhost/NAME"
+    )
+    return [f"--annotation=minit/apparmor-profile={name.removeprefix(_LOCAL)}"] if is_local else []
 
 
 def _capability_words(asked: api.Capability) -> list[str]:

@@ -25,7 +25,7 @@ from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.stdio import complain
 from minit.supervisor.exec.podconsole import take_console
-from minit.supervisor.exec.privileges import Command, drop_bounding_set, execute
+from minit.supervisor.exec.privileges import Command, choose_profile, drop_bounding_set, execute
 from minit.value import Value
 
 # As shells say it.
@@ -95,6 +95,7 @@ class _Command:
         arguments = [os.fsencode(word) for word in self._words]
         variables = dict(profile.environment)
         self._join_groups(profile)
+        choose_profile(profile.confinement)
         self._join_namespaces()
         with Step("open standard streams"):
             for number in self._entrance.terminal_streams:

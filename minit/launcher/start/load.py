@@ -12,6 +12,7 @@ from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.hostnotify import is_expected
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.launcher.devices.hostnodes import find_host_nodes
+from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
@@ -115,9 +116,19 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
+        loaded_profiles=_read_profiles(pod.manifest),
         device_nodes=find_host_nodes() if may_be_privileged(pod.manifest) else (),
         shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )
+
+
+def _read_profiles(manifest: PodManifest) -> frozenset[str] | None:
+    if not any(runtime.annotation(paths.ANNOTATION_APPARMOR_PROFILE) is not None for runtime in manifest.apps):
+        return None
+    try:
+        return read_loaded_profiles()
+    except (OSError, LaunchError) as error:
+        raise LaunchError(f"cannot tell which AppArmor profiles are loaded: {describe(error)}") from error
 
 
 def read_host_dns() -> str | None:

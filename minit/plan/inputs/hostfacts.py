@@ -29,7 +29,8 @@ class HostFacts(Value):
     pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
     that are not there, of a pod whose devices may come and go. `shown_hierarchies` are those in which apps see their
     own groups: where each is mounted, and its controllers. `device_nodes` are those of the host, looked at for a pod
-    with privileged apps only.
+    with privileged apps only. `loaded_profiles` are those of AppArmor, looked at for an app that has one only; None
+    for a kernel without.
     """
 
     effective_uid: int
@@ -44,6 +45,7 @@ class HostFacts(Value):
     missing_devices: frozenset[str] = frozenset()
     shown_hierarchies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     device_nodes: tuple[HostNode, ...] = ()
+    loaded_profiles: frozenset[str] | None = None
 
 
 def check_host(facts: HostFacts) -> None:

@@ -27,7 +27,7 @@ from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.child import NotFound, find_executable
-from minit.supervisor.exec.privileges import Command, execute
+from minit.supervisor.exec.privileges import Command, choose_profile, execute
 from minit.supervisor.output.streams import Streams
 
 
@@ -59,6 +59,8 @@ def spawn_handler(app: App, name: str) -> Handler:
 
 def _run(app: App, name: str) -> NoReturn:
     spec, hook = app.spec, app.spec.hooks.get(name)
+    confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
+    choose_profile(confinement)
     _enter_app(app, is_hook=hook is not None)
     words = spec.handlers.get(name, ())
 
@@ -70,7 +72,6 @@ def _run(app: App, name: str) -> NoReturn:
         with Step("change directory to"):
             os.chdir(spec.working_directory)
 
-    confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
     execute(confinement, look_up, lambda: _encode(spec, words))
 
 

@@ -33,7 +33,7 @@ from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.exec.notifyends import NotifyEnds, attach_socket, place_descriptor
 from minit.supervisor.exec.podconsole import take_console
-from minit.supervisor.exec.privileges import Command, execute
+from minit.supervisor.exec.privileges import Command, choose_profile, execute
 from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, make_directory, open_memory_volume
@@ -131,6 +131,7 @@ class _Child:
         self._tell_pids()
         self._join_groups()
         arguments, environment = self._encode()
+        choose_profile(confinement_of(self._spec))
         self._enter_root()
         execute(confinement_of(self._spec), self._look_up, lambda: self._get_ready(arguments, environment))
 

@@ -25,11 +25,25 @@ Command: TypeAlias = tuple[str | bytes, list[bytes], Mapping[bytes, bytes]]
 
 # Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
+_PROFILE_OF_EXEC = "/proc/self/attr/apparmor/exec"
 _FOR_FILTERS = capability_mask("CAP_SYS_ADMIN")
 
 
 # Capabilities that this process, or one that forked it, has removed from the bounding set.
 _dropped = 0
+
+
+def choose_profile(confinement: Confinement) -> None:
+    """
+    Have the next exec of this process, or of one that it forks, take the AppArmor profile; apparmor(7).
+
+    It has to be called before the root of the app is entered: whoever has a volume at /proc there would get it.
+    """
+    if confinement.apparmor_profile is not None:
+        with Step("choose the AppArmor profile"):
+            fd = os.open(_PROFILE_OF_EXEC, os.O_WRONLY | os.O_CLOEXEC)
+            os.write(fd, b"exec " + os.fsencode(confinement.apparmor_profile))
+            os.close(fd)
 
 
 def drop_bounding_set(kept: int | None) -> None:
