@@ -18,7 +18,7 @@ from minit.archives.compression import DEFAULT_LIMITS, Limits
 from minit.archives.layered import Layer
 from minit.errors import ImageError
 from minit.progress import silent
-from minit.stage0.images import conversion
+from minit.stage0.images import conversion, layerunpacking
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.layerunpacking import unpack_layers
 from minit.stage0.images.store import Store
@@ -151,8 +151,10 @@ def test_a_failure_ends_the_others(
     assert list(tmp_path.rglob("escape")) == [] and not (tmp_path.parent / "escape").exists()
 
 
-def test_an_error_of_a_process(tmp_path: Path) -> None:
-    """Its error of the system is that of the caller, with the file's name."""
+@pytest.mark.parametrize("small_bytes", [0, layerunpacking.SMALL_BYTES])
+def test_an_error_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int) -> None:
+    """Its error of the system is that of the caller, with the file's name, as without a process for a small image."""
+    monkeypatch.setattr(layerunpacking, "SMALL_BYTES", small_bytes)
     (place,) = directories(tmp_path, 1)
     (place / "files").touch()
     with pytest.raises(FileExistsError, match=r"File exists: '.*/0/files'"):

@@ -18,7 +18,7 @@ from minit.errors import ImageError, StoreError
 from minit.progress import silent
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.garbage.survey import survey
-from minit.stage0.images import linking
+from minit.stage0.images import layerunpacking, linking
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.imageoutput import export_image
@@ -204,8 +204,12 @@ def test_what_was_just_unpacked_is_trusted(store: Store, tmp_path: Path) -> None
         store.verify(image.id)
 
 
-def test_a_killed_import_leaves_whole_layers_or_none(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small_bytes", [0, layerunpacking.SMALL_BYTES])
+def test_a_killed_import_leaves_whole_layers_or_none(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
     """Wherever an import or a process of it is killed, the next one works, and collecting leaves what images have."""
+    monkeypatch.setattr(layerunpacking, "SMALL_BYTES", small_bytes)
     layout = write_layout(tmp_path / "box", "a")
     step, was_killed = 0, True
 

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from minit.archives.compression import Limits
@@ -25,6 +26,7 @@ from minit.stage0.images import workreport
 Tell = Callable[[int, int, int], None]
 """Is told which of the layers has come how far: bytes of its file, and bytes that those have become so far."""
 
+SMALL_BYTES = 4 << 20  # packed; a process costs more than some layers of a small image
 _PROCESSES_LIMIT = 4  # each reads ahead in a thread, and takes up to 200 MB for that
 _STEP_BYTES = 4 << 20
 _REPORT_BYTES = 1 << 16
@@ -34,8 +36,13 @@ def unpack_layers(layers: Sequence[Layer], directories: Sequence[Path], limits: 
     """
     Unpack each layer into its own of the empty directories, as many at a time as there are processors.
 
+    This process itself unpacks those of a small image.
     The first error is raised, what `tell` raises among them, and no process goes on then.
     """
+    if sum(layer.size_bytes for layer in layers) < SMALL_BYTES:
+        for number, (layer, directory) in enumerate(zip(layers, directories, strict=True)):
+            unpack_layer(layer, directory, limits, set_status, partial(tell, number))
+        return
     # The largest first, so that it is not what all others have to wait for at the end.
     waiting = sorted(range(len(layers)), key=lambda number: layers[number].size_bytes)
     running: dict[int, _Unpacking] = {}
