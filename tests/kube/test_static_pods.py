@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -74,6 +75,19 @@ def test_pod_with_most_that_a_pod_may_have(lone_node: KubeNode) -> None:
         tops = (top / "kubepods/burstable" for top in lone_node.group.directories)
         limits_bytes = {int(path.read_text()) for top in tops for path in top.glob("pod*/**/memory.limit_in_bytes")}
         assert 64 << 20 in limits_bytes
+
+
+def test_numbers_of_a_pod(lone_node: KubeNode) -> None:
+    """The summary from which the kubelet evicts has what a container takes of the memory and of the disk."""
+    with placed(lone_node, pod("small", container(f"> /written; {FOREVER}"))) as name:
+
+        def has_numbers() -> bool:
+            status, body = lone_node.ask("/stats/summary")
+            pods = json.loads(body)["pods"] if status == 200 else []
+            rows = [row for one in pods if one["podRef"]["name"] == name for row in one.get("containers", [])]
+            return any(row["rootfs"].get("usedBytes") and row["memory"].get("workingSetBytes") for row in rows)
+
+        wait_for(has_numbers, "the numbers of a pod", pause_seconds=PAUSE_SECONDS)
 
 
 def test_container_whose_probe_fails(lone_node: KubeNode) -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import yaml
+
 from minit.launcher.cgroups import read_hierarchies
 from tests.support.commands import Stage0
 from tests.support.owngroup import make_groups_below_own, remove_groups
@@ -178,12 +180,9 @@ class KubeNode:
 
     def _kubelet_configuration(self) -> dict[str, object]:
         return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
+            **_documented_configuration(),
             "staticPodPath": str(self.manifests),
             "fileCheckFrequency": "1s",
-            "failSwapOn": False,
-            "cgroupDriver": "cgroupfs",
             "cgroupRoot": self.group.path,
             "makeIPTablesUtilChains": False,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
@@ -265,6 +264,14 @@ class KubeNode:
     def remove(self) -> None:
         """End all of the node; its mounts and links end with its namespaces."""
         self.group.remove()
+
+
+def _documented_configuration() -> dict[str, object]:
+    """Return what readers of docs/cri.md are told to give to a kubelet."""
+    _, _, behind = (REPOSITORY / "docs/cri.md").read_text().partition("<!-- kubelet -->\n```yaml\n")
+    configuration = yaml.safe_load(behind.partition("```")[0])
+    assert isinstance(configuration, dict)
+    return configuration
 
 
 def _run(*words: object) -> str:
