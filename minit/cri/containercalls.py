@@ -28,6 +28,7 @@ from minit.cri.statuses import container_status, listed_container
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
+from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
 from minit.harmless import harmless
 from minit.manifest.image import ImageManifest
@@ -76,6 +77,8 @@ class ContainerCalls:
             user_ids(sandbox.config.linux.security_context.namespace_options),
             image_has_group=_has_group(stored.manifest),
         )
+        of_sandbox = sandbox.config.linux.security_context.namespace_options
+        check_pids(config.linux.security_context.namespace_options, of_sandbox)
         environment = environment_text(config)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
@@ -25,6 +27,11 @@ from minit.value import Value, replace
 _INIT_SCOPE = "init.scope"
 LAUNCHER_SCOPE = "launcher.scope"
 APPS = "system.slice"
+_KILL = "cgroup.kill"
+_FREEZER_STATE = "freezer.state"
+_KILL_PATIENCE_SECONDS = 5.0
+# As descriptors that this process holds.
+_KILLED_AT_ONCE = 256
 MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 _CLONE_CHILDREN = "cgroup.clone_children"
@@ -292,6 +299,44 @@ def remove_pod_groups(
             except OSError as error:
                 problems.append(describe(error))
     return problems
+
+
+def kill_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[int]:
+    """Kill all processes in the pod's groups, of which no end of a namespace is the end, and return those that stay."""
+    until = time.monotonic() + _KILL_PATIENCE_SECONDS
+    tops = [f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies]
+    while pids := processes_left(hierarchies, subcgroup):
+        for top in tops:
+            _write_if_there(f"{top}/{_KILL}", "1")
+            # Nothing forks any more.
+            _write_if_there(f"{top}/{_FREEZER_STATE}", "FROZEN")
+        pidfds = _open_processes(pids)
+        # A pid may have been reused between the two; the groups decide whose it is now.
+        left = {*processes_left(hierarchies, subcgroup)}
+        for pid, pidfd in pidfds.items():
+            if pid in left:
+                with suppress(ProcessLookupError):
+                    syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+        for directory in (directory for top in tops for directory in _deepest_first(top)):
+            _write_if_there(f"{directory}/{_FREEZER_STATE}", "THAWED")
+        if time.monotonic() >= until:
+            break
+        time.sleep(_REMOVE_PAUSE_SECONDS)
+    return pids
+
+
+def _open_processes(pids: Sequence[int]) -> dict[int, int]:
+    found = {}
+    for pid in pids[:_KILLED_AT_ONCE]:
+        with suppress(ProcessLookupError):
+            found[pid] = os.pidfd_open(pid)
+    return found
+
+
+def _write_if_there(path: str, text: str) -> None:
+    with suppress(OSError):
+        write_group_file(path, text)
 
 
 def processes_left(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from minit import paths
 from minit.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
 from minit.forks import COLLECTOR, fork
-from minit.launcher.cgroups import Hierarchy, processes_left, read_subcgroup, remove_pod_groups
+from minit.launcher.cgroups import Hierarchy, kill_pod_groups, processes_left, read_subcgroup, remove_pod_groups
 from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
 from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.teardown import tear_down
@@ -74,6 +74,8 @@ def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
     # The file is only as trustworthy as the directory.
     if not belongs_to(subcgroup, uuid):
         raise LaunchError(f'{paths.POD_SUBCGROUP}: "{subcgroup}" is not a control group of pod {uuid}')
+    if os.path.exists(paths.POD_HOST_PIDS):
+        kill_pod_groups(hierarchies, subcgroup)
     problems = remove_pod_groups(hierarchies, subcgroup)
     try:
         note_left(uuid, subcgroup) if problems else forget_left(uuid)

@@ -136,9 +136,11 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
         raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
     # A stale number may well be PID 1 of another pod or container by now; this pod's has the stage1 root. Within a pod,
     # where a program may have made a PID 1 of its own, numbers are one level deeper; on a machine that minit boots they
-    # are one less. And only while the process of the pidfd lives is it certain that all of this was about it.
+    # are one less, and without a PID namespace of the pod's there is no other number. And only while the process of the
+    # pidfd lives is it certain that all of this was about it.
     numbers = fields.get("NSpid", "").split()
-    is_pid_1 = numbers in ([str(pid), "1"], ["1"]) and os.path.samestat(root, stage1)
+    expected = [[str(pid)]] if os.path.exists(paths.POD_HOST_PIDS) else [[str(pid), "1"], ["1"]]
+    is_pid_1 = numbers in expected and os.path.samestat(root, stage1)
     if not is_pid_1 or has_ended(pidfd):
         os.close(pidfd)
         raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")

@@ -16,7 +16,20 @@ from minit.plan.appplan import AppPlan
 from minit.plan.root.mountoperations import PROC, BindTree
 from minit.plan.root.volumes import VolumeMount
 
-_OF_POD, _OF_APP, _OF_OTHER = "pod", "app", "app:"
+_OF_POD, _OF_APP, _OF_OTHER, _OF_HOST = "pod", "app", "app:", "host"
+
+
+def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
+    """Return whether a pod has no PID namespace of its own; PlanError with users of its own, or an app that has one."""
+    if manifest.annotation(ANNOTATION_PID_NAMESPACE) != _OF_HOST:
+        return False
+    where = f"annotation {ANNOTATION_PID_NAMESPACE}: {_OF_HOST}"
+    if private_users:
+        raise PlanError(f"{where}: not with --private-users, whose root may not mount the /proc of the host")
+    for runtime in manifest.apps:
+        if runtime.annotation(ANNOTATION_PID_NAMESPACE) not in (None, _OF_HOST):
+            raise PlanError(f'{where}: app "{runtime.name}" asks for another one')
+    return True
 
 
 def plan_pid_namespace(
@@ -29,7 +42,7 @@ def plan_pid_namespace(
     mutable: bool,
 ) -> dict[str, Any]:
     """
-    Return what changes of an app by its annotation, or that of the pod: nothing with the namespace of the pod.
+    Return what changes of an app by its annotation, or that of the pod: nothing with the namespace that the pod is in.
 
     PlanError beside what another one cannot have: each of its starts gets a /proc of its own, and mounts of its own.
     That of another app can only be joined in a mutable pod, where that app runs already.
@@ -37,6 +50,10 @@ def plan_pid_namespace(
     of_app = runtime.annotation(ANNOTATION_PID_NAMESPACE)
     value = of_app or manifest.annotation(ANNOTATION_PID_NAMESPACE) or _OF_POD
     where = f'app "{runtime.name}": {ANNOTATION_PID_NAMESPACE}'
+    if manifest.annotation(ANNOTATION_PID_NAMESPACE) == _OF_HOST:
+        return {}
+    if value == _OF_HOST:
+        raise PlanError(f"{where}: {_OF_HOST} is for all apps of a pod, by an annotation of that")
     other = value.removeprefix(_OF_OTHER) if of_app and value.startswith(_OF_OTHER) else None
     if value not in (_OF_POD, _OF_APP) and (other is None or not is_ac_name(other)):
         raise PlanError(f'{where}: expected {_OF_POD}, {_OF_APP} or, of an app, {_OF_OTHER}NAME, got "{value}"')

@@ -16,6 +16,7 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
     ANNOTATION_MAKE_WORKING_DIRECTORY,
+    ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PRIVILEGED,
     ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
@@ -52,7 +53,7 @@ from minit.plan.networks.podnetwork import (
     wants_names,
 )
 from minit.plan.order import check_order, plan_after
-from minit.plan.pidnamespace import plan_pid_namespace
+from minit.plan.pidnamespace import plan_host_pids, plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
@@ -90,6 +91,7 @@ class PodPlan(Value):
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain, and logs by their path.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
+    With `host_pids` it has no PID namespace, and its PID 1 has any number.
     `sysctls` are settings of its own namespaces. It is stopped after `deadline_seconds`, None for never. `tells_host`
     says that who started the pod is told when it is ready.
     """
@@ -106,6 +108,7 @@ class PodPlan(Value):
     limits: Limits | None = None
     kubernetes_log_directory: str | None = None
     private_users: IdRange | None = None
+    host_pids: bool = False
     mutable: bool = False
     later_controllers: frozenset[str] = frozenset()
     group_parent: str | None = None
@@ -179,6 +182,8 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     plan = plan_pod(pod, flags, facts)
     if plan.group_parent is not None:
         raise PlanError(f"annotation {ANNOTATION_CGROUP_PARENT}: a machine has no group around it")
+    if plan.host_pids:
+        raise PlanError(f"annotation {ANNOTATION_PID_NAMESPACE}: the processes of a machine are its own")
     apps = expand_texts(plan.apps, addresses_of(flags.uuid, None))
     return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in apps))
 
@@ -259,6 +264,7 @@ class _Planning:
             limits=limits,
             kubernetes_log_directory=plan_log_directory(pod.manifest, kubernetes_log_directory),
             private_users=mapped,
+            host_pids="pid" not in namespaces,
             mutable=flags.mutable,
             later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
             group_parent=plan_group_parent(pod.manifest),
@@ -370,7 +376,8 @@ class _Planning:
         return bounding
 
     def _namespaces(self, network: NetworkPlan | None) -> tuple[str, ...]:
-        namespaces = ["mnt", "pid", "uts"]
+        host_pids = plan_host_pids(self._pod.manifest, private_users=self._mapped is not None)
+        namespaces = ["mnt", *(() if host_pids else ("pid",)), "uts"]
         if self._flags.ipc != "parent":
             namespaces.append("ipc")
         if is_contained(self._flags.networks) and network is None:

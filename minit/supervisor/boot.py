@@ -157,6 +157,9 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
 
 
 def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
+    if plan.host_pids:
+        # Orphans of the pod would go to the host's first process, and nobody could tell them from others.
+        syscalls.set_child_subreaper()
     with Step("listen to signals"):
         signals = syscalls.signalfd(WATCHED_SIGNALS)
     if plan.private_users is not None:

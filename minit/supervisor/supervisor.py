@@ -18,6 +18,7 @@ from minit.attributes import Attributes
 from minit.iottymux.spawner import Spawner
 from minit.loop import Loop
 from minit.messages import Socket
+from minit.paths import pod_cgroup_name
 from minit.plan.podplan import PodPlan
 from minit.plan.rights.guards import LIMITS
 from minit.process import hold_limits, read_attributes, read_limits
@@ -218,8 +219,18 @@ class Supervisor:
     # Steps that a supervisor of another kind does in another way.
 
     def admits(self, pid: int, uid: int) -> bool:
-        """Return whether a process may ask on the control socket: one that PID 1 cannot see, with pid 0 here."""
-        return pid == 0
+        """
+        Return whether a process may ask on the control socket: one that PID 1 cannot see, with pid 0 here.
+
+        Without a PID namespace it is one of root's in no control group of the pod.
+        """
+        if not self.plan.host_pids:
+            return pid == 0
+        try:
+            with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+                return uid == 0 and pod_cgroup_name(self.plan.uuid) not in file.read().replace("\n", "/").split("/")
+        except OSError:
+            return False
 
     def carries_out(self, op: str) -> bool:
         """Return whether single apps may be worked with by such a request."""

@@ -219,6 +219,31 @@ async def test_a_sandbox_with_users_of_its_own(daemon: Daemon, tmp_path: Path) -
 
 
 @pytest.mark.trio
+async def test_a_sandbox_with_the_processes_of_the_host(daemon: Daemon, tmp_path: Path) -> None:
+    """Its containers see them, and end with it."""
+    options = api.NamespaceOption(pid=api.NODE)
+    security = api.LinuxSandboxSecurityContext(namespace_options=options)
+    config = sandbox_config(tmp_path, linux=api.LinuxPodSandboxConfig(security_context=security))
+    linux = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(namespace_options=options))
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            script = f"readlink /proc/self/ns/pid; ls -d /proc/{os.getpid()}; echo $$; exec sleep 1000"
+            container = await created(node, sandbox, container_config(script, linux=linux))
+            await node.ask("StartContainer", container)
+            log = tmp_path / "logs/main/2.log"
+            while log.read_bytes().count(b"\n") < 3:
+                await trio.sleep(0.02)
+            said = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+            assert said[:2] == [os.readlink("/proc/self/ns/pid"), f"/proc/{os.getpid()}"]
+            command = api.ExecSyncRequest(container_id=container.container_id, cmd=["sh", "-c", "echo in"])
+            assert (await node.ask("ExecSync", command)).stdout == b"in\n"
+            await node.ask("StopPodSandbox", sandbox)
+            assert not Path(f"/proc/{said[2]}").exists()
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_the_log_of_a_terminal(daemon: Daemon, tmp_path: Path) -> None:
     """All that a container writes to its terminal is output in its log, with the line ends of one."""
     with trio.fail_after(PATIENCE_SECONDS):

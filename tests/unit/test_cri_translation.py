@@ -20,6 +20,7 @@ from minit.cri.records import Records
 from minit.cri.translation.containerwords import container_words, environment_text
 from minit.cri.translation.mountwords import mount_words
 from minit.cri.translation.sandboxwords import sandbox_words
+from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import check_users, user_ids
 from minit.goduration import parse_duration
 
@@ -197,6 +198,18 @@ def test_users_of_a_sandbox() -> None:
             check_users(asked, there)
 
 
+def test_the_processes_of_the_host() -> None:
+    """A sandbox has them for all of its containers, or none has."""
+    host, own = api.NamespaceOption(pid=api.NODE), api.NamespaceOption(pid=api.CONTAINER)
+    assert "--pid=host" in sandbox_of(host)
+    assert "--pid=host" not in sandbox_of(own)
+    assert not any("pid-namespace" in word for word in secured(namespace_options=host))
+    check_pids(host, host)
+    for container_has, sandbox_has in ((host, own), (own, host)):
+        with pytest.raises(CallError, match=r"namespace_options.pid: expected NODE in a sandbox with that"):
+            check_pids(container_has, sandbox_has)
+
+
 def test_mounts_with_the_ids_of_a_sandbox() -> None:
     """Those with its range keep their owners; any other one is refused."""
     ids = user_ids(users_of())
@@ -257,10 +270,6 @@ def test_users_and_capabilities() -> None:
     [
         ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
         ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
-        (
-            {"namespace_options": api.NamespaceOption(pid=api.NODE)},
-            "namespace_options.pid: expected POD, CONTAINER or TARGET",
-        ),
         (
             {"namespace_options": api.NamespaceOption(pid=api.TARGET, target_id="other")},
             "namespace_options.target_id: expected a container of the sandbox",

@@ -135,6 +135,17 @@ def test_a_pid_namespace_of_an_app(of_pod: str, of_app: str, own: bool) -> None:
     assert len(spec.mounts) == len(plan_of().apps[0].mounts)
 
 
+def test_the_processes_of_the_host() -> None:
+    """The pod has no PID namespace then; no app can have another one, or ask for it alone, and no user namespace."""
+    host = annotated(OWN_PIDS, "host")
+    plan = plan_of(host)
+    assert ("pid" in plan.namespaces, plan.host_pids, plan.apps[0].own_pids) == (False, True, False)
+    assert not plan_of().host_pids
+    assert "not with --private-users" in refusal_of(host, flags=PRIVATE)
+    with pytest.raises(PlanError, match="the processes of a machine are its own"):
+        plan_machine(Pod(manifest=host, images=(("web", IMAGE),), networks=()), FLAGS, FACTS)
+
+
 def test_the_pid_namespace_of_another_app() -> None:
     """It is for an app of a mutable pod, and has another /proc."""
 
@@ -153,8 +164,8 @@ def test_the_pid_namespace_of_another_app() -> None:
 def test_what_an_app_with_its_own_pids_cannot_have() -> None:
     """Each is refused by its name."""
     assert (
-        refusal_of(annotated(OWN_PIDS, "host"))
-        == f'app "web": {OWN_PIDS}: expected pod, app or, of an app, app:NAME, got "host"'
+        refusal_of(annotated(OWN_PIDS, "own"))
+        == f'app "web": {OWN_PIDS}: expected pod, app or, of an app, app:NAME, got "own"'
     )
     hotplug = replace(MANIFEST, annotations=((OWN_PIDS, "app"), ("minit/hotplug", "true")))
     assert "an app with minit/hotplug has that of its pod" in refusal_of(hotplug)

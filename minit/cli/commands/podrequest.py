@@ -55,6 +55,8 @@ _OF_THE_MANAGER = frozenset(
     }
 )
 
+_HOST = "host"
+
 
 def make_request(
     invocation: Invocation,
@@ -78,6 +80,7 @@ def make_request(
     set_env_file: Sequence[Path],
     inherit_env: bool,
     pull_policy: str,
+    pid: str | None = None,
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
@@ -90,7 +93,7 @@ def make_request(
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(
-            invocation, images, volume, mount, port, set_env, set_env_file, inherit_env, bool(private_users)
+            invocation, images, volume, mount, port, set_env, set_env_file, inherit_env, bool(private_users), pid
         )
         if not images:
             raise click.UsageError("no image given")
@@ -117,6 +120,7 @@ def make_request(
                 "--set-env": set_env,
                 "--set-env-file": set_env_file,
                 "--inherit-env": inherit_env,
+                "--pid": pid,
                 "--pull-policy": pull_policy != PullPolicy.NEW.value,
             }
         )
@@ -161,6 +165,7 @@ def make_sandbox_request(
     annotation: Sequence[str],
     user_annotation: Sequence[str],
     user_label: Sequence[str],
+    pid: str | None = None,
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod without apps that the command line describes."""
@@ -172,6 +177,7 @@ def make_sandbox_request(
             uid=os.getuid(),
             gid=os.getgid(),
             data=invocation.data,
+            host_pids=pid == _HOST,
             volumes=tuple(parse_volume("--volume", text) for text in volume),
             ports=tuple(parse_direct_port("--port", text) for text in port),
         )
@@ -215,6 +221,7 @@ def _parse_defaults(
     set_env_file: Sequence[Path],
     inherit_env: bool,
     private_users: bool,
+    pid: str | None,
 ) -> PodDefaults:
     try:
         storage, short_mounts = parse_storage("--volume", volumes)
@@ -226,6 +233,7 @@ def _parse_defaults(
             set=parse_variables("--set-env", set_env),
             data=invocation.data,
             private_users=private_users,
+            host_pids=pid == _HOST,
             volumes=storage,
             mounts=(*short_mounts, *(parse_mount("--mount", text) for text in mounts)),
             ports=tuple(parse_port("--port", text) for text in ports),

@@ -16,6 +16,7 @@ from minit.cli.flags.runoptions import (
     background_options,
     ipc_option,
     name_options,
+    pid_option,
     required_network_option,
     stage1_options,
     uuid_file_save_option,
@@ -36,6 +37,7 @@ from minit.stage0.start.newpod import prepare_pod
 @required_network_option
 @name_options
 @ipc_option
+@pid_option
 @click.option(
     "--port",
     metavar="NAME:PROTOCOL:PORT:HOSTIP:HOSTPORT",

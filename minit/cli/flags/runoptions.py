@@ -173,8 +173,15 @@ environment_file_option = click.option(
     help="File with a NAME=VALUE for all apps in each line.",
 )
 
+pid_option = click.option(
+    "--pid",
+    type=click.Choice(["host", "private"]),
+    help="PID namespace of the pod: with host it has none, and its apps see and signal the processes of the host.",
+)
+
 prepare_options = _options(
     stage1_options,
+    pid_option,
     click.option(
         "--pod-manifest",
         metavar="FILE",

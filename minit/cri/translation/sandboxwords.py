@@ -21,7 +21,6 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     options = config.linux.security_context.namespace_options
     refuse(options.network not in (api.POD, api.NODE), "namespace_options.network", "POD or NODE")
     refuse(options.ipc not in (api.POD, api.NODE), "namespace_options.ipc", "POD or NODE")
-    refuse(options.pid == api.NODE, "namespace_options.pid", "a namespace of the pod's own")
     ids = user_ids(options)
     context = config.linux.security_context
     # The rest is about the process of a pause container, which there is not.
@@ -40,6 +39,7 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     if config.linux.sysctls:
         # Sorted, as the order in a message means nothing.
         words.append(f"--annotation=minit/sysctls={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
+    words += ["--pid=host"] if options.pid == api.NODE else []
     words += [f"--private-users={ids}"] if ids is not None else []
     words += ["--annotation=minit/allow-privileged=true"] if context.privileged else []
     words += ["--ipc=parent"] if options.ipc == api.NODE else []

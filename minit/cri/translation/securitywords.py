@@ -13,6 +13,12 @@ _LOCAL = "localhost/"
 _NO_PROFILE = ("", "runtime/default", "unconfined")
 
 
+def check_pids(options: api.NamespaceOption, sandbox: api.NamespaceOption) -> None:
+    """Raise CallError unless a container is to see the host's processes as its sandbox does."""
+    differs = (options.pid == api.NODE) != (sandbox.pid == api.NODE)
+    refuse(differs, "namespace_options.pid", "NODE in a sandbox with that, and in no other one")
+
+
 def security_words(
     security: api.LinuxContainerSecurityContext, target: str | None = None, *, image_has_group: bool = False
 ) -> list[str]:
@@ -23,7 +29,6 @@ def security_words(
     that the image names a group beside its user.
     """
     pids = security.namespace_options.pid
-    refuse(pids == api.NODE, "namespace_options.pid", "POD, CONTAINER or TARGET")
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
     refuse(security.seccomp.profile_type == api.SecurityProfile.Localhost, "seccomp", "RuntimeDefault or Unconfined")
     refuse(security.selinux_options.ByteSize() > 0, "selinux_options", "none")

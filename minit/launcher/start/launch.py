@@ -18,7 +18,14 @@ from minit.attributes import Attributes
 from minit.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.forks import PID_1, clone
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
-from minit.launcher.cgroups import Hierarchy, below_parent, open_hierarchies, read_hierarchies, show_groups
+from minit.launcher.cgroups import (
+    Hierarchy,
+    below_parent,
+    kill_pod_groups,
+    open_hierarchies,
+    read_hierarchies,
+    show_groups,
+)
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
@@ -89,7 +96,10 @@ def launch(flags: RunFlags, lock: int) -> int:
     except OSError as error:
         raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
     finally:
-        pod.end_helpers()
+        try:
+            pod.kill_left()
+        finally:
+            pod.end_helpers()
 
 
 class _Launch:
@@ -100,6 +110,8 @@ class _Launch:
         self._lock = lock
         self._network: NetworkHelper | None = None
         self._helpers: list[PodHelper] = []
+        # The control groups of a pod whose processes do not end with its PID 1.
+        self._left: tuple[Sequence[Hierarchy], str] | None = None
 
     def run(self) -> int:
         """Start the pod, wait for its end and return its exit code."""
@@ -154,6 +166,10 @@ class _Launch:
                 kubernetes_log=kubernetes_log,
                 sockets=sockets,
             )
+            if plan.host_pids:
+                # Before there is a process that the end of no namespace ends.
+                write_pod_file(paths.POD_HOST_PIDS, b"")
+                self._left = (hierarchies, subcgroup)
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
@@ -161,7 +177,13 @@ class _Launch:
             if host.descriptor is not None:
                 kept.append(host.descriptor)
             syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
-            watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
+            watch = Watch(
+                pidfd,
+                link,
+                terminal,
+                entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
+                ended=self.kill_left,
+            )
             watch.notify_host(host)
             for helper in self._helpers:
                 watch.add_helper(helper.fileno(), helper.report_death)
@@ -170,6 +192,14 @@ class _Launch:
         if self._flags.tell_failure and watch.cause is not None:
             complain(f"run: {watch.cause}")
         return code
+
+    def kill_left(self) -> None:
+        """Kill what is left of a pod without a PID namespace when its PID 1 has ended."""
+        if self._left is not None:
+            (hierarchies, subcgroup), self._left = self._left, None
+            pids = kill_pod_groups(hierarchies, subcgroup)
+            if pids:
+                complain(f"stage1: processes of the pod cannot be killed: {' '.join(map(str, pids))}")
 
     def end_helpers(self) -> None:
         """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""

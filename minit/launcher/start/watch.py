@@ -42,18 +42,26 @@ class Watch:
     """
     The launcher's loop, over the pidfd of PID 1 and the socket to it.
 
-    `entered` is called when PID 1 can be entered. `terminal` is given for a pod with a console. The FORWARDED signals
-    are blocked. `cause` says which app failed, once PID 1 has ended, if the pod ended with that.
+    `entered` is called when PID 1 can be entered, `ended` when it has ended. `terminal` is given for a pod with a
+    console. The FORWARDED signals are blocked. `cause` says which app failed, once PID 1 has ended, if the pod ended
+    with that.
     """
 
     def __init__(
-        self, pidfd: int, link: Socket, terminal: CallerTerminal | None, *, entered: Callable[[], None]
+        self,
+        pidfd: int,
+        link: Socket,
+        terminal: CallerTerminal | None,
+        *,
+        entered: Callable[[], None],
+        ended: Callable[[], None],
     ) -> None:
         self.cause: str | None = None
         self._pidfd = pidfd
         self._link = link
         self._terminal = terminal
         self._entered = entered
+        self._ended = ended
         self._host: Host | None = None
         self._relay: Relay | None = None
         self._interrupted = False
@@ -88,6 +96,7 @@ class Watch:
         try:
             while self._pidfd in self._loop:
                 self._turn()
+            self._ended()
             if self._relay is not None:
                 self._drain(self._relay)
         finally:

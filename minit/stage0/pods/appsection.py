@@ -87,6 +87,7 @@ class PodDefaults(Value):
     data: Path
     """The data directory, where named volumes are."""
     private_users: bool = False
+    host_pids: bool = False
     inherited: Pairs = ()
     """Environment, only for names that nothing else sets."""
     from_file: Pairs = ()

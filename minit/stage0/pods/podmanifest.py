@@ -63,17 +63,21 @@ def plan_apps(
             raise PodError(f'several apps are named "{name}": give them different names with --name')
         apps.append(PlannedApp(name=name, image=image))
         entries.append(_runtime_app_json(name, image, overrides, defaults))
-    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"), *DEFAULT_ANNOTATIONS))
+    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"), *_annotations(defaults)))
 
 
 def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pairs, user_labels: Pairs) -> bytes:
     """Return the manifest of a new pod without apps, which may be added while it runs."""
     # Whether a pod is mutable is not the user's to say.
     chosen = {paths.ANNOTATION_MUTABLE: "true"}
-    for name, value in (dict(DEFAULT_ANNOTATIONS) | dict(annotations)).items():
+    for name, value in (dict(_annotations(defaults)) | dict(annotations)).items():
         chosen.setdefault(name, value)
     user: Json = {"userAnnotations": dict(user_annotations), "userLabels": dict(user_labels)}
     return _new_manifest([], defaults, tuple(chosen.items()), {key: value for key, value in user.items() if value})
+
+
+def _annotations(defaults: PodDefaults) -> Pairs:
+    return (*DEFAULT_ANNOTATIONS, *(((paths.ANNOTATION_PID_NAMESPACE, "host"),) if defaults.host_pids else ()))
 
 
 def plan_added_app(
