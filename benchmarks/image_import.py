@@ -35,12 +35,15 @@ def main() -> None:
     """Print the tables."""
     with scratch() as path:
         layout = write_layout(path)
-        absent = missing("skopeo", "umoci")
+        absent, absent_podman = missing("skopeo", "umoci"), missing("skopeo", "podman")
         importing: dict[str, Measure | str] = {
             "minit fetch": lambda: fetch(path, layout),
             "skopeo copy, umoci unpack": f"{absent} is not installed"
             if absent
             else lambda: copy_and_unpack(path, layout),
+            "skopeo copy into podman's store": f"{absent_podman} is not installed"
+            if absent_podman
+            else lambda: podman_pull(path, layout),
             "tar -x of the layers": lambda: untar(path, layout),
         }
         compare("import of 1 GB in many files", "s", importing, RUNS)
@@ -52,10 +55,11 @@ def main() -> None:
             {"minit prepare": lambda: minit(data, "prepare", f"oci:{layout}:1")},
             RUNS,
         )
-        absent = missing("skopeo", "podman")
         room: dict[str, Measure | str] = {
             "minit fetch": lambda: minit_room(path, layout),
-            "podman's store": f"{absent} is not installed" if absent else lambda: podman_room(path, layout),
+            "podman's store": f"{absent_podman} is not installed"
+            if absent_podman
+            else lambda: podman_room(path, layout),
         }
         compare(f"room of {IMAGES} images of one base", "MB", room, 1)
 
@@ -82,31 +86,42 @@ def minit(data: Path, *words: str) -> float:
     return timed(sys.executable, "-m", "minit", f"--dir={data}", *words)
 
 
+def _new(path: Path) -> Path:
+    """
+    Make a directory, which stays until the end.
+
+    For minutes after files were deleted ext4 looks, for each new one, for an inode that was not theirs, which can take
+    longer than all else that is measured.
+    """
+    return Path(tempfile.mkdtemp(dir=path))
+
+
 def fetch(path: Path, layout: Path) -> float:
     """Return the seconds from a layout to an image of the store and its tree."""
-    figure = minit(path / "fetched", "fetch", "--quiet", f"oci:{layout}:1")
-    shutil.rmtree(path / "fetched")
-    return figure
+    return minit(_new(path), "fetch", "--quiet", f"oci:{layout}:1")
 
 
 def copy_and_unpack(path: Path, layout: Path) -> float:
     """Return the seconds from a layout to another, as from a registry, and to a root file system."""
-    figure = timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:1", f"oci:{path / 'copied'}:1")
-    figure += timed("umoci", "raw", "unpack", "--image", f"{path / 'copied'}:1", path / "unpacked")
-    shutil.rmtree(path / "copied")
-    shutil.rmtree(path / "unpacked")
+    target = _new(path)
+    figure = timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:1", f"oci:{target / 'copied'}:1")
+    return figure + timed("umoci", "raw", "unpack", "--image", f"{target / 'copied'}:1", target / "unpacked")
+
+
+def podman_pull(path: Path, layout: Path) -> float:
+    """Return the seconds from a layout to an image in podman's store."""
+    root = _new(path)
+    figure = timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:1", _storage(path, root, 1))
+    _unmount(root)
     return figure
 
 
 def untar(path: Path, layout: Path) -> float:
     """Return the seconds that tar takes for the files alone."""
-    target = path / "untarred"
-    target.mkdir()
+    target = _new(path)
     index = json.loads((layout / "index.json").read_bytes())
     manifest = json.loads((layout / blob_of(index["manifests"][0])).read_bytes())
-    figure = sum(timed("tar", "-C", target, "-xf", layout / blob_of(layer)) for layer in manifest["layers"])
-    shutil.rmtree(target)
-    return figure
+    return sum(timed("tar", "-C", target, "-xf", layout / blob_of(layer)) for layer in manifest["layers"])
 
 
 def minit_room(path: Path, layout: Path) -> float:
@@ -120,11 +135,18 @@ def podman_room(path: Path, layout: Path) -> float:
     """Return the megabytes that they take in podman's store."""
     root = path / "room"
     for number in range(1, IMAGES + 1):
-        store = f"containers-storage:[overlay@{root}+{path / 'run'}]localhost/benchmark:{number}"
-        timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:{number}", store)
+        timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:{number}", _storage(path, root, number))
+    _unmount(root)
+    return _room(root)
+
+
+def _storage(path: Path, root: Path, number: int) -> str:
+    return f"containers-storage:[overlay@{root}+{path / 'run'}]localhost/benchmark:{number}"
+
+
+def _unmount(root: Path) -> None:
     # The driver makes it a mount of its own.
     subprocess.run(["umount", root / "overlay"], check=False, stderr=subprocess.DEVNULL)
-    return _room(root)
 
 
 def _room(path: Path) -> float:
