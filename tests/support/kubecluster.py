@@ -80,6 +80,8 @@ class KubeCluster:
             "--port=0",
             "--bind-address=127.0.0.1",
             f"--cert-dir={certificates}",
+            # It makes this directory, whether there are plugins or not.
+            f"--flex-volume-plugin-dir={self.directory / 'plugins'}",
             f"--service-account-private-key-file={key}",
             "--node-monitor-period=1s",
             f"--node-monitor-grace-period={_GRACE_SECONDS}s",
