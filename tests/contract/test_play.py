@@ -220,10 +220,10 @@ def test_hooks(world: World) -> None:
 
 def test_what_cannot_be_had(world: World) -> None:
     """It is named before anything is made; if wanted it is only warned of."""
-    text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  hostPID: true", 1)
+    text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  hostUsers: false", 1)
     result = play(world, text, code=254)
     place = f"{world.root}/pod.yaml document 1: spec"
-    assert f"play: {place}.hostPID: not supported\n" in result.stderr
+    assert f"play: {place}.hostUsers: not supported\n" in result.stderr
     assert f"play: {place}.containers[0].frob: not supported (--ignore-unsupported" in result.stderr
     assert world.pods("prepared") == world.pods("run") == []
     assert "warning: " in play(world, text, "--ignore-unsupported", code=3).stderr

@@ -324,7 +324,7 @@ def test_hooks() -> None:
             'spec.containers[0].resources.limits["ephemeral-storage"]',
         ),
         (container(", Image: x"), "spec.containers[0].Image"),
-        ("  hostPID: true\n" + container(), "spec.hostPID"),
+        ("  hostUsers: false\n" + container(), "spec.hostUsers"),
         (container() + "  volumes: [{name: a, nfs: {}}]\n", "spec.volumes[0].nfs"),
         (container() + "  volumes: [{name: a, emptyDir: {medium: HugePages}}]\n", "spec.volumes[0].emptyDir.medium"),
         (container(", env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.phase}}}]"), "fieldRef.fieldPath"),
@@ -501,6 +501,19 @@ def write_down(
     document = generate_pod(parsed, "web", {name: "app"}, users, DATA, run, said.append)
     [pod] = read_file(write_documents([document]).encode(), "again.yaml", Findings())
     return json.loads(data), document, json.loads(plan_kubernetes_pod(pod, {name: image()}, 0, 0, DATA)[1])
+
+
+def test_processes_of_the_host() -> None:
+    """A pod of --pid=host is one with hostPID, and that one has none of its own."""
+    said: list[str] = []
+    _, document, again = write_down(AppOverrides(exec="/x"), said, host_pids=True)
+    assert document["spec"]["hostPID"] is True
+    assert "annotations" not in document["metadata"]
+    assert {"name": "minit/pid-namespace", "value": "host"} in again["annotations"]
+    _, document, again = write_down(AppOverrides(exec="/x"), said)
+    assert "hostPID" not in document["spec"]
+    assert "minit/pid-namespace" not in {each["name"] for each in again["annotations"]}
+    assert said == []
 
 
 def test_options_of_run_are_written_down() -> None:

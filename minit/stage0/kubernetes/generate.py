@@ -39,7 +39,7 @@ from minit.stage0.pods.appsection import (
     NO_NEW_PRIVILEGES,
     SECCOMP_RETAIN,
 )
-from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS
+from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS, HOST_PIDS
 from minit.stage0.stage1.lastrun import LastRun
 from minit.stage0.volumes.volumestore import name_of
 
@@ -120,6 +120,9 @@ def generate_pod(
     deadline = _whole_seconds(own.get(DEADLINE, ""))
     if deadline is not None:
         del own[DEADLINE]
+    has_host_pids = HOST_PIDS in own.items()
+    if has_host_pids:
+        del own[paths.ANNOTATION_PID_NAMESPACE]
     warn_of_unsaid(manifest, run, frozenset((*_SAID_OF_APPS, *shared)), users, warn)
     metadata |= {} if namespace == DEFAULT_NAMESPACE else {"namespace": namespace}
     sections = [app.app for app in manifest.apps if app.app is not None]
@@ -136,6 +139,7 @@ def generate_pod(
     spec: Json = {"restartPolicy": _RESTARTS[restarts[0] if restarts else "never"]}
     spec["terminationGracePeriodSeconds"] = _grace_seconds(grace)
     spec |= _given(activeDeadlineSeconds=deadline)
+    spec |= {"hostPID": True} if has_host_pids else {}
     spec |= {} if run is None else _run_fields(run, str(metadata["name"]))
     spec |= _given(securityContext=_pod_security(manifest, group))
     init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]

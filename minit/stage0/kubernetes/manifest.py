@@ -14,7 +14,7 @@ from minit.stage0.kubernetes.container.containers import Container, ContainerMou
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults, pairs_json
 from minit.stage0.pods.exposedports import check_ports
-from minit.stage0.pods.podmanifest import PlannedApp, plan_apps
+from minit.stage0.pods.podmanifest import HOST_PIDS, PlannedApp, plan_apps
 
 Json = dict[str, object]
 
@@ -171,6 +171,8 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
         own[DEADLINE] = f"{pod.deadline_seconds}s"
     if pod.security.sysctls:
         own[SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
+    if pod.host_pids:
+        own |= dict([HOST_PIDS])
     own = {STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}
     annotations[:] = [pair for pair in annotations if pair["name"] not in own] + pairs_json(tuple(own.items()))
     manifest["userAnnotations"] = {

@@ -68,6 +68,7 @@ class KubernetesPod(Value):
     grace_seconds: int
     host_network: bool
     host_ipc: bool
+    host_pids: bool
     dns: Dns
     hosts: tuple[tuple[str, str], ...]
     """Addresses and names of the file /etc/hosts."""
@@ -130,7 +131,6 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
     account = spec["serviceAccountName"].optional(Node.string) or spec["serviceAccount"].optional(Node.string)
     names = replace(names, service_account=account or "default", resources=_read_all_resources(spec))
     spec.ignored(*_ABOUT_CLUSTERS)
-    spec.only("hostPID", False)
     spec.only("hostUsers", True)
     spec.only("setHostnameAsFQDN", False)
     # Apps of a pod are in one PID namespace anyway.
@@ -166,6 +166,7 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
         deadline_seconds=read_deadline(spec["activeDeadlineSeconds"]),
         host_network=spec["hostNetwork"].optional(Node.boolean) or False,
         host_ipc=spec["hostIPC"].optional(Node.boolean) or False,
+        host_pids=spec["hostPID"].optional(Node.boolean) or False,
         dns=_read_dns(spec),
         hosts=tuple(entry for entries in spec.each("hostAliases", _read_alias) for entry in entries),
     )

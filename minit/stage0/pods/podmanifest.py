@@ -39,6 +39,10 @@ DEFAULT_ANNOTATIONS = (
     (paths.ANNOTATION_SECCOMP_ERRNO, "EPERM"),
 )
 """What a new pod of images has unless its user says otherwise."""
+
+HOST_PIDS = (paths.ANNOTATION_PID_NAMESPACE, "host")
+"""What a pod has that sees the processes of the host."""
+
 # In this order, after what --annotation gives.
 _STREAMS = ("stdin", "stdout", "stderr")
 
@@ -77,7 +81,7 @@ def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pa
 
 
 def _annotations(defaults: PodDefaults) -> Pairs:
-    return (*DEFAULT_ANNOTATIONS, *(((paths.ANNOTATION_PID_NAMESPACE, "host"),) if defaults.host_pids else ()))
+    return (*DEFAULT_ANNOTATIONS, *((HOST_PIDS,) if defaults.host_pids else ()))
 
 
 def plan_added_app(
