@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.cgroups import read_hierarchies
-from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, control_groups_of, named
+from tests.support.pods import TIMEOUT_SECONDS, MakePod, shell
+from tests.support.processes import children_of, control_groups_of, is_alive, named
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -111,3 +111,17 @@ def test_an_immutable_pod(make_pod: MakePod, parent: str) -> None:
         assert entered.wait(30) == -signal.SIGKILL
     pod.wait_exited()
     assert pod.gc().returncode == 0
+
+
+def test_a_supervisor_that_is_killed_among_the_processes_of_the_host(make_pod: MakePod, parent: str) -> None:
+    """Neither the apps in the group nor minit's own processes outside of it outlive it."""
+    sandbox = Sandbox(make_pod, annotations={PARENT: parent, "minit/pid-namespace": "host"})
+    assert sandbox.add("web", shell(f"(setsid sh -c 'trap \"\" TERM HUP; {SCRIPT}' &); {SCRIPT}")).returncode == 0
+    assert sandbox.start("web").returncode == 0
+    sandbox.pod.wait_file("web", "begun")
+    own = children_of(sandbox.pod.pid)
+    assert len(own) > 2
+    os.kill(sandbox.pod.pid, signal.SIGKILL)
+    assert sandbox.process.wait(TIMEOUT_SECONDS) != 0
+    wait_for(lambda: not any(is_alive(pid) for pid in own), "the end of the spawner and of the log's process")
+    assert sandbox.pod.gc().returncode == 0
