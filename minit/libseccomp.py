@@ -12,18 +12,19 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-# The number of an argument, from 0, a mask, a value, and whether the argument must have that or not have it.
-Comparison = tuple[int, int, int, bool]
+# The number of an argument, from 0, SCMP_CMP_*, a value, and a mask for SCMP_CMP_MASKED_EQ, by seccomp_rule_add(3).
+Comparison = tuple[int, int, int, int]
 
 LIBRARY = "libseccomp.so.2"
+MASKED_EQUAL = 7  # SCMP_CMP_MASKED_EQ
 
 _API_LEVEL = 3  # of Linux 4.14; not what the kernel of a machine can where images are built
 _BAD_ARCHITECTURE = 2  # SCMP_FLTATR_ACT_BADARCH
 _OPTIMIZE = 8  # SCMP_FLTATR_CTL_OPTIMIZE
 _BINARY_TREE = 2
-_UNEQUAL = 1  # SCMP_CMP_NE
-_MASKED_EQUAL = 7  # SCMP_CMP_MASKED_EQ
 _UNKNOWN_CALL = -1  # __NR_SCMP_ERROR
+_INSTRUCTION_BYTES = 8  # of struct sock_filter
+_MAXIMUM_BYTES = 4096 * _INSTRUCTION_BYTES  # BPF_MAXINSNS
 _KILL = 0x80000000  # SCMP_ACT_KILL_PROCESS
 
 # Other architectures that a machine may run: SCMP_ARCH_X86, SCMP_ARCH_ARM.
@@ -34,8 +35,8 @@ class _Comparison(ctypes.Structure):
     _fields_ = [
         ("argument", ctypes.c_uint),
         ("operator", ctypes.c_int),
-        ("mask", ctypes.c_uint64),
-        ("value", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
     ]
 
 
@@ -45,14 +46,17 @@ def is_system_call(name: str) -> bool:
     return bool(library.seccomp_syscall_resolve_name(os.fsencode(name)) != _UNKNOWN_CALL)
 
 
-def compile_filter(default: int, rules: Iterable[tuple[str, int, Sequence[Comparison]]]) -> bytes:
+def compile_filter(
+    default: int, rules: Iterable[tuple[str, int, Sequence[Comparison]]], *, has_secondary: bool = True
+) -> bytes:
     """
     Return a filter as the array of struct sock_filter that seccomp(2) takes.
 
-    A rule is a system call, an action, and comparisons, which must all hold; a mask counts for equality only. Actions,
-    `default` too, are SECCOMP_RET_* values. Calls that the library does not know are left out. The filter is for this
-    machine's architecture and that of its 32-bit programs; a call of any other is fatal. So is one of x32, which had
-    several numbers for the same call in some kernels, past any list.
+    A rule is a system call, an action that is not the default, and comparisons of different arguments, which must all
+    hold. Actions, `default` too, are SECCOMP_RET_* values. Calls that the library does not know are left out. The
+    filter is for this machine's architecture and, with `has_secondary`, that of its 32-bit programs; a call of any
+    other is fatal. So is one of x32, which had several numbers for the same call in some kernels, past any list.
+    OSError for a filter that is too large for the kernel.
     """
     library = _load()
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(default)))
@@ -61,7 +65,7 @@ def compile_filter(default: int, rules: Iterable[tuple[str, int, Sequence[Compar
     try:
         for attribute, value in ((_BAD_ARCHITECTURE, _KILL), (_OPTIMIZE, _BINARY_TREE)):
             _check(library.seccomp_attr_set(context, attribute, ctypes.c_uint32(value)))
-        if secondary := _SECONDARY.get(os.uname().machine):
+        if has_secondary and (secondary := _SECONDARY.get(os.uname().machine)):
             _check(library.seccomp_arch_add(context, ctypes.c_uint32(secondary)))
         for call, action, comparisons in rules:
             number = library.seccomp_syscall_resolve_name(os.fsencode(call))
@@ -70,16 +74,19 @@ def compile_filter(default: int, rules: Iterable[tuple[str, int, Sequence[Compar
             count = len(comparisons)
             array = (_Comparison * count)(*map(_compare, comparisons))
             _check(library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, count, array), call)
-        return _export(library, context)
+        program = _export(library, context)
     finally:
         library.seccomp_release(context)
+    if len(program) > _MAXIMUM_BYTES:
+        raise OSError(f"a filter of {len(program) // _INSTRUCTION_BYTES} instructions is too large")
+    return program
 
 
 def _compare(comparison: Comparison) -> _Comparison:
-    argument, mask, value, is_equal = comparison
-    if is_equal:
-        return _Comparison(argument, _MASKED_EQUAL, mask, value)
-    return _Comparison(argument, _UNEQUAL, value, 0)
+    argument, operator, value, mask = comparison
+    if operator == MASKED_EQUAL:
+        return _Comparison(argument, operator, mask, value)
+    return _Comparison(argument, operator, value, 0)
 
 
 def _load() -> ctypes.PyDLL:

@@ -112,6 +112,7 @@ ANNOTATION_DNS = "minit/dns"
 ANNOTATION_POD_NAMES = "minit/pod-names"
 ANNOTATION_PRIVILEGED = "minit/privileged"
 ANNOTATION_PROTECTED_PATHS = "minit/protected-paths"
+ANNOTATION_SECCOMP = "minit/seccomp"
 ANNOTATION_SECCOMP_ERRNO = "minit/seccomp-errno"
 ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
 _TREE_SOURCE = re.compile(r"/.*/cas/tree/(deps-sha512-[0-9a-f]{64})/rootfs")

@@ -8,6 +8,10 @@ from minit.value import Value
 
 RETAIN = "os/linux/seccomp-retain-set"
 REMOVE = "os/linux/seccomp-remove-set"
+# Of the annotation minit/seccomp, whose other values are profiles.
+WORD_UNCONFINED = "unconfined"
+WORD_CAPABILITIES = "by-capabilities"
+MAXIMUM_PROFILE_BYTES = 1 << 18
 NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
 
@@ -17,12 +21,14 @@ class SeccompPolicy(Value):
 
     `names` are system calls, some of which this machine may not have; None stands for the default whitelist. `own` are
     those that the manifest names one by one. A call that is refused fails with `error`, an errno; None kills the app.
+    `opened` are allowed beside them, and by no guard refused.
     """
 
     is_blacklist: bool = False
     names: frozenset[str] | None = None
     own: tuple[str, ...] = ()
     error: int | None = None
+    opened: frozenset[str] = frozenset()
 
     @property
     def is_default(self) -> bool:
@@ -32,7 +38,7 @@ class SeccompPolicy(Value):
     def describe(self) -> str:
         """Return the decision as a line for --debug."""
         if self.names is None:
-            calls = "the default whitelist"
+            calls = "the default whitelist" + (f" and {' '.join(sorted(self.opened))}" if self.opened else "")
         else:
             calls = f"{'all but' if self.is_blacklist else 'only'} {len(self.names)} listed"
         refusal = "are fatal" if self.error is None else f"fail with {errno.errorcode.get(self.error, self.error)}"

@@ -186,3 +186,29 @@ The calls there were when rkt's lists were written (Linux 4.10), but for some th
 
 A program that makes one of them means it. Any other may be a trial, with something older to fall back on.
 """
+
+CAPABILITY_CALLS = {
+    "CAP_BPF": _names("bpf"),
+    "CAP_DAC_READ_SEARCH": _names("name_to_handle_at open_by_handle_at"),
+    "CAP_PERFMON": _names("perf_event_open"),
+    "CAP_SYS_ADMIN": _names(
+        """
+        bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount
+        name_to_handle_at open_tree open_tree_attr perf_event_open pivot_root quotactl quotactl_fd setdomainname
+        sethostname setns umount umount2 unshare
+        """
+    ),
+    "CAP_SYS_BOOT": _names("reboot"),
+    "CAP_SYS_MODULE": _names("delete_module finit_module init_module"),
+    "CAP_SYS_NICE": _names("get_mempolicy mbind set_mempolicy set_mempolicy_home_node"),
+    "CAP_SYS_PACCT": _names("acct"),
+    "CAP_SYS_PTRACE": _names("kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"),
+    "CAP_SYS_RAWIO": _names("ioperm iopl"),
+    "CAP_SYS_TIME": _names("adjtimex clock_adjtime clock_adjtime64 clock_settime clock_settime64 settimeofday stime"),
+    "CAP_SYS_TTY_CONFIG": _names("vhangup"),
+}
+"""
+The calls, beyond DEFAULT, that a capability is for, capabilities(7): other runtimes allow them together.
+
+Others, as CAP_NET_ADMIN and CAP_SYSLOG, need none that DEFAULT has not.
+"""

@@ -38,6 +38,7 @@ from minit.paths import (
     ANNOTATION_RESTART_LIMIT,
     ANNOTATION_RESTART_MAX_DELAY,
     ANNOTATION_RESTART_RESET,
+    ANNOTATION_SECCOMP,
     ANNOTATION_SECCOMP_ERRNO,
     ANNOTATION_SIDECAR,
     ANNOTATION_STREAM,
@@ -56,6 +57,7 @@ from minit.plan.life.sockets import ListenSocket
 from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.plan.rights.guards import DEFAULT_GUARDS
 from minit.plan.rights.protection import Protection
+from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
 from minit.plan.root.files import AppFile
 from minit.plan.root.groupmounts import GROUPS
@@ -111,7 +113,8 @@ _ANNOTATIONS = (
     *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
     *(ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
-    *(ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
+    *(ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
+    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -138,6 +141,7 @@ class AppPlan(Value):
     None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
     `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
+    With a `profile` that is in the place of the default list.
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
     else of the root can be written at last. `late_volumes` are devices that are not there yet,
@@ -173,6 +177,7 @@ class AppPlan(Value):
     apparmor_profile: str | None = None
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
     default_seccomp: SeccompPolicy = DEFAULT_POLICY
+    profile: SeccompProfile | None = None
     guards: frozenset[str] = DEFAULT_GUARDS
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
@@ -228,8 +233,8 @@ class AppPlan(Value):
     @property
     def sheds_privileges(self) -> bool:
         """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
-        of_filter = self.seccomp is not None and self.uid != 0 and not self.may_gain_privileges
-        return self.no_new_privileges or of_filter
+        is_filtered = self.seccomp is not None or not (self.profile is None or self.profile.allows_everything)
+        return self.no_new_privileges or (is_filtered and self.uid != 0 and not self.may_gain_privileges)
 
     @property
     def is_joined_later(self) -> bool:
@@ -273,6 +278,7 @@ class AppPlan(Value):
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
             f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]
+        lines += [] if self.profile is None else [f"app {self.name}: {self.profile.describe()}"]
         rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
         lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
         if self.own_pids:

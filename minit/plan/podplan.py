@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from minit.errors import PlanError
 from minit.hostname import find_fault
 from minit.idrange import IdRange, parse_id_range
+from minit.kernel import parse_kernel_release
 from minit.manifest.app import App
-from minit.manifest.capabilities import DEFAULT
+from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
@@ -26,7 +27,7 @@ from minit.paths import (
 from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.groupparent import plan_group_parent
 from minit.plan.inputs.hostfacts import HostFacts, check_host
-from minit.plan.inputs.origins import find_origins
+from minit.plan.inputs.origins import Origins, find_origins
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import is_set
 from minit.plan.life.appenvironment import user_variables, with_metadata
@@ -58,12 +59,14 @@ from minit.plan.podisolation import plan_isolations
 from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.apparmor import plan_apparmor
+from minit.plan.rights.chosenfilter import open_by_capabilities, plan_profile
 from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.isolators import Isolation
 from minit.plan.rights.protection import plan_protection
 from minit.plan.rights.refusederror import plan_refused_error
+from minit.plan.rights.seccompprofile import Surroundings
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.files import EtcTexts, plan_files
@@ -338,12 +341,17 @@ class _Planning:
     def _confine(
         self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
     ) -> dict[str, Any]:
-        fields: dict[str, Any] = {"guards": self._guards(spec, runtime, app, image)}
-        fields |= plan_refused_error(spec.seccomp, runtime, self._pod.manifest)
+        flags = self._flags
+        trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
+        origins = Origins()
+        if app.isolators and not self._is_privileged(runtime):
+            origins = find_origins(spec.name, app, image, flags, trusted=trusted)
+        fields = self._filter(spec, DEFAULT if isolation is None else isolation.bounding, runtime, origins)
+        fields |= plan_refused_error(fields["seccomp"], runtime, self._pod.manifest)
         if isolation is not None:
             limits = isolation.limits if isolation.limits != Limits() else None
             fields |= {"bounding": isolation.bounding, "oom_score_adj": isolation.oom_score_adj, "limits": limits}
-        if self._flags.disable_capabilities:
+        if flags.disable_capabilities:
             fields["bounding"] = None
         return fields
 
@@ -353,16 +361,26 @@ class _Planning:
             raise PlanError(f'app "{runtime.name}": {ANNOTATION_PRIVILEGED}: not with --private-users')
         return privileged
 
-    def _guards(self, spec: AppPlan, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
-        flags = self._flags
+    def _filter(self, spec: AppPlan, bounding: int, runtime: RuntimeApp, origins: Origins) -> dict[str, Any]:
+        """Return the fields about system calls of an app that has the capabilities `bounding`."""
+        flags, facts = self._flags, self._facts
         if self._is_privileged(runtime):
-            return frozenset()
-        trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
+            return {"seccomp": None, "profile": None, "guards": frozenset()}
+        if flags.disable_capabilities:
+            bounding = capability_mask(*NAMES)
+        elif origins.capabilities is not None:
+            bounding &= DEFAULT  # the rest is not the caller's gift
+        kernel = parse_kernel_release(facts.kernel_release)
+        profile = plan_profile(runtime, Surroundings(capabilities=bounding, machine=facts.machine, kernel=kernel))
+        if profile is not None and flags.disable_seccomp and not profile.allows_everything:
+            profile = None
+        seccomp = spec.seccomp
+        if seccomp is not None and seccomp.is_default:
+            seccomp = open_by_capabilities(runtime, seccomp, bounding) if profile is None else None
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
-        if not (app.isolators or wants_vsock or flags.disable_seccomp or flags.disable_capabilities):
-            return spec.guards
-        origins = find_origins(spec.name, app, image, flags, trusted=trusted)
-        return plan_guards(flags, origins, spec.seccomp, wants_vsock=wants_vsock)
+        is_open = None if profile is None else profile.allows_everything
+        guards = plan_guards(flags, origins, seccomp, is_profile_open=is_open, wants_vsock=wants_vsock)
+        return {"seccomp": seccomp, "profile": profile, "guards": guards}
 
     def _bounding(self, isolations: Sequence[Isolation | None]) -> int | None:
         """Return the capabilities that PID 1 keeps; None for all."""

@@ -16,6 +16,7 @@ from minit.plan.life.hooks import Hook
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.rights.protection import Protection
+from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import DeviceRule
 from minit.plan.root.files import AppFile
 from minit.plan.root.mountoperations import (
@@ -33,7 +34,18 @@ from minit.value import Value
 _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind
     for kind in (
-        *(AppSpec, CpuQuota, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
+        *(
+            AppSpec,
+            CpuQuota,
+            DeviceRule,
+            AppFile,
+            Limits,
+            Protection,
+            SeccompPolicy,
+            SeccompProfile,
+            ListenSocket,
+            VolumeMount,
+        ),
         *(Dependency, HealthCheck, Hook, RestartPolicy, Target),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )

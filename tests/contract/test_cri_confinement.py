@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -139,3 +141,76 @@ async def test_the_security_of_a_sandbox(daemon: Daemon, tmp_path: Path) -> None
             with pytest.raises(CallFailed, match="run_as_group: expected a user with it") as caught:
                 await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=linux)))
             assert caught.value.code == Code.INVALID_ARGUMENT
+
+
+def profiled(kind: int, reference: str = "") -> dict[str, Any]:
+    """Return the field of a container with a profile."""
+    return {"seccomp": api.SecurityProfile(profile_type=kind, localhost_ref=reference)}  # type: ignore[arg-type]
+
+
+def written(path: Path, **fields: object) -> str:
+    """Return the path of a profile that lets all calls but those of rules."""
+    path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", **fields}))
+    return str(path)
+
+
+@pytest.mark.trio
+async def test_profiles_of_system_calls(daemon: Daemon, tmp_path: Path) -> None:
+    """A container has minit's filters, none, or those of a file, which may go then; commands in it have the same."""
+    refusing = [{"names": ["chmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": 36}]
+    path = written(tmp_path / "profile.json", architectures=["SCMP_ARCH_X86_64"], syscalls=refusing)
+    script = "grep Seccomp: /proc/self/status; chmod 700 /tmp"
+    refused = "chmod: /tmp: File name too long\n"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "0"),
+        (profiled(api.SecurityProfile.Unconfined), "0"),
+        ({"seccomp_profile_path": "unconfined"}, "0"),
+        (profiled(api.SecurityProfile.RuntimeDefault), "2"),
+        ({"seccomp_profile_path": "runtime/default"}, "2"),
+        ({"seccomp_profile_path": "docker/default"}, "2"),
+        (profiled(api.SecurityProfile.Localhost, path), f"2\n{refused}"),
+        ({"seccomp_profile_path": f"localhost/{path}", "run_as_user": api.Int64Value(value=7)}, f"2\n{refused}"),
+    ]
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, sandbox_of(node, tmp_path) as sandbox:
+            containers = [await started(node, sandbox, f"c{i}", **security) for i, (security, _) in enumerate(cases)]
+            Path(path).unlink()
+            for container, (security, wanted) in zip(containers, cases):
+                told = await output(node, container, script)
+                assert told.removeprefix("Seccomp:\t").strip() == wanted.strip(), security
+
+
+@pytest.mark.trio
+async def test_profiles_that_cannot_be_had(daemon: Daemon, tmp_path: Path) -> None:
+    """CreateContainer fails with the place, and leaves nothing."""
+    bad = written(tmp_path / "bad.json", syscalls=[{"names": ["read"], "action": "SCMP_ACT_NOTIFY"}])
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"seccomp_profile_path": "nothing"}, "seccomp_profile_path: expected a word, or localhost/PATH"),
+        (profiled(api.SecurityProfile.Localhost, "x.json"), "seccomp: the path of a profile: expected an absolute one"),
+        (profiled(api.SecurityProfile.Localhost, f"{tmp_path}/none"), "none: no such file or directory"),
+        (profiled(api.SecurityProfile.Localhost, str(tmp_path)), "expected a regular file"),
+        (profiled(api.SecurityProfile.Localhost, bad), "minit/seccomp: syscalls[0].action: expected an action without"),
+    ]
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, sandbox_of(node, tmp_path) as sandbox:
+            for security, reason in cases:
+                with pytest.raises(CallFailed) as caught:
+                    await started(node, sandbox, **security)
+                assert reason in str(caught.value)
+            assert not (await node.ask("ListContainers", api.ListContainersRequest())).containers
+
+
+@pytest.mark.trio
+async def test_calls_of_added_capabilities(daemon: Daemon, tmp_path: Path) -> None:
+    """The default filters allow what a capability is for, if the container has it."""
+    default = profiled(api.SecurityProfile.RuntimeDefault)
+    admin = api.Capability(add_capabilities=["SYS_ADMIN"])
+    script = "hostname other && hostname; mkdir /m; mount -t tmpfs none /m && umount /m && echo mounted"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, sandbox_of(node, tmp_path) as sandbox:
+            usual = await started(node, sandbox, "usual", **default)
+            told = await output(node, usual, script)
+            assert "mounted" not in told
+            assert "permitted" in told
+            container = await started(node, sandbox, "admin", capabilities=admin, **default)
+            assert await output(node, container, script) == "other\nmounted\n"

@@ -87,6 +87,19 @@ def test_both_at_once_are_refused(make_pod: MakePod, filter: dict[str, Any]) -> 
     assert not pod.control_groups()
 
 
+@pytest.mark.parametrize("value", ["unconfined", "by-capabilities", '{"defaultAction": "SCMP_ACT_ALLOW"}'])
+def test_a_profile_is_the_callers(make_pod: MakePod, value: str) -> None:
+    """No image has one; with capabilities of its image's an app gets no mounts, namespaces or keys by the caller's."""
+    results = results_of(pod_of(make_pod, [ADMIN], annotations={"minit/seccomp": value}))
+    assert results == ([FATAL] * 5 if value == "by-capabilities" else [*[REFUSED] * 4, "errno 0"])
+    given = results_of(pod_of(make_pod, [], [ADMIN], annotations={"minit/seccomp": value}))
+    assert given[:3] == ["errno 0", WRONG, WRONG]
+    made = make_pod({"a": guest("true")}, image_annotations={"minit/seccomp": value})
+    result = made.run()
+    assert result.returncode == 254
+    assert 'unknown annotation "minit/seccomp"' in result.stderr
+
+
 def test_both_at_once_where_the_image_alone_has_the_app(make_pod: MakePod) -> None:
     """So it is if the pod manifest leaves the app to the image."""
     section = guest("calls", "/tmp/report", *CALLS, isolators=[ADMIN, ALL_CALLS])

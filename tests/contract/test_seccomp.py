@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from pathlib import Path
@@ -392,3 +393,78 @@ def test_the_default_filters_are_in_the_image(stage1_tree: Path) -> None:
     assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_filters(
         DEFAULT_POLICY, DEFAULT_GUARDS
     )
+
+
+PROFILE = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
+    "syscalls": [
+        {"names": ["getppid"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EXFULL},
+        {
+            "names": ["fchmod"],
+            "action": "SCMP_ACT_KILL_PROCESS",
+            "args": [
+                {"index": 0, "value": 0xFFFFFFFF, "valueTwo": 0xFFFFFFFF, "op": "SCMP_CMP_MASKED_EQ"},
+                {"index": 1, "value": 4, "op": "SCMP_CMP_GE"},
+            ],
+        },
+    ],
+}
+
+
+def chosen(value: object) -> dict[str, Any]:
+    """Return the annotation of an app."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return {"annotations": [{"name": paths.ANNOTATION_SECCOMP, "value": text}]}
+
+
+def test_a_profile(make_pod: MakePod) -> None:
+    """It stands in the place of the default list: an app, and a child of it, have its rules and no others."""
+    calls = [GETPPID, native("fchmod", -1, 3), native("fchmod", -1, 4), UNSHARE, UMOUNT]
+    pod = make_pod({"a": guest("calls", "/tmp/report", *calls) | chosen(PROFILE)})
+    result = pod.run(net=None)
+    assert (result.returncode, result.stderr) == (0, "")
+    told = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert told == [fails("EXFULL"), fails("EBADF"), FATAL, "errno 0", fails("EFAULT")]
+    assert pod.report("a").status["Seccomp"] == "2"
+
+
+def test_a_profile_and_the_list_of_an_image(make_pod: MakePod) -> None:
+    """The list stays, and takes away from the profile."""
+    own = [seccomp(RETAIN, "@docker/default-whitelist", error="ENOLINK")]
+    app = guest("calls", "/tmp/report", GETPPID, UMOUNT, native("getuid"), isolators=own) | chosen(PROFILE)
+    result = make_pod({"a": app}).run(net=None)
+    told = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert told == [fails("EXFULL"), fails("ENOLINK"), "errno 0"]
+
+
+def test_no_filters(make_pod: MakePod) -> None:
+    """An unconfined app has none; its handlers, which are root's and the image's, have the default ones."""
+    before = handlers(pre_start=(GUEST, "calls", "/tmp/before", UNSHARE))
+    app = guest("calls", "/tmp/report", KEYS, GETPPID, eventHandlers=before)
+    pod = make_pod({"a": app | chosen("unconfined")})
+    assert pod.run(net=None).returncode == 0
+    assert [pod.report("a", f"/tmp/{name}").status["Seccomp"] for name in ("report", "before")] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("confined", "expected unconfined, by-capabilities or a profile in JSON"),
+        ({"defaultAction": "SCMP_ACT_TRACE"}, "defaultAction: expected an action without another process"),
+    ],
+)
+def test_profiles_that_cannot_be_had(make_pod: MakePod, value: object, message: str) -> None:
+    """The pod does not start."""
+    result = make_pod({"a": shell("true") | chosen(value)}).run(net=None)
+    assert result.returncode == 254
+    assert f'app "a": annotation {paths.ANNOTATION_SECCOMP}: {message}' in result.stderr
+
+
+def test_an_unknown_call_of_a_profile(make_pod: MakePod) -> None:
+    """A line names it, and the rest of the profile counts."""
+    rules = [{"names": ["no_such_call", "getppid"], "action": "SCMP_ACT_ERRNO"}]
+    app = guest("calls", "/tmp/report", GETPPID) | chosen({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
+    result = make_pod({"a": app}).run(net=None)
+    assert result.stderr == 'stage1: warning: app "a": ignoring unknown system call no_such_call\n'
+    assert result.stdout.endswith(f"{fails('EPERM')}\n")

@@ -30,6 +30,7 @@ USUAL = (
     "--annotation=minit/no-new-privileges=false",
     "--annotation=minit/image-groups=primary,supplementary",
     "--annotation=minit/make-working-directory=true",
+    "--seccomp=unconfined",
 )
 MAIN = api.ContainerMetadata(name="main")
 
@@ -276,7 +277,10 @@ def test_users_and_capabilities() -> None:
         ),
         ({"apparmor_profile": "web-1"}, "apparmor_profile: expected runtime/default, unconfined or localhost/NAME"),
         ({"selinux_options": api.SELinuxOption(level="s0")}, "selinux_options: expected none"),
-        ({"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)}, "seccomp: expected"),
+        (
+            {"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)},
+            "seccomp: the path of a profile",
+        ),
     ],
 )
 def test_what_is_not_there_yet(fields: dict[str, Any], named: str) -> None:

@@ -11,6 +11,7 @@ import click
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appcommands import failing_as
 from minit.cli.commands.podrequest import variables_of_files
+from minit.cli.commands.seccompfile import with_profile
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import added_app_options, environment_file_option
 from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
@@ -93,6 +94,7 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
             store, chosen.reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
         )
         with failing_as("error adding app to pod"):
+            overrides = with_profile(chosen.overrides)
             trees = TreeStore(invocation.data, store)
             find = partial(
                 resolve_image,
@@ -102,8 +104,8 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
                 verify_tls=invocation.verifies_tls,
             )
             of_images = ImageVolumes(store, trees, find, progress)
-            mounts = of_images.provide_mounts(chosen.overrides.mounts)
-            overrides = replace(chosen.overrides, only_arguments=True, mounts=mounts)
+            mounts = of_images.provide_mounts(overrides.mounts)
+            overrides = replace(overrides, only_arguments=True, mounts=mounts)
             add_app(
                 pod,
                 store,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.commands.seccompfile import with_profile
 from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.appoptions import parse_annotation, parse_pair
 from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
@@ -97,10 +98,11 @@ def make_request(
         )
         if not images:
             raise click.UsageError("no image given")
+        settings = [with_profile(image.overrides) for image in images]
         policy = PullPolicy(pull_policy)
         chosen = [
-            (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), image.overrides)
-            for number, image in enumerate(images)
+            (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), overrides)
+            for number, (image, overrides) in enumerate(zip(images, settings))
         ]
         of_images = ImageVolumes(
             store,

@@ -8,6 +8,7 @@ from minit.cli.flags.environmentflags import parse_variable
 from minit.cli.flags.isolatorflags import (
     parse_caps_remove,
     parse_caps_retain,
+    parse_chosen_filter,
     parse_cpu,
     parse_cpu_shares,
     parse_memory,
@@ -18,7 +19,13 @@ from minit.cli.flags.volumeflags import parse_mount, parse_mounted_volume
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_identifier, is_ac_name
-from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, AppOverrides
+from minit.stage0.pods.appsection import (
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    SECCOMP_REMOVE,
+    SECCOMP_RETAIN,
+    AppOverrides,
+)
 from minit.value import replace
 
 STDIN_MODES = ("null", "stream", "tty")
@@ -43,8 +50,14 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
             raise FlagError("--exec and --cmd exclude each other for one image: --exec replaces the entrypoint too")
         return changed
     field, parse = _COLLECTING[name]
-    changed = replace(overrides, **{field: (*getattr(overrides, field), parse(name, value))})
+    chosen = parse_chosen_filter(value) if name == "--seccomp" else None
+    if chosen is not None:
+        changed = replace(overrides, seccomp=chosen)
+    else:
+        changed = replace(overrides, **{field: (*getattr(overrides, field), parse(name, value))})
     names = {isolator.name for isolator in changed.isolators}
+    if changed.seccomp is not None and names & {SECCOMP_RETAIN, SECCOMP_REMOVE}:
+        raise FlagError("--seccomp: a list of calls and a profile exclude each other for one image")
     if CAPABILITIES_RETAIN in names and CAPABILITIES_REMOVE in names:
         raise FlagError("--caps-retain and --caps-remove exclude each other for one image")
     return changed

@@ -8,6 +8,7 @@ from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.seccomp import WORD_CAPABILITIES, WORD_UNCONFINED
 from minit.stage0.pods import appsection
 
 # rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.
@@ -18,6 +19,7 @@ _CALL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _CAPABILITY_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 _SECCOMP_FORM = "mode=retain|remove[,errno=NAME],CALL,..."
+PROFILE_FILE = "profile="
 _SECCOMP_NAMES = {"retain": appsection.SECCOMP_RETAIN, "remove": appsection.SECCOMP_REMOVE}
 
 
@@ -72,6 +74,11 @@ def parse_seccomp(flag: str, text: str) -> Isolator:
     if not mode or not calls:
         raise FlagError(f'{flag}: expected {_SECCOMP_FORM} with a mode and at least one call, got "{text}"')
     return Isolator(name=_SECCOMP_NAMES[mode], value={"set": calls, "errno": error})
+
+
+def parse_chosen_filter(text: str) -> str | None:
+    """Return the word of the annotation minit/seccomp that a seccomp filter is, None for a list of calls."""
+    return text if text in (WORD_UNCONFINED, WORD_CAPABILITIES) or text.startswith(PROFILE_FILE) else None
 
 
 def _quantity(flag: str, text: str) -> int:

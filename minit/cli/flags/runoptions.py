@@ -82,7 +82,8 @@ _confinement_options = _options(
         "--seccomp",
         cls=AppOption,
         metavar="mode=retain|remove[,errno=E],CALL,...",
-        help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove).",
+        help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove); or profile=FILE, "
+        "unconfined or by-capabilities.",
     ),
     click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
     click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),

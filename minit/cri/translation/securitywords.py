@@ -11,6 +11,9 @@ from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
 _ALL = "CAP_ALL"
 _LOCAL = "localhost/"
 _NO_PROFILE = ("", "runtime/default", "unconfined")
+# Of the field that kubelets up to 1.24 fill.
+_DEFAULT_PATHS = ("docker/default", "runtime/default")
+_UNCONFINED_PATHS = ("", "unconfined")
 
 
 def check_pids(options: api.NamespaceOption, sandbox: api.NamespaceOption) -> None:
@@ -30,7 +33,6 @@ def security_words(
     """
     pids = security.namespace_options.pid
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
-    refuse(security.seccomp.profile_type == api.SecurityProfile.Localhost, "seccomp", "RuntimeDefault or Unconfined")
     refuse(security.selinux_options.ByteSize() > 0, "selinux_options", "none")
     only_group = security.HasField("run_as_group") and not (
         security.HasField("run_as_user") or security.run_as_username
@@ -60,7 +62,25 @@ def security_words(
     words += ["--readonly-rootfs"] if security.readonly_rootfs else []
     if security.privileged:
         return [*words, "--annotation=minit/privileged=true"]
-    return words + _capability_words(security.capabilities)
+    return [*words, _seccomp_word(security), *_capability_words(security.capabilities)]
+
+
+def _seccomp_word(security: api.LinuxContainerSecurityContext) -> str:
+    """Return the word for the system calls: without a profile of either field, as other runtimes, none is refused."""
+    kind, reference = api.SecurityProfile.Unconfined, ""
+    if security.HasField("seccomp"):
+        kind, reference = security.seccomp.profile_type, security.seccomp.localhost_ref
+    elif security.seccomp_profile_path in _DEFAULT_PATHS:
+        kind = api.SecurityProfile.RuntimeDefault
+    elif security.seccomp_profile_path not in _UNCONFINED_PATHS:
+        kind, reference = api.SecurityProfile.Localhost, security.seccomp_profile_path.removeprefix(_LOCAL)
+        refuse(not security.seccomp_profile_path.startswith(_LOCAL), "seccomp_profile_path", f"a word, or {_LOCAL}PATH")
+    if kind == api.SecurityProfile.Localhost:
+        # Old kubelets have the prefix in the new field, too.
+        reference = reference.removeprefix(_LOCAL)
+        refuse(not reference.startswith("/"), "seccomp: the path of a profile", "an absolute one")
+        return f"--seccomp=profile={reference}"
+    return f"--seccomp={'by-capabilities' if kind == api.SecurityProfile.RuntimeDefault else 'unconfined'}"
 
 
 def _apparmor_words(security: api.LinuxContainerSecurityContext) -> list[str]:

@@ -8,7 +8,7 @@ compiled here, before PID 1 exists: a process of the pod only hands the bytes to
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from minit import paths
 from minit.launcher.ownimage import image_root
@@ -16,16 +16,18 @@ from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan, AppSpec
 from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
+from minit.plan.rights.seccompprofile import INSTALLING_CALLS, SeccompProfile, filters_of_profile
 from minit.plan.rights.sidecarfilter import SIDECAR_FILTER
-from minit.plan.rights.syscallfilter import Filter, filters_of
+from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, filters_of, with_calls
 from minit.stdio import complain
+from minit.value import replace
 
-# A list, None for all system calls, and the guards.
-_Restriction = tuple[SeccompPolicy | None, frozenset[str]]
+# A list, None for all system calls, the guards, and a profile.
+_Restriction = tuple[SeccompPolicy | None, frozenset[str], SeccompProfile | None]
 
 _SHIPPED: dict[_Restriction, tuple[str, ...]] = {
-    (DEFAULT_POLICY, DEFAULT_GUARDS): paths.DEFAULT_FILTERS,
-    (LENIENT_POLICY, DEFAULT_GUARDS): paths.LENIENT_FILTERS,
+    (DEFAULT_POLICY, DEFAULT_GUARDS, None): paths.DEFAULT_FILTERS,
+    (LENIENT_POLICY, DEFAULT_GUARDS, None): paths.LENIENT_FILTERS,
 }
 
 
@@ -44,15 +46,26 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
 
     specs = []
     for app in apps:
-        filters = handler_filters = programs((app.seccomp, app.guards))
-        default = app.default_seccomp, DEFAULT_GUARDS
-        if app.handlers and TYPING in app.guards and (app.seccomp, app.guards) != default:
+        own: _Restriction = app.seccomp, app.guards, app.profile
+        filters = handler_filters = programs(own)
+        default: _Restriction = app.default_seccomp, DEFAULT_GUARDS, None
+        is_restricted = TYPING in app.guards or app.profile is not None
+        if app.handlers and is_restricted and own != default:
             # It is root, whoever the app is: what the caller lets the app do is not meant for it.
             handler_filters += programs(default)
-        specs.append(AppSpec(**vars(app), filters=filters, handler_filters=handler_filters))
-        for name in () if app.seccomp is None else _unknown(app.seccomp):
+        # Of PID 1's use is only that there is one, and not without effect.
+        profile = None if app.profile is None else replace(app.profile, rules=(), default=_summary(app.profile))
+        fields = vars(app) | {"profile": profile}
+        specs.append(AppSpec(**fields, filters=filters, handler_filters=handler_filters))
+        listed = () if app.seccomp is None else app.seccomp.own
+        in_profile = () if app.profile is None else dict.fromkeys(rule.call for rule in app.profile.rules)
+        for name in _unknown((*listed, *in_profile)):
             complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
     return tuple(specs)
+
+
+def _summary(profile: SeccompProfile) -> int:
+    return ALLOW if profile.allows_everything else KILL
 
 
 def read_sidecar_filter() -> bytes:
@@ -71,9 +84,11 @@ def write_default_filters(directory: str) -> None:
             file.write(program)
 
 
-def _load_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
-    names = _SHIPPED.get((policy, guards))
-    return compile_filters(policy, guards) if names is None else tuple(_read(name) for name in names)
+def _load_filters(
+    policy: SeccompPolicy | None, guards: frozenset[str], profile: SeccompProfile | None
+) -> tuple[bytes, ...]:
+    names = _SHIPPED.get((policy, guards, profile))
+    return compile_filters(policy, guards, profile) if names is None else tuple(_read(name) for name in names)
 
 
 def _read(name: str) -> bytes:
@@ -81,9 +96,21 @@ def _read(name: str) -> bytes:
         return file.read()
 
 
-def compile_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
-    """Return the filters of a policy as the kernel takes them, in the order in which they have to be installed."""
-    return tuple(_compile(filter) for filter in filters_of(policy, guards))
+def compile_filters(
+    policy: SeccompPolicy | None, guards: frozenset[str], profile: SeccompProfile | None = None
+) -> tuple[bytes, ...]:
+    """
+    Return the filters of a policy as the kernel takes them, in the order in which they have to be installed.
+
+    Those of a profile come after it, and the policy does not keep them from being installed.
+    """
+    if profile is None:
+        return tuple(_compile(filter) for filter in filters_of(policy, guards))
+    first = filters_of(None if policy is None else with_calls(policy, INSTALLING_CALLS), guards)
+    return (
+        *(_compile(filter) for filter in first),
+        *(_compile(filter, has_secondary=profile.has_secondary) for filter in filters_of_profile(profile)),
+    )
 
 
 def compile_sidecar_filter() -> bytes:
@@ -91,15 +118,16 @@ def compile_sidecar_filter() -> bytes:
     return _compile(SIDECAR_FILTER)
 
 
-def _compile(filter: Filter) -> bytes:
+def _compile(filter: Filter, *, has_secondary: bool = True) -> bytes:
     return compile_filter(
         filter.default,
         [
-            (rule.call, rule.action, [(test.argument, test.mask, test.value, not test.differs) for test in rule.tests])
+            (rule.call, rule.action, [(test.argument, test.operator, test.value, test.mask) for test in rule.tests])
             for rule in filter.rules
         ],
+        has_secondary=has_secondary,
     )
 
 
-def _unknown(policy: SeccompPolicy) -> list[str]:
-    return [name for name in policy.own if not is_system_call(name)]
+def _unknown(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not is_system_call(name)]

@@ -108,6 +108,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
     return HostFacts(
         effective_uid=os.geteuid(),
         kernel_release=os.uname().release,
+        machine=os.uname().machine,
         has_cgroups=bool(hierarchies),
         is_unified=all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),

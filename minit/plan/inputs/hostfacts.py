@@ -22,9 +22,9 @@ class HostFacts(Value):
     """
     Facts about the machine that planning needs, collected beforehand.
 
-    `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
-    caller's TERM. `tells_host` tells that the caller wants to know when the pod is ready. `ignored_variables` are
-    environment variables that ask for something which is not built.
+    `machine` is its architecture, as uname(2) has it. `is_unified` tells that there is no hierarchy of control groups
+    but the unified one. `terminal_type` is the caller's TERM. `tells_host` tells that the caller wants to know when the
+    pod is ready. `ignored_variables` are environment variables that ask for something which is not built.
     `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
     pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
     that are not there, of a pod whose devices may come and go. `shown_hierarchies` are those in which apps see their
@@ -36,6 +36,7 @@ class HostFacts(Value):
     effective_uid: int
     kernel_release: str
     has_cgroups: bool
+    machine: str = ""
     is_unified: bool = False
     terminal_type: str | None = None
     tells_host: bool = False

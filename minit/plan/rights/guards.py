@@ -21,16 +21,25 @@ DEFAULT_GUARDS = frozenset((TYPING, LIMITS, VSOCK, FILESYSTEMS, HOST))
 
 
 def plan_guards(
-    flags: RunFlags, origins: Origins, seccomp: SeccompPolicy | None, *, wants_vsock: bool
+    flags: RunFlags,
+    origins: Origins,
+    seccomp: SeccompPolicy | None,
+    *,
+    is_profile_open: bool | None = None,
+    wants_vsock: bool,
 ) -> frozenset[str]:
     """
     Return the guards of an app whose list of system calls is `seccomp`, None for all.
 
+    `is_profile_open` tells whether the caller's profile allows everything, None that there is none.
+
     No filter tells one file system from another, and with a new mount of one an app could have the files of control
-    groups. So only a caller who disables both restrictions allows new mounts, and no image any.
+    groups. So only a caller allows new mounts, who disables both restrictions or gives a profile, and no image any.
     """
     if flags.disable_seccomp and flags.disable_capabilities:
         return frozenset()
+    if is_profile_open is not None and (origins.capabilities is None or flags.disable_capabilities):
+        return frozenset() if is_profile_open else frozenset((TYPING, LIMITS))
     guards = {FILESYSTEMS}
     if not flags.disable_seccomp:
         guards |= {TYPING, LIMITS}

@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
 from minit.plan.rights.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
-from minit.value import Value
+from minit.value import Value, replace
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 _RET_ERRNO = 0x00050000
+
+# SCMP_CMP_* of seccomp_rule_add(3).
+UNEQUAL, LESS, AT_MOST, EQUAL, AT_LEAST, GREATER, MASKED_EQUAL = range(1, 8)
 
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
@@ -39,12 +42,12 @@ _HOST_CALLS = (
 
 
 class Test(Value):
-    """An argument of a call, its number from 0: either its bits in `mask` are `value`, or it `differs` from that."""
+    """An argument of a call, its number from 0, and what is to hold of it; the `mask` is for MASKED_EQUAL alone."""
 
     argument: int
     value: int
     mask: int = 0xFFFFFFFFFFFFFFFF
-    differs: bool = False
+    operator: int = MASKED_EQUAL
 
 
 class Rule(Value):
@@ -67,6 +70,13 @@ def fail_with(error: int) -> int:
     return _RET_ERRNO | error
 
 
+def with_calls(policy: SeccompPolicy, calls: frozenset[str]) -> SeccompPolicy:
+    """Return a policy that allows some more calls."""
+    if not policy.is_blacklist:
+        return replace(policy, opened=policy.opened | calls)
+    return replace(policy, names=(policy.names or frozenset()) - calls)
+
+
 def filters_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[Filter, ...]:
     """
     Return the filters of a policy, in the order in which they have to be installed: the guards, then the list.
@@ -76,13 +86,14 @@ def filters_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[Fi
     were written; a newer one fails with ENOSYS, as it would have in a kernel of that time, and whoever tries it does
     without.
     """
-    rules = [rule for guard in sorted(guards) for rule in _GUARDS[guard]]
+    opened = frozenset() if policy is None else policy.opened
+    rules = [rule for guard in sorted(guards) for rule in _GUARDS[guard] if rule.call not in opened]
     if policy is None:
         return (_guard_filter(rules),) if rules else ()
     refusal = KILL if policy.error is None else fail_with(policy.error)
     if policy.is_blacklist:
         return _guard_filter(rules), Filter(default=ALLOW, rules=_rules(policy.names or (), refusal))
-    allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names)
+    allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names) | opened
     unknown = fail_with(errno.ENOSYS)
     refused = () if refusal == unknown else _rules(ANCIENT - allowed, refusal)
     return (
@@ -112,8 +123,8 @@ _GUARDS = {
     LIMITS: [
         _refuse(
             "prlimit64",
-            Test(argument=0, value=0, differs=True),
-            Test(argument=2, value=0, differs=True),
+            Test(argument=0, value=0, operator=UNEQUAL),
+            Test(argument=2, value=0, operator=UNEQUAL),
         )
     ],
     VSOCK: [_refuse("socket", Test(argument=0, mask=INT_MASK, value=_AF_VSOCK), error=errno.EAFNOSUPPORT)],

@@ -71,6 +71,8 @@ class AppOverrides(Value):
     mounts: tuple[Mount, ...] = ()
     isolators: tuple[Isolator, ...] = ()
     """Of several for one purpose the last counts."""
+    seccomp: str | None = None
+    """In the place of the default list of system calls: a word of the annotation minit/seccomp, or `profile=FILE`."""
     annotations: Pairs = ()
     user_annotations: Pairs = ()
     user_labels: Pairs = ()
