@@ -333,7 +333,7 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
                 Code.INVALID_ARGUMENT,
                 'runtime_handler: there is no "kata"',
             )
-            options = api.NamespaceOption(pid=api.NODE)
+            options = api.NamespaceOption(network=api.CONTAINER)
             context = api.LinuxSandboxSecurityContext(namespace_options=options)
             users = api.LinuxPodSandboxConfig(security_context=context)
             run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=users))
@@ -349,7 +349,7 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
             request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
             assert await refused(node, "CreateContainer", request) == (
                 Code.INVALID_ARGUMENT,
-                "security_context.privileged: expected false: minit has nothing else yet",
+                "security_context.privileged: its sandbox is not privileged",
             )
             request.config.CopyFrom(container_config("true", image=api.ImageSpec(image="nothing")))
             code, message = await refused(node, "CreateContainer", request)
