@@ -120,7 +120,9 @@ async def test_new_privileges(minit: Stage0, tmp_path: Path) -> None:
     async with running_node(minit, tmp_path) as node:
         for is_forbidden in (False, True):
             for uid in (0, 1000):
-                container = await node.start(f"a{uid}", no_new_privs=is_forbidden, run_as_user=number(uid))
+                container = await node.start(
+                    f"a{uid}", no_new_privs=is_forbidden, run_as_user=number(uid), seccomp=api.SecurityProfile()
+                )
                 said = await node.said(container, "grep -h -e NoNewPrivs -e Seccomp: /proc/self/status /proc/1/status")
                 assert said.split()[1::2] == [str(int(is_forbidden)), "2"] * 2
                 await node.node.ask("RemoveContainer", container)

@@ -569,11 +569,19 @@ def test_started_in_the_background(make_pod: MakePod, tmp_path: Path) -> None:
         terminal.expect(rb"said\r\n")
         wait_for(lambda: status_of(launcher)["State"].startswith("T"), "the stop")
         assert terminal.settings == before
+        # The shell continues only what it knows to have stopped.
+        wait_for(lambda: says_stopped(terminal), "the shell to know")
         terminal.type(b"fg\n")
         wait_for(lambda: terminal.is_raw, "the raw mode")
         terminal.type(b"word\r")
         terminal.expect(rb"got word\r\n.*ready> ")
         assert terminal.settings == before
+
+
+def says_stopped(terminal: Terminal) -> bool:
+    """Ask the shell whether its job has stopped."""
+    terminal.type(b"jobs; echo asked\n")
+    return b"Stopped" in terminal.expect(rb"(\[1\].*)asked\r\n")[1]
 
 
 def test_the_escape(make_pod: MakePod) -> None:
