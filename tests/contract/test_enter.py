@@ -511,5 +511,6 @@ def _enter_for(pod: PodDirectory, timeout: str, script: str) -> subprocess.Compl
     return pod.call("enter", f"--pid={pod.pid}", *words, from_tree=True)
 
 
-def _groups(pod: PodDirectory) -> set[Path]:
-    return {path for top in pod.control_groups() for path in top.rglob("*") if path.is_dir()}
+def _groups(pod: PodDirectory) -> set[str]:
+    # Unlike a pattern a walk bears that a group goes meanwhile.
+    return {path for top in pod.control_groups() for path, _, _ in os.walk(top)}

@@ -266,7 +266,6 @@ KILLED = "stage1: PID 1 does not stop the pod: it is killed, 20 s after it was d
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-@pytest.mark.private_users
 def test_a_supervisor_that_hangs_is_killed(make_pod: MakePod, asked_before: bool) -> None:
     """The launcher ends a pod whose PID 1 neither begins to stop it nor goes on with that; no status is invented."""
     # It has announced an end within that time; one that it has not begun to stop is due at once.
