@@ -18,9 +18,9 @@ from minit.cri.containerlogs import make_log
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.hostdevices import with_devices
-from minit.cri.imagecalls import ImageCalls
+from minit.cri.images.imagecalls import ImageCalls
+from minit.cri.images.nodeimages import NodeImage
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.nodeimages import NodeImage
 from minit.cri.openfiles import give_back_limit
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
-from minit.cri.imagecalls import ImageCalls
+from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
 from minit.cri.openfiles import raise_limit
@@ -25,7 +25,7 @@ from minit.cri.podwatch import PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
-from minit.cri.statscalls import StatsCalls
+from minit.cri.stats.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 from minit.cri.streaming.server import StreamingServer, Wanted
 from minit.cri.streaming.tokens import Tokens

@@ -6,10 +6,10 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Method, Methods
-from minit.cri.imagecalls import ImageCalls
+from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
-from minit.cri.statscalls import StatsCalls
+from minit.cri.stats.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 
 _PACKAGES = ("runtime.v1", "runtime.v1alpha2")  # the second until Kubernetes 1.25

@@ -1,4 +1,4 @@
-"""minit.cri.imagelist: the store is read when it has changed, and not otherwise."""
+"""minit.cri.images.imagelist: the store is read when it has changed, and not otherwise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.cri import imagelist
-from minit.cri.imagelist import ImageList
+from minit.cri.images import imagelist
+from minit.cri.images.imagelist import ImageList
 from minit.stage0.images.store import Store
 from tests import tars
 

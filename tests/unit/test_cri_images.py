@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minit import jsontext
-from minit.cri.nodeimages import NodeImage, find_image, meant, node_images, outdated
+from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated
 from minit.manifest.image import parse_image_manifest
 from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.storedimage import StoredImage

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from minit.cri.api import cri_pb2 as api
-from minit.cri.credentials import authfile
 from minit.cri.grpc.framing import CallError
-from minit.cri.sharedpulls import SharedPulls
+from minit.cri.images.credentials import authfile
+from minit.cri.images.sharedpulls import SharedPulls
 
 
 @pytest.mark.parametrize(

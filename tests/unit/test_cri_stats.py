@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from minit.cri import writablelayers
-from minit.cri.writablelayers import WritableLayers
+from minit.cri.stats import writablelayers
+from minit.cri.stats.writablelayers import WritableLayers
 from minit.stage0.files.diskusage import DiskUsage
 from minit.stage0.reports.pressure import Pressure, Stall, parse_pressure
 

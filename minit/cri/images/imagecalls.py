@@ -9,14 +9,14 @@ import trio
 
 from minit.archives.imagenames import parse_image_name
 from minit.cri.api import cri_pb2 as api
-from minit.cri.credentials import authfile
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.imagelist import ImageList
-from minit.cri.imageusage import ImageUsage
+from minit.cri.images.credentials import authfile
+from minit.cri.images.imagelist import ImageList
+from minit.cri.images.imageusage import ImageUsage
+from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
+from minit.cri.images.sharedpulls import SharedPulls
 from minit.cri.node import Node
-from minit.cri.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
 from minit.cri.owncommands import OwnCommands
-from minit.cri.sharedpulls import SharedPulls
 from minit.errors import ImageError
 from minit.stage0.images.store import Store
 

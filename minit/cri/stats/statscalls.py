@@ -15,7 +15,8 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_container_listed, is_sandbox_listed
-from minit.cri.groupstats import (
+from minit.cri.node import Container, Node, Sandbox
+from minit.cri.stats.groupstats import (
     GroupSample,
     cpu_usage,
     io_usage,
@@ -24,8 +25,7 @@ from minit.cri.groupstats import (
     process_usage,
     swap_usage,
 )
-from minit.cri.node import Container, Node, Sandbox
-from minit.cri.writablelayers import LayerUsage, WritableLayers
+from minit.cri.stats.writablelayers import LayerUsage, WritableLayers
 from minit.errors import MinitError
 from minit.mountinfo import find_mounts
 from minit.stage0.reports.interfaces import PodInterfaces

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from minit.cri.nodeimages import NodeImage, node_images
+from minit.cri.images.nodeimages import NodeImage, node_images
 from minit.stage0.images.store import Store
 
 _STORES = ("cas", "minit/cas")
