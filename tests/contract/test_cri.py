@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +20,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 PATIENCE_SECONDS = 100
 UNKNOWN = api.ContainerId(container_id="0" * 64)
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 def as_user(uid: int, gid: int, *groups: int) -> dict[str, api.LinuxContainerConfig]:

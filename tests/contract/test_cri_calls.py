@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,13 @@ from google.protobuf.message import Message
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
-from tests.support.commands import Stage0
-from tests.support.crinode import POD, CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import POD, CallFailed, CriNode, Daemon, container_config, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
 AT_ONCE = 6
 NOBODY = ("", "unknown", "../../run", "0" * 64, "x" * 100_000, "a\0b", "--force")
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 async def outcome(node: CriNode, name: str, request: Message) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,11 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
-from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 @asynccontextmanager

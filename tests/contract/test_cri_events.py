@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
 from minit.cri.api import cri_pb2 as api
-from tests.support.commands import Stage0
-from tests.support.crinode import Daemon, container_config, own_daemon
+from tests.support.crinode import Daemon, container_config
 from tests.support.grpcclient import Answer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -22,14 +20,6 @@ STOPPED, DELETED = api.CONTAINER_STOPPED_EVENT, api.CONTAINER_DELETED_EVENT
 
 
 FAILING = "until [ -e /end ]; do sleep 0.02; done; exit 3"
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 async def told(answer: Answer, count: int) -> list[api.ContainerEvent]:

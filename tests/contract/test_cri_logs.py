@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,7 @@ import pytest
 import trio
 
 from minit.cri.api import cri_pb2 as api
-from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -24,14 +23,6 @@ PATIENCE_SECONDS = 100
 RECORD = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z stdout ([FP]) ([^\n]*)\n")
 COUNTER = "n=0; until [ -e /end ]; do echo $n; n=$((n+1)); done"
 STEPS = "for n in one two three; do until [ -e /$n ]; do sleep 0.02; done; echo $n; : >/$n-; done; exec sleep 1000"
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 def text(*paths: Path) -> bytes:

@@ -23,14 +23,6 @@ PATIENCE_SECONDS = 100
 
 
 @pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> Iterator[Path]:
     """A shared mount of the host, with another one below it."""
     path = tmp_path / "source"

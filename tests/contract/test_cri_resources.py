@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,13 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.mountinfo import find_mounts
 from minit.stage0.reports.usage import APPS, find_group, find_hierarchies
-from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
 IDLE = "exec sleep 1000"
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 def limited(name: str = "main", **resources: object) -> api.ContainerConfig:

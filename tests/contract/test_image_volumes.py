@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
-from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
 from tests.support.stage0_world import World, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -110,14 +108,6 @@ def test_an_image_in_a_played_pod(world: World, data: Path) -> None:
     (pod,) = world.data.glob("pods/*/*/pod")
     world.minit("image", "gc", "--grace-period=0s")
     assert len(trees(world)) == 3 and "Read-only file system" in world.minit("logs", pod.parent.name).stdout
-
-
-@pytest.fixture
-def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon with an image in its store, on a data directory of its own."""
-    with own_daemon(minit, tmp_path / "cri.sock") as daemon:
-        daemon.start()
-        yield daemon
 
 
 async def create(node: CriNode, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
