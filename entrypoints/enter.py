@@ -54,9 +54,10 @@ def _enter(arguments: list[str]) -> int:
         )
     except (MinitError, OSError) as error:
         # The command's own exit code may be the same.
-        if failures is not None and getattr(error, "exit_code", EXIT_FAILURE) == EXIT_FAILURE:
-            os.write(failures, describe(error).encode(errors="replace"))
-        raise
+        if failures is None or getattr(error, "exit_code", EXIT_FAILURE) != EXIT_FAILURE:
+            raise
+        os.write(failures, describe(error).encode(errors="replace"))
+        return EXIT_FAILURE
 
 
 def _read_descriptor(text: str) -> int | None:

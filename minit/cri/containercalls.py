@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import secrets
 import subprocess
@@ -15,6 +14,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.cri.cdidevices import with_cdi_devices
 from minit.cri.containerlogs import make_log
+from minit.cri.failurepipe import failure_pipe
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.hostdevices import with_devices
@@ -30,7 +30,6 @@ from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
-from minit.harmless import harmless
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -224,26 +223,20 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
         limit = float(limited(request.timeout)) if request.timeout > 0 else None
         begin = trio.current_time()
-        failures, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(failures, "rb", buffering=0) as reasons:
-            try:
-                entered = self._node.enter(container, request.cmd, limit, theirs)
-                process = await trio.lowlevel.open_process(
-                    entered.words,
-                    cwd=entered.directory,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(theirs,),
-                    preexec_fn=give_back_limit,
-                )
-            finally:
-                os.close(theirs)
+        with failure_pipe() as failures:
+            entered = self._node.enter(container, request.cmd, limit, failures.theirs)
+            process = await trio.lowlevel.open_process(
+                entered.words,
+                cwd=entered.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(failures.theirs,),
+                preexec_fn=give_back_limit,
+            )
             answer = await _outcome(process)
-            if reason := reasons.read():
-                raise CallError(
-                    Code.UNKNOWN, f"cannot enter container {container.id}: {harmless(reason.decode(errors='replace'))}"
-                )
+            if (reason := failures.reason()) is not None:
+                raise CallError(Code.UNKNOWN, f"cannot enter container {container.id}: {reason}")
         if limit and answer.exit_code == _EXIT_TIMED_OUT and trio.current_time() >= begin + request.timeout:
             raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
         return answer

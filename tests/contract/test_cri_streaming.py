@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -138,6 +139,27 @@ async def test_a_command_has_all_three_streams(pod: Pod) -> None:
             assert exit_code(await error.whole()) == 7
             await client.is_over.wait()
             assert client.was_told_to_go
+
+
+@pytest.mark.trio
+async def test_a_command_that_cannot_be_entered(pod: Pod) -> None:
+    """Why a container cannot be entered is a failure of the protocol; a program that is not there is an exit code."""
+    [directory] = pod.daemon.minit.data.glob("pods/run/*")
+    with trio.fail_after(PATIENCE_SECONDS):
+        # Without which a command has no group for its limit.
+        (directory / "subcgroup").rename(directory / "moved")
+        async with executing(pod, "sh", "-c", "exit 254", stdout=True, stderr=True) as client:
+            error, stdout, stderr = await client.open_all("error", "stdout", "stderr")
+            status = json.loads(await error.whole())
+            assert (status["status"], status["reason"], status["code"]) == ("Failure", "InternalError", 500)
+            assert f"cannot enter container {pod.main}: " in status["message"] and "subcgroup" in status["message"]
+            assert (await stdout.whole(), await stderr.whole()) == (b"", b"")
+        (directory / "moved").rename(directory / "subcgroup")
+        for words, code in (("sh", "-c", "exit 254"), 254), (("no-such-program",), 127), (("/etc",), 126):
+            async with executing(pod, *words, stdout=True, stderr=True) as client:
+                error, _, stderr = await client.open_all("error", "stdout", "stderr")
+                assert exit_code(await error.whole()) == code
+                assert (words[0].encode() in await stderr.whole()) == (code != 254)
 
 
 @pytest.mark.trio

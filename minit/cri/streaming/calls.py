@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import trio
 
 from minit.cri.api import cri_pb2 as api
+from minit.cri.failurepipe import failure_pipe
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.owncommands import OwnCommands, refuse_nul
@@ -39,8 +40,14 @@ class StreamingCalls:
         refuse_nul(request.cmd)
 
         async def run(streams: Streams, terminal: Terminal | None) -> int:
-            entered = self._node.enter(container, request.cmd, _LIMIT_SECONDS)
-            return await run_process(entered.words, streams, terminal, directory=entered.directory)
+            with failure_pipe() as failures:
+                entered = self._node.enter(container, request.cmd, _LIMIT_SECONDS, failures.theirs)
+                code = await run_process(
+                    entered.words, streams, terminal, directory=entered.directory, pass_fds=(failures.theirs,)
+                )
+                if (reason := failures.reason()) is not None:
+                    raise PodError(f"cannot enter container {container.id}: {reason}")
+                return code
 
         wanted = RemoteCommand(streams=_streams(request), is_terminal=request.tty, run=run)
         return self._url("exec", wanted)

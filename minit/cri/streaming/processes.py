@@ -118,9 +118,10 @@ async def run_process(
     terminal: Terminal | None = None,
     end_of_input: Input = Input.WITH_CHANNEL,
     directory: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> int:
     """
-    Run a process to its end, and return its exit code as shells have it.
+    Run a process, which inherits `pass_fds`, to its end, and return its exit code as shells have it.
 
     All that it wrote has been sent then. A terminal, which is closed at the end, is its input and its outputs.
     OSError if there is no such program. The process is ended if this is cancelled.
@@ -134,6 +135,7 @@ async def run_process(
                 stdin=pipes.ends[0],
                 stdout=pipes.ends[1],
                 stderr=pipes.ends[2],
+                pass_fds=pass_fds,
                 start_new_session=True,
                 preexec_fn=give_back_limit if terminal is None else give_back_limit_and_take_terminal,
             )
