@@ -25,7 +25,7 @@ from benchmarks.memory import megabytes, name_of
 from benchmarks.table import compare, missing
 from minit.cri.api import cri_pb2 as api
 from minit.launcher.cgroups import read_hierarchies
-from tests.support.crinode import CriNode, node_at
+from tests.support.crinode import CallFailed, CriNode, node_at
 from tests.support.layers import archive, busybox_layer, config_document, docker_files
 from tests.support.owngroup import OwnGroup, remove_groups
 from tests.support.waiting import wait_for
@@ -117,8 +117,12 @@ class Node:
         assert self.daemon.poll() is None, (self.path / "log").read_text()
         if not (self.path / "node.sock").exists():
             return False
-        self.do(_version)
-        return True
+        is_ready = True
+        try:
+            self.do(_version)
+        except* CallFailed:
+            is_ready = False  # its services come after its socket
+        return is_ready
 
     def do(self, work: Callable[[CriNode], Awaitable[None]]) -> None:
         """Do some work as a client."""
