@@ -21,7 +21,7 @@ from minit.cri.hostdevices import with_devices
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.images.nodeimages import NodeImage
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.openfiles import give_back_limit
+from minit.cri.openfiles import with_limit_given_back
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.statuses import container_status, listed_container
@@ -226,13 +226,12 @@ class ContainerCalls:
         with failure_pipe() as failures:
             entered = self._node.enter(container, request.cmd, limit, failures.theirs)
             process = await trio.lowlevel.open_process(
-                entered.words,
+                with_limit_given_back(entered.words),
                 cwd=entered.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(failures.theirs,),
-                preexec_fn=give_back_limit,
             )
             answer = await _outcome(process)
             if (reason := failures.reason()) is not None:

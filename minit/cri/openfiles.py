@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import resource
 import termios
-from functools import partial
+from collections.abc import Sequence
 
 _INHERITED = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -16,12 +18,26 @@ def raise_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-# For between fork and exec: each is one call of the kernel, and takes no lock.
-give_back_limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, _INHERITED)
-"""Gives a new process the limit from before."""
+def with_limit_given_back(words: Sequence[str]) -> list[str]:
+    """
+    Return the words of a shell that becomes a program with the limit from before; OSError if it cannot be executed.
+
+    A function between fork and exec would make the new process a copy of the daemon. Without one they share all memory
+    until the exec, by vfork(2), and the shell takes a third of what the copy does.
+    """
+    soft, hard = _INHERITED
+    if soft == hard:
+        return list(words)
+    if not os.access(words[0], os.X_OK):
+        raise FileNotFoundError(errno.ENOENT, "no program", words[0])
+    return ["/bin/sh", "-c", f'ulimit -S -n {soft}; exec "$@"', "sh", *words]
 
 
 def give_back_limit_and_take_terminal() -> None:
-    """Do the same, and make the standard input the terminal of the process, by which it gets SIGWINCH."""
-    give_back_limit()
+    """
+    Give a process the limit from before, and make its standard input its terminal, by which it gets SIGWINCH.
+
+    For between fork and exec: each is one call of the kernel, and takes no lock.
+    """
+    resource.setrlimit(resource.RLIMIT_NOFILE, _INHERITED)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.openfiles import give_back_limit
+from minit.cri.openfiles import with_limit_given_back
 from minit.harmless import harmless
 
 _PATIENCE_SECONDS = 60.0
@@ -36,14 +36,13 @@ class OwnCommands:
         """
         with trio.CancelScope(shield=not is_cancellable):
             done = await trio.run_process(
-                self.words(*command),
+                with_limit_given_back(self.words(*command)),
                 stdin=stdin,
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
                 pass_fds=() if held is None else (held,),
                 deliver_cancel=_end,
-                preexec_fn=give_back_limit,
             )
         if done.returncode != 0:
             raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.returncode}")

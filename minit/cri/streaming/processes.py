@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from minit.cri.openfiles import give_back_limit, give_back_limit_and_take_terminal
+from minit.cri.openfiles import give_back_limit_and_take_terminal, with_limit_given_back
 from minit.cri.streaming.channels import Channel, ChannelReset
 from minit.terminal import CTRL_D
 from minit.value import Value
@@ -130,14 +130,14 @@ async def run_process(
         with ExitStack() as theirs:
             pipes = _Pipes(streams, terminal, ours, theirs)
             process = await trio.lowlevel.open_process(
-                words,
+                with_limit_given_back(words) if terminal is None else words,
                 cwd=directory,
                 stdin=pipes.ends[0],
                 stdout=pipes.ends[1],
                 stderr=pipes.ends[2],
                 pass_fds=pass_fds,
                 start_new_session=True,
-                preexec_fn=give_back_limit if terminal is None else give_back_limit_and_take_terminal,
+                preexec_fn=None if terminal is None else give_back_limit_and_take_terminal,
             )
         try:
             async with trio.open_nursery() as feeding:
