@@ -13,8 +13,11 @@ from minit.errors import ImageError
 DEBIAN_PACKAGES = {
     "cc": "gcc libc6-dev",
     **dict.fromkeys(("nm", "objcopy", "strip"), "binutils"),
+    "apt-get": "apt",
     "dpkg-deb": "dpkg",
+    "mkfs.ext4": "e2fsprogs",
     "patchelf": "patchelf",
+    "qemu-system-aarch64": "qemu-system-arm",
 }
 """What apt installs each program with."""
 
@@ -28,6 +31,14 @@ def find_tool(tool: str) -> str | None:
     return shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
 
 
+def require_tool(tool: str) -> str:
+    """Return the path of one of the programs; ImageError if it is not installed."""
+    program = find_tool(tool)
+    if program is None:
+        raise ImageError(f"{tool} is not installed: install it (Debian: apt install {DEBIAN_PACKAGES[tool]})")
+    return program
+
+
 def run_tool(tool: str, *arguments: str) -> None:
     """Run one of the programs; ImageError if it is not installed or fails."""
     read_tool(tool, *arguments)
@@ -35,9 +46,7 @@ def run_tool(tool: str, *arguments: str) -> None:
 
 def read_tool(tool: str, *arguments: str) -> str:
     """Run one of the programs and return what it prints; ImageError as for `run_tool`."""
-    program = find_tool(tool)
-    if program is None:
-        raise ImageError(f"{tool} is not installed: install it (Debian: apt install {DEBIAN_PACKAGES[tool]})")
+    program = require_tool(tool)
     done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "warning: " not in line and ": in function" not in line]

@@ -1,0 +1,11 @@
+"""
+The stage1 image for machines with another processor than the one that builds it.
+
+An image is made by running its interpreter, on a kernel that does what pods need. So a machine of that kind builds it,
+which qemu emulates, from packages of Debian for it. Nothing is installed here, and nothing of it runs here.
+Read `builder.py` first.
+
+    packages.py     has apt fetch the packages, into a directory of its own
+    builder.py      makes a disk and a kernel of them, boots these, and takes the image
+    onmachine.py    the program of that machine
+"""

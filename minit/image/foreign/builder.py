@@ -1,0 +1,260 @@
+"""A machine of another kind than this one, which qemu emulates, and the stage1 image that it builds."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import minit
+from minit.errors import ImageError, describe
+from minit.image.foreign.onmachine import ERROR, IMAGE, OBSTACLE, PROGRESS
+from minit.image.foreign.packages import fetch_packages, unpack_packages
+from minit.image.pythonmodules import PACKAGES, package_directories, package_versions, source_files
+from minit.image.toolchain import require_tool, run_tool
+from minit.progress import Progress
+from minit.value import Value
+
+
+class ForeignProcessor(Value):
+    """
+    A processor that a stage1 image is built for elsewhere: its name in Debian, and in appc.
+
+    `qemu` is the program with the options of a machine that Debian's kernel can boot, `console` its serial line.
+    """
+
+    name: str
+    appc_name: str
+    kernel_package: str
+    qemu: tuple[str, ...]
+    console: str
+
+
+ARM64 = ForeignProcessor(
+    name="arm64",
+    appc_name="aarch64",
+    # Its drivers for disks are no modules.
+    kernel_package="linux-image-cloud-arm64",
+    # Without what costs most to emulate.
+    qemu=("qemu-system-aarch64", "-M", "virt", "-cpu", "max,pauth=off,sve=off"),
+    console="ttyAMA0",
+)
+PROCESSORS = {processor.name: processor for processor in (ARM64,)}
+
+_KERNEL, _DISK = "kernel", "disk"
+_PACKAGES = (
+    *("python3", "libpython3-dev", "gcc", "libc6-dev", "binutils", "patchelf", "libseccomp2", "libudev1"),
+    "busybox-static",
+)
+_DISK_BYTES = 2 << 30
+_RESULT_BYTES = 256 << 20
+_MEMORY_MIB = 1024
+_PROCESSORS = 2
+_DISKS = ("/dev/nvme0n1", "/dev/nvme1n1", "/dev/nvme2n1")
+_WORDS = (
+    f"quiet panic=-1 root={_DISKS[0]} rootwait rootfstype=ext4 rw init=/usr/bin/busybox -- sh -c "
+    f'"busybox mount -t devtmpfs none /dev && cd /run && busybox tar -x -f {_DISKS[1]} && exec busybox sh start"'
+)
+_START = f"""\
+export PATH=/usr/bin:/usr/sbin PYTHONPATH=/run LC_ALL=C
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sysfs /sys
+mkdir /run/result
+python3 -B -m minit.image.foreign.onmachine /run/result OPTIONS || echo no result
+busybox tar -c -f {_DISKS[2]} -C /run/result .
+busybox poweroff -f
+"""
+_LINES_MAX = 5
+"""Of the console of a machine that gives no result."""
+
+
+def fetch_machine(processor: ForeignProcessor, directory: Path, progress: Progress) -> Path:
+    """
+    Make a disk and a kernel of Debian's for a processor below `directory`, if they are not there.
+
+    Returns the kernel's unpacked package. ImageError if something is missing for that.
+    """
+    with _alone(directory):
+        return _fetch(processor, directory, progress)
+
+
+def _fetch(processor: ForeignProcessor, directory: Path, progress: Progress) -> Path:
+    if (directory / _DISK).exists():
+        return directory / _KERNEL
+    require_tool(processor.qemu[0])
+    with TemporaryDirectory(prefix="new-", dir=directory) as scratch:
+        new = Path(scratch)
+        progress(f"fetching Debian's packages for {processor.name}", 0, None)
+        packages = fetch_packages(processor.name, [*_PACKAGES, processor.kernel_package], new)
+        progress("unpacking them", 0, None)
+        kernels = [package for package in packages if package.name.startswith("linux-image-")]
+        unpack_packages((package for package in packages if package not in kernels), new / "root")
+        unpack_packages(kernels, new / _KERNEL)
+        _complete(new / "root")
+        with (new / _DISK).open("wb") as disk:
+            disk.truncate(_DISK_BYTES)
+        run_tool("mkfs.ext4", "-q", "-O", "^has_journal", "-d", str(new / "root"), str(new / _DISK))
+        shutil.rmtree(directory / _KERNEL, ignore_errors=True)
+        (new / _KERNEL).rename(directory / _KERNEL)
+        (new / _DISK).rename(directory / _DISK)
+    return directory / _KERNEL
+
+
+def foreign_stage1(processor: ForeignProcessor, directory: Path, progress: Progress) -> tuple[Path, str | None]:
+    """
+    Return the stage1 image for a processor, which is kept below `directory`, and why its interpreter is not dumped.
+
+    The second is None if it is, or if the image was there before. ImageError if it cannot be built.
+    """
+    with _alone(directory):
+        _fetch(processor, directory, progress)
+        image, record = directory / IMAGE, directory / f"{IMAGE}.of"
+        fingerprint = _fingerprint(directory / _DISK)
+        with suppress(FileNotFoundError):
+            if record.read_text() == fingerprint and image.exists():
+                return image, None
+        record.unlink(missing_ok=True)
+        obstacle = _build(processor, directory, image, progress, plain=False)
+        record.write_text(fingerprint)
+    return image, obstacle
+
+
+def build_foreign_stage1(
+    processor: ForeignProcessor, directory: Path, output: Path, progress: Progress, *, plain: bool = False
+) -> str | None:
+    """
+    Have a machine build the stage1 image as build_stage1 does; it is made in `directory` if it is not there.
+
+    The same disk makes the same image, wherever the machine is emulated.
+    """
+    with _alone(directory):
+        _fetch(processor, directory, progress)
+        return _build(processor, directory, output, progress, plain=plain)
+
+
+def _build(
+    processor: ForeignProcessor, directory: Path, output: Path, progress: Progress, *, plain: bool
+) -> str | None:
+    try:
+        with TemporaryDirectory(prefix="minit-") as scratch:
+            project, result = Path(scratch, "project"), Path(scratch, "result")
+            with tarfile.open(project, "w") as archive:
+                _add_project(archive, plain)
+            with result.open("wb") as file:
+                file.truncate(_RESULT_BYTES)
+            said = _boot(processor, directory, [project, result], progress)
+            return _take(result, output, said)
+    except OSError as error:
+        raise ImageError(f"cannot build the stage1 image for {processor.name}: {describe(error)}") from error
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Make the directory if it is not there, and be the only user of it: two at once would do everything twice."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(root: Path) -> None:
+    """Do what the packages' scripts would."""
+    (root / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+    (root / "usr/bin/cc").symlink_to("gcc")
+    for name in ("dev", "proc", "run", "sys"):
+        (root / name).mkdir(exist_ok=True)
+    (root / "tmp").mkdir(exist_ok=True)
+
+
+def _fingerprint(disk: Path) -> str:
+    status = disk.stat()
+    digest = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+    for version in package_versions():
+        digest.update(f"{version}\n".encode())
+    for name, path in source_files():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _add_project(archive: tarfile.TarFile, plain: bool) -> None:
+    """Add minit and the packages that it is made with, which are Python alone."""
+    own = Path(minit.__file__).parents[1]
+    for name in ("entrypoints", "minit"):
+        archive.add(own / name, name, filter=_without_results)
+    for directory in map(Path, package_directories()):
+        for name in PACKAGES:
+            for path in (*directory.glob(name), *directory.glob(f"{name}-*-info")):
+                archive.add(path, path.name, filter=_without_results)
+    start = _START.replace("OPTIONS", "--plain" if plain else "").encode()
+    member = tarfile.TarInfo("start")
+    member.size = len(start)
+    archive.addfile(member, io.BytesIO(start))
+
+
+def _without_results(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if member.name.endswith(("__pycache__", ".aci")) else member
+
+
+def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progress: Progress) -> list[str]:
+    """Return the last lines of the machine's console when it is off again."""
+    program, *options = processor.qemu
+    [kernel] = (directory / _KERNEL / "boot").glob("vmlinuz-*")
+    command = [require_tool(program), *options, "-accel", "tcg", "-nodefaults", "-display", "none", "-no-reboot"]
+    command += ["-m", str(_MEMORY_MIB), "-smp", str(_PROCESSORS), "-serial", "stdio"]
+    command += ["-kernel", str(kernel), "-append", f"console={processor.console} {_WORDS}"]
+    for number, disk in enumerate([directory / _DISK, *disks]):
+        # The first one is used again.
+        mode = "snapshot=on" if number == 0 else "cache=unsafe"
+        command += ["-drive", f"file={disk},format=raw,if=none,id=disk{number},{mode}"]
+        command += ["-device", f"nvme,drive=disk{number},serial={number}"]
+    lines: list[str] = []
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT) as machine:
+        assert machine.stdout is not None
+        try:
+            for line in machine.stdout:
+                _, is_progress, report = line.partition(PROGRESS)
+                if is_progress:
+                    progress(*_read_report(report))
+                else:
+                    lines = [*lines, line.decode(errors="replace").strip()][-_LINES_MAX:]
+        finally:
+            machine.kill()
+    return lines
+
+
+def _read_report(data: bytes) -> tuple[str, int, int | None]:
+    step, done, total = json.loads(data)
+    return step, done, total
+
+
+def _take(result: Path, output: Path, said: list[str]) -> str | None:
+    """Move the image to its place, and return why its interpreter is not dumped."""
+    try:
+        with tarfile.open(result, "r:") as archive:
+            files = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
+            texts = {name: _read(archive, files[name]).decode() for name in (ERROR, OBSTACLE) if name in files}
+            if ERROR in texts:
+                raise ImageError(texts[ERROR])
+            with TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as scratch:
+                image = Path(scratch, IMAGE)
+                image.write_bytes(_read(archive, files[IMAGE]))
+                os.replace(image, output)
+    except (tarfile.TarError, KeyError) as error:
+        raise ImageError(f"the machine that should build it has not: {' '.join(said) or 'it said nothing'}") from error
+    return texts.get(OBSTACLE)
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
