@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCK := tests/requirements.txt
 KERNEL := build/kernel
+ARM64 := build/arm64/disk
 PEERS := build/peers
 CLEAN := build/clean
 KUBERNETES := build/kubernetes
@@ -16,7 +17,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto test test-kube test-long man deb dist bench clean packages kernel supervisors lock
+.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -70,6 +71,19 @@ $(KERNEL):
 		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
 	@cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
 	@mv $@.new $@
+
+# Machines of arm64, and pods on one, on whatever processor this is.
+test-arm64: $(STAMP) $(ARM64)
+	MINIT_TEST_STRICT=1 MINIT_TEST_ARM64=1 $(PYTEST) --ignore tests/boot/test_network_kinds.py tests/boot
+
+# The machine that builds stage1 images for them, whose kernel they boot too; nothing of it is installed.
+$(ARM64): | $(STAMP)
+	@echo "getting a kernel and a Debian of arm64"
+	@command -v qemu-system-aarch64 >/dev/null && test -e /usr/share/qemu-efi-aarch64 || { apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-arm qemu-efi-aarch64 \
+		>/dev/null; }
+	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign.builder import ARM64, fetch_machine; \
+		from minit.progress import silent; fetch_machine(ARM64, Path("$(@D)"), silent)'
 
 # What runs the services of contrib/, for the tests of those; unpacked, since a machine has one such program already.
 supervisors:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.bootimages import make_images
 from benchmarks.table import Measure, compare
-from tests.support.machine import KERNELS, QEMU
+from tests.support.machine import X86_64
 from tests.support.stage0_world import REPOSITORY
 
 RUNS = 5
@@ -52,8 +52,8 @@ def main_counted() -> None:
 
 def _compare(*tables: tuple[str, str, Callable[[Path, Path], float], int]) -> None:
     """Print tables of these titles, units, measures and numbers of runs."""
-    kernels = sorted(KERNELS.glob("**/vmlinuz-*"))
-    if not kernels or not _PEERS.is_dir() or shutil.which(QEMU) is None:
+    kernels = sorted(X86_64.directory.glob("**/vmlinuz-*"))
+    if not kernels or not _PEERS.is_dir() or shutil.which(X86_64.qemu[0]) is None:
         print("\nboot: needs qemu, build/kernel and build/peers: make build/kernel build/peers")
         return
     root = Path(tempfile.mkdtemp(prefix="minit-bench-", dir="/var/tmp"))
@@ -106,7 +106,18 @@ def boot(kernel: Path, image: Path, memory_mib: int, last: str, *options: str) -
 
     `start` and `app` are nanoseconds of its clock, at the first instruction of each; `used` are kibibytes.
     """
-    command = [QEMU, "-nographic", "-no-reboot", "-nic", "none", "-accel", "tcg", "-m", str(memory_mib), *options]
+    command = [
+        *X86_64.qemu,
+        "-nographic",
+        "-no-reboot",
+        "-nic",
+        "none",
+        "-accel",
+        "tcg",
+        "-m",
+        str(memory_mib),
+        *options,
+    ]
     command += ["-kernel", os.fspath(kernel), "-initrd", os.fspath(image)]
     # As a ramfs the initial file system may take more than half of the memory.
     command += ["-append", "console=ttyS0 quiet panic=-1 rdinit=/bench/start rootfstype=ramfs"]

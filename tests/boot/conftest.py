@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from minit.image.foreign.builder import ARM64, foreign_stage1
+from minit.progress import silent
 from tests.support.commands import Stage0
-from tests.support.machine import KERNELS, find_kernel
+from tests.support.disks import read_disk
+from tests.support.machine import AARCH64, HERE, NO_KERNEL, Kernel, find_kernel
+from tests.support.pods import make_rootfs
 
 # Of an app as `shell` returns it, what is not its image's to say.
 _RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
@@ -19,28 +24,60 @@ _RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
 BuildMachine = Callable[..., Path]
 
 
-@pytest.fixture
-def kernel() -> Path:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have machines be of this machine's processor, and of another one where that is asked for."""
+    if "build_machine" in metafunc.fixturenames:
+        is_sample = metafunc.definition.get_closest_marker("arm64") is not None
+        others = [AARCH64] if is_sample and HERE is not AARCH64 else []
+        processors = [AARCH64] if os.environ.get("MINIT_TEST_ARM64") == "1" else [HERE, *others]
+        names = ["unknown" if processor is None else processor.name for processor in processors]
+        metafunc.parametrize("kernel", processors, ids=names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def kernel(request: pytest.FixtureRequest) -> Kernel:
     """A kernel to boot, whose modules can be put into images."""
-    found = find_kernel()
-    if not any((KERNELS / place).is_dir() for place in ("lib/modules", "usr/lib/modules")):
-        pytest.skip("no qemu, or no kernel for it in build/kernel")  # or only a kernel, without its modules
+    found = find_kernel(getattr(request, "param", HERE))
+    if not any((found.modules / place).is_dir() for place in ("lib/modules", "usr/lib/modules")):
+        pytest.skip(NO_KERNEL)  # or only a kernel, without its modules
     return found
 
 
-@pytest.fixture
-def build_machine(
-    kernel: Path, request: pytest.FixtureRequest, work_directory: Path, app_rootfs: Path, tmp_path: Path
-) -> BuildMachine:
-    """A function that makes the root of a machine with these apps, which have a busybox."""
+@pytest.fixture(scope="session")
+def machine_image(request: pytest.FixtureRequest, kernel: Kernel, work_directory: Path) -> tuple[Stage0, Path, str]:
+    """A command, the stage1 image of its machines, and the ID of an image with a busybox in its store."""
     # The kernel comes first: a test that is skipped builds nothing.
-    stage1 = request.getfixturevalue("stage1_image")
-    stage0 = Stage0([sys.executable, "-m", "minit"], work_directory / "boot", stage1)
-    image = work_directory / "boot.id"
-    if not image.exists():
-        archive = work_directory / "boot.aci"
-        stage0.call("image", "build", "--output", archive, "--rootfs", app_rootfs, "--exec", "/bin/sh", check=True)
-        image.write_text(stage0.call("fetch", "--full", archive, check=True).stdout.strip())
+    directory = work_directory / f"boot-{kernel.processor.name}"
+    directory.mkdir()
+    if kernel.processor is HERE:
+        stage1, rootfs = request.getfixturevalue("stage1_image"), request.getfixturevalue("app_rootfs")
+    else:
+        stage1, obstacle = foreign_stage1(ARM64, AARCH64.directory, silent)
+        assert obstacle is None
+        busybox, rootfs = directory / "busybox", directory / "rootfs"
+        busybox.write_bytes(read_disk(AARCH64.directory / "disk", "/usr/bin/busybox"))
+        busybox.chmod(0o755)
+        make_rootfs(rootfs, busybox)
+    stage0 = Stage0([sys.executable, "-m", "minit"], directory / "data", stage1)
+    archive = directory / "app.aci"
+    words = [
+        "--output",
+        archive,
+        "--rootfs",
+        rootfs,
+        "--exec",
+        "/bin/sh",
+        "--label",
+        f"arch={kernel.processor.appc_name}",
+    ]
+    stage0.call("image", "build", *words, check=True)
+    return stage0, stage1, stage0.call("fetch", "--full", archive, check=True).stdout.strip()
+
+
+@pytest.fixture
+def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_path: Path) -> BuildMachine:
+    """A function that makes the root of a machine with these apps, which have a busybox."""
+    stage0, stage1, image = machine_image
 
     def build(
         apps: dict[str, dict[str, Any]],
@@ -52,7 +89,7 @@ def build_machine(
         runtime = [
             {
                 "name": name,
-                "image": {"id": image.read_text()},
+                "image": {"id": image},
                 **{key: app[key] for key in _RUNTIME_FIELDS if key in app},
                 "app": {key: value for key, value in app.items() if key not in _RUNTIME_FIELDS},
             }
@@ -62,7 +99,7 @@ def build_machine(
         (tmp_path / "pod.json").write_text(json.dumps(manifest))
         (tmp_path / "machine.toml").write_text(config)
         words = ["--manifest", tmp_path / "pod.json", "--config", tmp_path / "machine.toml", "--stage1-path", stage1]
-        words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--modules-from", KERNELS]
+        words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--modules-from", kernel.modules]
         words += [word for name in modules for word in ("--module", name)]
         done = stage0.call("init", "build", *words)
         assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import pytest
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import USER_NETWORK, QemuMachine
 from tests.support.disks import assert_clean, make_disk, read_disk
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
 # What the app says of its machine.
@@ -49,8 +49,9 @@ wait_seconds = 60
 """
 
 
+@pytest.mark.arm64
 @pytest.mark.timeout(3 * BOOT_SECONDS)
-def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
+def test_a_machine(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     The modules for its devices are loaded, it has its disks and a lease, and its watchdog is fed; when the power button
     is pressed the app is stopped in order, and the disks, its root among them, which is read-only, are left clean.
@@ -66,6 +67,7 @@ def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path) ->
     before = root.read_bytes()
     # The driver of this one is in the kernel.
     options = ["-drive", f"file={root},format=raw,if=none,id=root", "-device", "nvme,drive=root,serial=root"]
+    options += kernel.processor.power_button
     words = "root=/dev/nvme0n1 rootwait ro init=/init"
     with QemuMachine(kernel, tmp_path, disks=[disk], networks=[USER_NETWORK], words=words, options=options) as machine:
         machine.wait_for_line(": up")

@@ -9,7 +9,7 @@ import pytest
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.disks import assert_clean, make_disk, read_disk
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
 _CTRL_C = "\3"
@@ -27,7 +27,7 @@ wait_seconds = 60
 
 
 @pytest.mark.timeout(3 * BOOT_SECONDS)
-def test_a_serial_line(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
+def test_a_serial_line(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     With minit.console on the kernel's command line Enter gives a prompt, from which an app can be watched until Ctrl-C
     and entered with a terminal, and the machine be rebooted, which leaves the disk clean.

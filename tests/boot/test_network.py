@@ -8,7 +8,7 @@ import pytest
 
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
 _MODULES = ("virtio_net", "virtio_console")
@@ -71,7 +71,7 @@ def cable(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.timeout(3 * BOOT_SECONDS)
-def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
+def test_two_machines(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     An app of one machine leases addresses, another one serves; an app of the other machine has a lease and is served.
 
@@ -94,7 +94,7 @@ def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path)
         with QemuMachine(kernel, there, initial, networks=[other], memory_mib=_MEMORY_MIB) as client:
             client.wait_for_line(": no modem")
             server.wait_for_line("asked for bread")
-            plug_in_modem(client, tmp_path / "dialled")
+            plug_in_modem(client, kernel.processor.hotplug_bus, tmp_path / "dialled")
             client.wait_for_line(": dialled")
             client.control("device_del", id="serial")
             client.wait_for_line(": no modem any more")
@@ -103,9 +103,9 @@ def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path)
     assert (tmp_path / "dialled").read_text() == "dialling\n"
 
 
-def plug_in_modem(machine: QemuMachine, file: Path) -> None:
+def plug_in_modem(machine: QemuMachine, bus: str, file: Path) -> None:
     """Give a machine a serial port that writes to a file."""
     backend = {"type": "file", "data": {"out": str(file)}}
     machine.control("chardev-add", id="line", backend=backend)
-    machine.control("device_add", driver="virtio-serial-pci", id="serial")
+    machine.control("device_add", driver="virtio-serial-pci", bus=bus, id="serial")
     machine.control("device_add", driver="virtserialport", bus="serial.0", chardev="line")

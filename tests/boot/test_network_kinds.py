@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import LONG
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.testmachine import run_tests
 
 _LINKS = ("veth", "bridge", "dummy", "macvlan", "ipvlan", "8021q")
@@ -25,7 +25,7 @@ _SKIPPED = "the kernel has links of every kind"
 
 @pytest.mark.timeout((6 if LONG else 3) * BOOT_SECONDS)
 @pytest.mark.parametrize("machine", _MACHINES)
-def test_on_a_kernel_with_all_kinds(kernel: Path, tmp_path: Path, machine: str) -> None:
+def test_on_a_kernel_with_all_kinds(kernel: Kernel, tmp_path: Path, machine: str) -> None:
     """What is skipped where the kernel lacks a kind of links, or VLANs of bridges, holds where it has them."""
     lines = run_tests(kernel, tmp_path, _MODULES, [f"tests/ns/{name}" for name in _MACHINES[machine]])
     assert [line for line in lines if line.startswith("SKIPPED") and _SKIPPED not in line] == []

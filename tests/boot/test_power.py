@@ -14,7 +14,7 @@ from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG
 from tests.support.disks import list_disk, make_disk, read_disk, replay_journal
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
 _CUTS = 50 if LONG else 3
@@ -47,7 +47,7 @@ wait_seconds = 60
 
 
 @pytest.mark.timeout(_CUTS * BOOT_SECONDS)
-def test_power_cuts(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
+def test_power_cuts(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     Whenever the power goes, every status on the disk is whole, and of an app that had ended with it: none is there of
     one that runs, nor of an earlier end of one that was started again, and none that others waited for is missing.

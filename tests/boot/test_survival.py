@@ -9,7 +9,7 @@ import pytest
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG
-from tests.support.machine import BOOT_SECONDS
+from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
 ORPHANS = 10_000 if LONG else 300
@@ -42,7 +42,7 @@ sleep 10000
 
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_what_a_machine_survives(
-    kernel: Path, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     A clock without a battery, a storm of orphans, apps that take all memory of theirs and of the machine; and when

@@ -14,7 +14,7 @@ import pytest
 from minit import paths
 from tests.support.campaign import LONG
 from tests.support.comparison import Case, read_observations, script
-from tests.support.machine import BOOT_SECONDS, KERNELS, find_kernel, run_on_machine
+from tests.support.machine import BOOT_SECONDS, Kernel, find_kernel, run_on_machine
 from tests.support.referencecases import CASES_OF_MODULES, DUMMY, REFERENCE
 from tests.support.samenetwork import Seen, assert_same
 
@@ -44,11 +44,11 @@ done
 """
 
 
-def collect_machine(directory: Path, stage1: Path, case: Case) -> None:
+def collect_machine(directory: Path, kernel: Kernel, stage1: Path, case: Case) -> None:
     """Make the directory of a machine: modules, programs with their libraries, plugins, and two scripts."""
     (directory / "modules").mkdir(parents=True)
     for module in MODULES:
-        shutil.copy(next(KERNELS.glob(f"**/kernel/**/{module}.ko")), directory / "modules")
+        shutil.copy(next(kernel.modules.glob(f"**/kernel/**/{module}.ko")), directory / "modules")
     programs, theirs, root = directory / "programs", directory / "reference", directory / "root"
     for place, sources in ((programs, PROGRAMS), (theirs, [str(REFERENCE / plugin) for plugin in PLUGINS])):
         place.mkdir()
@@ -81,7 +81,7 @@ def said_by(lines: list[str], side: str) -> list[str]:
 def play(case: Case, stage1: Path, directory: Path) -> tuple[Seen, Seen]:
     """Return what is seen of a case on a machine of its own, of the reference plugins and of ours."""
     kernel = find_kernel()
-    collect_machine(directory / "machine", stage1, case)
+    collect_machine(directory / "machine", kernel, stage1, case)
     lines = run_on_machine(kernel, directory / "machine", _SCRIPT.format(modules=" ".join(MODULES)), directory)
     theirs, ours = (read_observations(said_by(lines, side))[case.name] for side in ("theirs", "ours"))
     return theirs, ours

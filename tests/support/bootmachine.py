@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.machine import BOOT_SECONDS, KERNEL_WORDS, QEMU
+from tests.support.machine import BOOT_SECONDS, Kernel
 
 MEMORY_MIB = 256  # an archive that is not compressed is there twice while it is unpacked
 USER_NETWORK = "user"
@@ -31,7 +31,7 @@ class QemuMachine:
 
     def __init__(
         self,
-        kernel: Path,
+        kernel: Kernel,
         directory: Path,
         initial: Path | None = None,
         disks: Sequence[Path] = (),
@@ -42,8 +42,8 @@ class QemuMachine:
     ) -> None:
         self._control = directory / "qmp"
         # Without a picture and a firmware that draws one: every device costs time to emulate.
-        command = [QEMU, "-accel", "tcg", "-nodefaults", "-display", "none", "-no-reboot", "-m", str(memory_mib)]
-        command += ["-kernel", str(kernel), "-append", f"{KERNEL_WORDS} {words}", "-serial", "stdio"]
+        command = [*kernel.command(words), "-nodefaults", "-display", "none", "-m", str(memory_mib)]
+        command += ["-serial", "stdio"]
         command += ["-qmp", f"unix:{self._control},server=on,wait=off", *options]
         if initial is not None:
             command += ["-initrd", str(initial)]

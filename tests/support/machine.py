@@ -1,4 +1,4 @@
-"""A machine of its own, emulated by qemu, for what the kernel that runs the tests cannot show."""
+"""Machines of their own, emulated by qemu, for what the kernel that runs the tests cannot show."""
 
 from __future__ import annotations
 
@@ -12,15 +12,67 @@ from typing import BinaryIO
 
 import pytest
 
+from minit.image.foreign.builder import ARM64
+from minit.value import Value
 from tests.support.pods import BUSYBOX
 
-QEMU = "qemu-system-x86_64"
-# What `make test` unpacks there from a package of Debian.
-KERNELS = Path(__file__).parents[2] / "build/kernel"
 BOOT_SECONDS = 300
-# On a busy host the emulated timer is too late for a kernel that tries it, and that gives up then.
-KERNEL_WORDS = "console=ttyS0 quiet panic=-1 no_timer_check"
+_BUILD = Path(__file__).parents[2] / "build"
 _MEMORY_MIB = 1024
+
+
+class Processor(Value):
+    """
+    A processor of machines in qemu, by uname(2)'s name and appc's.
+
+    `qemu` are the program and the options that all its machines have, `power_button` those of one that has such a
+    button. `words` are for the kernel. What is plugged in while a machine runs is on `hotplug_bus`. `directory` has
+    the unpacked package of a kernel.
+    """
+
+    name: str
+    appc_name: str
+    qemu: tuple[str, ...]
+    words: str
+    directory: Path
+    hotplug_bus: str
+    power_button: tuple[str, ...] = ()
+
+
+X86_64 = Processor(
+    name="x86_64",
+    appc_name="amd64",
+    qemu=("qemu-system-x86_64",),
+    # On a busy host the emulated timer is too late for a kernel that tries it, and that gives up then.
+    words="console=ttyS0 no_timer_check",
+    directory=_BUILD / "kernel",
+    hotplug_bus="pci.0",
+)
+AARCH64 = Processor(
+    name="aarch64",
+    appc_name="aarch64",
+    qemu=(*ARM64.qemu, "-device", "pcie-root-port,id=socket"),
+    words=f"console={ARM64.console}",
+    directory=_BUILD / "arm64",
+    hotplug_bus="socket",
+    # A firmware with ACPI: to the kernel without one it is a key, and that kernel has no driver for keys.
+    power_button=("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"),
+)
+
+
+class Kernel(Value):
+    """A kernel to boot, and the unpacked package with its modules."""
+
+    path: Path
+    modules: Path
+    processor: Processor
+
+    def command(self, words: str = "") -> list[str]:
+        """Return the beginning of a command of qemu that boots it, with words of the kernel's command line."""
+        command = [*self.processor.qemu, "-accel", "tcg", "-no-reboot", "-kernel", str(self.path)]
+        return [*command, "-append", f"{self.processor.words} quiet panic=-1 {words}".strip()]
+
+
 # The first program runs in the initial file system, out of which no pivot_root(2) leads; so it moves everything.
 _INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -42,16 +94,21 @@ poweroff -f
 """
 
 
-def find_kernel() -> Path:
-    """Return a kernel to boot, or skip the test."""
-    kernels = sorted(KERNELS.glob("**/vmlinuz-*"))
-    # What it runs is built for this machine.
-    if os.uname().machine != "x86_64" or not kernels or shutil.which(QEMU) is None:
-        pytest.skip("no qemu, or no kernel for it in build/kernel")
-    return kernels[-1]
+HERE = next((processor for processor in (X86_64, AARCH64) if processor.name == os.uname().machine), None)
+"""That of the machine that runs the tests."""
+NO_KERNEL = "no qemu, or no kernel for it in build/kernel"
+NO_ARM64_KERNEL = "no qemu-system-aarch64, or no kernel and disk for it in build/arm64"
 
 
-def run_on_machine(kernel: Path, directory: Path, script: str, work: Path) -> list[str]:
+def find_kernel(processor: Processor | None = HERE) -> Kernel:
+    """Return a kernel to boot; skip the test if there is none."""
+    kernels = [] if processor is None else sorted(processor.directory.glob("**/boot/vmlinuz-*"))
+    if processor is None or not kernels or shutil.which(processor.qemu[0]) is None:
+        pytest.skip(NO_ARM64_KERNEL if processor is AARCH64 else NO_KERNEL)
+    return Kernel(path=kernels[-1], modules=kernels[-1].parents[1], processor=processor)
+
+
+def run_on_machine(kernel: Kernel, directory: Path, script: str, work: Path) -> list[str]:
     """
     Boot a machine with one processor that has a directory at /machine, and return what a shell script said on it.
 
@@ -68,8 +125,7 @@ def run_on_machine(kernel: Path, directory: Path, script: str, work: Path) -> li
         _add(file, "machine/start", stat.S_IFREG | 0o644, _START.encode())
         _add(file, "machine/script", stat.S_IFREG | 0o644, script.encode())
         _add(file, "TRAILER!!!", 0)
-    command = [QEMU, "-nographic", "-no-reboot", "-nic", "none", "-m", str(_MEMORY_MIB), "-accel", "tcg"]
-    command += ["-kernel", str(kernel), "-initrd", str(archive), "-append", KERNEL_WORDS]
+    command = [*kernel.command(), "-nographic", "-nic", "none", "-m", str(_MEMORY_MIB), "-initrd", str(archive)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=BOOT_SECONDS, check=True)
     return done.stdout.decode(errors="replace").replace("\r", "").splitlines()
 

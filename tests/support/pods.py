@@ -45,12 +45,12 @@ PRIVATE_USERS = (0x309 << 16, 1 << 16)
 MakePod = Callable[..., "PodDirectory"]
 
 
-def make_rootfs(rootfs: Path) -> None:
+def make_rootfs(rootfs: Path, busybox: Path = BUSYBOX) -> None:
     """Fill a directory with a busybox and what an ordinary image has."""
     for name in ("bin", "etc", "tmp", "dev", "proc", "sys", "usr/bin"):
         (rootfs / name).mkdir(parents=True, exist_ok=True)
     (rootfs / "tmp").chmod(0o1777)
-    shutil.copy2(BUSYBOX, rootfs / "bin/busybox")
+    shutil.copy2(busybox, rootfs / "bin/busybox")
     for applet in APPLETS:
         (rootfs / "bin" / applet).symlink_to("busybox")
     (rootfs / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")

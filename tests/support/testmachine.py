@@ -22,7 +22,7 @@ from minit.image.kernelmodules import collect_modules
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import PACKAGES
 from tests.support.bootmachine import QemuMachine
-from tests.support.machine import KERNELS
+from tests.support.machine import Kernel
 from tests.support.pods import BUSYBOX
 from tests.support.stage0_world import REPOSITORY
 
@@ -51,14 +51,14 @@ busybox poweroff -f
 """
 
 
-def run_tests(kernel: Path, directory: Path, modules: Sequence[str], tests: Sequence[str]) -> list[str]:
+def run_tests(kernel: Kernel, directory: Path, modules: Sequence[str], tests: Sequence[str]) -> list[str]:
     """
     Boot a machine that has kernel modules, and return what pytest says there of tests, which are its arguments.
 
     AssertionError if any of them fails. The directory is for the machine's files.
     """
     root = directory / "root"
-    _make_root(root, modules, tests)
+    _make_root(root, kernel, modules, tests)
     initial = directory / "initial.cpio"
     with initial.open("wb") as file:
         write_cpio(root, file)
@@ -72,7 +72,7 @@ def run_tests(kernel: Path, directory: Path, modules: Sequence[str], tests: Sequ
     return machine.lines
 
 
-def _make_root(root: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
+def _make_root(root: Path, kernel: Kernel, modules: Sequence[str], tests: Sequence[str]) -> None:
     for name in ("bin", "dev", "libraries", "modules", "proc", "project", "run", "sys", "tmp"):
         (root / name).mkdir(parents=True)
     programs = [BUSYBOX, *map(_find_program, _PROGRAMS)]
@@ -84,7 +84,7 @@ def _make_root(root: Path, modules: Sequence[str], tests: Sequence[str]) -> None
     packages = Path(sysconfig.get_path("purelib"))
     for source in (*(packages / name for name in _PACKAGES), *(REPOSITORY / name for name in _PROJECT)):
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, root / "project" / source.name)
-    collected = collect_modules(KERNELS, modules).modules
+    collected = collect_modules(kernel.modules, modules).modules
     for module in collected:
         (root / f"modules/{module.name}.ko").write_bytes(module.data)
     (root / "modules/order").write_text("".join(f"{module.name}\n" for module in collected))
