@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import trio
@@ -37,6 +38,8 @@ from minit.stage0.pods.podstatus import (
 from minit.stage0.reports.podtraces import read_end
 from minit.stage0.reports.stats import read_subcgroup
 from minit.value import Value
+
+T = TypeVar("T")
 
 _STATES = {
     APP_CREATED: api.CONTAINER_CREATED,
@@ -157,14 +160,18 @@ class Node:
             yield from sandbox.containers.values()
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """Return a sandbox; CallError if there is none of the id."""
-        try:
-            return self.sandboxes[sandbox_id]
-        except KeyError:
-            raise CallError(Code.NOT_FOUND, f'no sandbox "{sandbox_id}"') from None
+        """Return a sandbox; CallError if there is none of the id, or more than one of a shortened id."""
+        found = self.find_sandbox(sandbox_id)
+        if found is None:
+            raise CallError(Code.NOT_FOUND, f'no sandbox "{sandbox_id}"')
+        return found
+
+    def find_sandbox(self, sandbox_id: str) -> Sandbox | None:
+        """Return a sandbox, None if there is none; CallError if there is more than one of a shortened id."""
+        return _named("sandbox", sandbox_id, self.sandboxes)
 
     def container(self, container_id: str) -> Container:
-        """Return a container; CallError if there is none of the id."""
+        """Return a container; CallError if there is none of the id, or more than one of a shortened id."""
         found = self.find_container(container_id)
         if found is None:
             raise CallError(Code.NOT_FOUND, f'no container "{container_id}"')
@@ -178,11 +185,8 @@ class Node:
         return found
 
     def find_container(self, container_id: str) -> Container | None:
-        """Return a container, None if there is none of the id."""
-        for sandbox in self.sandboxes.values():
-            if container_id in sandbox.containers:
-                return sandbox.containers[container_id]
-        return None
+        """Return a container, None if there is none; CallError if there is more than one of a shortened id."""
+        return _named("container", container_id, {one.id: one for one in self.containers()})
 
     def has_pod(self, uuid: str) -> bool:
         """Tell whether a pod is there that can be removed."""
@@ -229,6 +233,16 @@ class Node:
                 container.told_state = container.state
         if was_ready and not sandbox.is_ready:
             self.note(sandbox, sandbox.uuid, api.CONTAINER_STOPPED_EVENT)
+
+
+def _named(kind: str, wanted: str, present: Mapping[str, T]) -> T | None:
+    """Return what has an id, or alone has one that begins so, as crictl shows ids and people copy them."""
+    if wanted in present:
+        return present[wanted]
+    found = [one for full, one in present.items() if wanted and full.startswith(wanted)]
+    if len(found) > 1:
+        raise CallError(Code.INVALID_ARGUMENT, f'more than one {kind} begins with "{wanted}"')
+    return found[0] if found else None
 
 
 def app_name(metadata: api.ContainerMetadata) -> str:

@@ -112,13 +112,13 @@ class SandboxCalls:
     @asynccontextmanager
     async def _locked(self, request: api.SandboxId) -> AsyncIterator[Sandbox | None]:
         """Yield a sandbox that nobody else changes for the length of a with block, None if there is none."""
-        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
+        sandbox = self._node.find_sandbox(request.pod_sandbox_id)
         if sandbox is None:
             yield None
             return
         async with self._node.lock(sandbox.record.path.name):
             # It may have been removed meanwhile, and another one be made of the same request.
-            yield self._node.sandboxes.get(request.pod_sandbox_id)
+            yield self._node.sandboxes.get(sandbox.uuid)
 
     async def _stop(self, sandbox: Sandbox) -> None:
         self._node.follow(sandbox)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 PATIENCE_SECONDS = 100
 AT_ONCE = 6
+SHORT = 13
 NOBODY = ("", "unknown", "../../run", "0" * 64, "x" * 100_000, "a\0b", "--force")
 
 
@@ -69,6 +70,31 @@ async def test_what_there_is_not(daemon: Daemon) -> None:
                     assert await outcome(node, call, asked) == Code.NOT_FOUND, (call, name)
                 found = await node.ask("ImageStatus", api.ImageStatusRequest(image=api.ImageSpec(image=name)))
                 assert not found.HasField("image")
+
+
+@pytest.mark.trio
+async def test_shortened_ids(daemon: Daemon, tmp_path: Path) -> None:
+    """An id may be cut short, as crictl shows it, as long as it is that of one alone."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, [container] = await node.run(tmp_path, container_config("exec sleep 1000"))
+            pod, short = sandbox.pod_sandbox_id[:SHORT], container.container_id[:SHORT]
+            status = api.ContainerStatusRequest(container_id=short)
+            assert (await node.ask("ContainerStatus", status)).status.id == container.container_id
+            seen, name = {short[0]}, "again"
+            while True:
+                name += "-again"
+                more = await node.create(api.SandboxId(pod_sandbox_id=pod), container_config("true", name))
+                if more.container_id[0] in seen:
+                    break
+                seen.add(more.container_id[0])
+            several = api.StopContainerRequest(container_id=more.container_id[0])
+            assert await outcome(node, "StopContainer", several) == Code.INVALID_ARGUMENT
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=short))
+            assert (await node.ask("ContainerStatus", status)).status.state == api.CONTAINER_EXITED
+            for call in ("StopPodSandbox", "RemovePodSandbox"):
+                await node.ask(call, api.SandboxId(pod_sandbox_id=pod))
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
 
 
 @pytest.mark.trio
