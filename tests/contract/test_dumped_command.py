@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _hashlib
+import mmap
 import os
+import random
 import re
 import shutil
 import signal
@@ -21,6 +24,9 @@ from minit.cli.commands.ownprogram import PROGRAMS
 from minit.image.dump.command import build_command
 from minit.image.dump.hotblocks import can_trace
 from minit.image.dump.program import obstacle
+from minit.image.libraries import LibrarySearch
+from minit.stage0.images.layerunpacking import SMALL_BYTES
+from tests import tars
 from tests.ns.test_app_commands import (
     ENTRYPOINTS,
     flat_pod,
@@ -43,6 +49,7 @@ from tests.ns.test_stage0_lifecycle import (
     test_status_of_statuses,
     test_waiting,
 )
+from tests.support.layers import Layout, layer
 from tests.support.processes import status_of
 from tests.support.stage0_world import REPOSITORY, World, image_id, worlds, write_stage1
 from tests.support.waiting import wait_for
@@ -326,6 +333,27 @@ def test_what_the_program_has(installed: Installed) -> None:
     """No command is run by Python."""
     for words in (["top"], ["app", "stats"], ["run"], ["image", "build"]):
         assert not installed.is_plain(*words, "--help")
+
+
+def test_it_hashes_by_openssl(installed: Installed, tmp_path: Path) -> None:
+    """The program has OpenSSL's code, a page of which is in the middle of its file, and gives an image Python's ID."""
+    libraries = LibrarySearch().closure([Path(_hashlib.__file__)])
+    (crypto,) = (library.path.read_bytes() for library in libraries if library.name.startswith("libcrypto."))
+    middle = len(crypto) // 2 & -mmap.PAGESIZE
+    assert crypto[middle : middle + mmap.PAGESIZE] in installed.program.read_bytes()
+    layout = Layout()
+    layout.add(layer(tars.file("usr/large", random.Random(1).randbytes(2 * SMALL_BYTES))))
+    image = f"oci:{layout.write_directory(tmp_path / 'layout')}"
+    quick, plain = (
+        subprocess.run(
+            [command, f"--dir={tmp_path / command.name}", "fetch", "--quiet", image],
+            env=installed.environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for command in (installed.command, installed.plain)
+    )
+    assert quick == plain
 
 
 def test_nobody_to_run_an_old_command(installed: Installed, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import subprocess
@@ -27,13 +28,14 @@ _LEFT_OUT = (
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (
-    *("minit.__main__", "minit.importedlate", "encodings.idna"),
+    *("minit.__main__", "minit.importedlate", "minit.libcrypto", "encodings.idna"),
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
 # Their importers do without them. OpenSSL has memory of threads, which no dump has; what looks up users and groups
 # loads libraries of the C library's, which no static program can.
 _OMITTED = ("_hashlib", "_sqlite3", "_ssl", "_uuid", "grp", "pwd")
+_OPENSSL = "libcrypto."
 
 
 def build_command(output: Path) -> None:
@@ -50,7 +52,8 @@ def build_command(output: Path) -> None:
     modules = command_modules()
     extensions = [module.source for module in modules if module.is_extension]
     interpreter = Path(sys.executable).resolve()
-    libraries = LibrarySearch().closure([interpreter, *extensions])
+    libraries = LibrarySearch().closure([interpreter, *extensions, *_openssl_module()])
+    openssl = [library.name for library in libraries if library.name.startswith(_OPENSSL)]
     with TemporaryDirectory(prefix="minit-") as scratch:
         # Before they are read.
         sources = Path(scratch, "sources")
@@ -63,7 +66,7 @@ def build_command(output: Path) -> None:
         link_dumper(objects, work)
         arguments = (
             ":".join([*_directories(), standard, f"{standard}/lib-dynload"]),
-            *(",".join(_OMITTED), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
+            *(",".join(_OMITTED), "".join(openssl), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
             *(module.name for module in modules),
         )
         recipe = Recipe(
@@ -103,6 +106,12 @@ def _describe_files(paths: Iterable[Path]) -> bytes:
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
         texts += [os.fsencode(path), f"{status.st_size} {seconds}.{nanoseconds:09}".encode()]
     return b"".join(text + b"\0" for text in texts)
+
+
+def _openssl_module() -> list[Path]:
+    """Return the file of the module that shows which OpenSSL this interpreter has, if it has one."""
+    spec = importlib.util.find_spec("_hashlib")
+    return [Path(spec.origin)] if spec is not None and spec.has_location and spec.origin else []
 
 
 def _own_modules() -> list[str]:

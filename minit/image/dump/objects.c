@@ -194,6 +194,13 @@ static void relocate_packed(const struct object *object, const Elf64_Relr *entry
         }
 }
 
+static void initialize(const struct object *object, const Elf64_Dyn *entry)
+{
+    for (; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == DT_INIT)
+            ((void (*)(void))(object->base + entry->d_un.d_ptr))();
+}
+
 /* A destructor would be one of the program, which has its own end. */
 static void construct(const struct object *object, const Elf64_Shdr *section)
 {
@@ -280,6 +287,8 @@ static struct object *place(const char *file, size_t size, const char *name)
             memcpy(object->thread_variables, object->base + segments[i].p_vaddr, segments[i].p_filesz);
     __builtin___clear_cache(object->text, object->text + object->text_size);
     protect(object);
+    if (dynamic)
+        initialize(object, dynamic);
     for (int i = 0; i < header->e_shnum; i++)
         if (sections[i].sh_type == SHT_INIT_ARRAY)
             construct(object, &sections[i]);

@@ -5,12 +5,13 @@ Its text is run in __main__, which is empty afterwards. The program starts with 
 `sources` lists are as they were.
 """
 
+import contextlib
 import gc
 import os
 import random
 import sys
 
-paths, omitted, executable, prefix, base_prefix, sources_file, *names = sys.argv
+paths, omitted, openssl, executable, prefix, base_prefix, sources_file, *names = sys.argv
 sys.path[:] = paths.split(":")
 sys.executable = executable
 sys.prefix = sys.exec_prefix = prefix
@@ -25,7 +26,11 @@ for name in names:
 import hashlib  # noqa: E402
 
 from entrypoints import _dumped  # noqa: E402
+from minit import libcrypto  # noqa: E402
 
+if openssl:
+    with contextlib.suppress(OSError, AttributeError):
+        hashlib.sha256, hashlib.sha512 = libcrypto.load_sha2(openssl)  # type: ignore[assignment]
 # Where the static library lacks one of them this is the end, and there is no program that fails later.
 hashlib.sha256(b"")
 hashlib.sha512(b"")
