@@ -30,6 +30,7 @@ from minit.cri.translation.mountwords import shared_memory_words
 from minit.cri.translation.resourcewords import completed, resource_limits
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
+from minit.cri.verboseinfo import container_info
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -209,7 +210,8 @@ class ContainerCalls:
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
         """Return all that is known of a container."""
         container = self._node.container(request.container_id)
-        return api.ContainerStatusResponse(status=container_status(container))
+        info = container_info(container) if request.verbose else None
+        return api.ContainerStatusResponse(status=container_status(container), info=info)
 
     async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
         """Return the containers that a filter is about."""

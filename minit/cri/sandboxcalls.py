@@ -23,6 +23,7 @@ from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord, sandbox_key
 from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
 from minit.cri.translation.sandboxwords import sandbox_words
+from minit.cri.verboseinfo import sandbox_info
 
 
 class SandboxCalls:
@@ -143,6 +144,7 @@ class SandboxCalls:
         sandbox = self._node.sandbox(request.pod_sandbox_id)
         return api.PodSandboxStatusResponse(
             status=sandbox_status(sandbox),
+            info=sandbox_info(sandbox) if request.verbose else None,
             containers_statuses=[container_status(one) for one in sandbox.containers.values()],
             timestamp=time.time_ns(),
         )

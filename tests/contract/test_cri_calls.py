@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from google.protobuf.message import Message
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
 from tests.support.crinode import POD, CallFailed, CriNode, Daemon, container_config, sandbox_config
+from tests.support.processes import namespace_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -95,6 +97,28 @@ async def test_shortened_ids(daemon: Daemon, tmp_path: Path) -> None:
             for call in ("StopPodSandbox", "RemovePodSandbox"):
                 await node.ask(call, api.SandboxId(pod_sandbox_id=pod))
             assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+
+
+@pytest.mark.trio
+async def test_verbose_statuses(daemon: Daemon, tmp_path: Path) -> None:
+    """A verbose status tells what was asked for, and by which process of the host scripts find the namespaces."""
+    config = container_config("sleep 1001 & exec sleep 1000", envs=[api.KeyValue(key="WORD", value="süß".encode())])
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, [container] = await node.run(tmp_path, config)
+            request = api.ContainerStatusRequest(container_id=container.container_id, verbose=True)
+            info = json.loads((await node.ask("ContainerStatus", request)).info["info"])
+            assert Path(f"/proc/{info['pid']}/cmdline").read_bytes() == b"sleep\0001000\0"
+            assert (info["sandboxID"], info["config"]["log_path"]) == (sandbox.pod_sandbox_id, config.log_path)
+            assert info["config"]["envs"] == [{"key": "WORD", "value": "süß"}]
+            asked = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox.pod_sandbox_id, verbose=True)
+            around = json.loads((await node.ask("PodSandboxStatus", asked)).info["info"])
+            assert namespace_of(around["pid"], "ipc") == namespace_of(info["pid"], "ipc") != namespace_of("self", "ipc")
+            assert around["config"]["metadata"]["uid"] == POD.uid
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=container.container_id))
+            assert json.loads((await node.ask("ContainerStatus", request)).info["info"])["pid"] == 0
+            request.verbose = False
+            assert not (await node.ask("ContainerStatus", request)).info
 
 
 @pytest.mark.trio
