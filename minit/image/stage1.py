@@ -153,7 +153,7 @@ def stage1_manifest() -> bytes:
     annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
     annotations[paths.ANNOTATION_ATTACH_OPTIONS] = ",".join(paths.ATTACH_OPTIONS)
     annotations[paths.ANNOTATION_RUN_OPTIONS] = ",".join(paths.RUN_OPTIONS)
-    labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}
+    labels = {"version": minit.__version__, "os": "linux", "arch": appc_architecture()}
     return jsontext.dump(
         {
             "acKind": "ImageManifest",
@@ -163,6 +163,15 @@ def stage1_manifest() -> bytes:
             "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
         }
     )
+
+
+def appc_architecture() -> str:
+    """Return appc's name of this machine's processor; ImageError for one that stage1 images are not built for."""
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        supported = " or ".join(_ARCHITECTURES)
+        raise ImageError(f"this machine is {machine}, not {supported}")
+    return _ARCHITECTURES[machine]
 
 
 def stage1_facts() -> str:
@@ -226,14 +235,6 @@ def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, p
             reason = describe(error)
             shutil.rmtree(interpreter)
     return reason
-
-
-def _architecture() -> str:
-    machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        supported = " or ".join(_ARCHITECTURES)
-        raise ImageError(f"this machine is {machine}, not {supported}")
-    return _ARCHITECTURES[machine]
 
 
 def _add_fixed_files(root: Path) -> None:

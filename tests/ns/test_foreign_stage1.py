@@ -12,22 +12,10 @@ from pathlib import Path
 import pytest
 
 from minit.errors import ImageError
-from minit.image.foreign.builder import ARM64, ForeignProcessor, foreign_stage1
+from minit.image.foreign.builder import ARM64, foreign_stage1
 from minit.image.foreign.packages import fetch_packages, unpack_packages
 from minit.progress import silent
-from minit.value import replace
-
-# Plays the machine: its second disk has the project, and it writes to the third one.
-_QEMU = """#!/bin/sh
-for word; do case $word in
-    file=*/project,*) project=${word#file=}; project=${project%%,*};;
-    file=*/result,*) result=${word#file=}; result=${result%%,*};;
-esac; done
-echo booted >> CALLS
-echo 'progress ["thinking", 1, 2]'
-tar -tf $project > LISTED
-SCRIPT
-"""
+from tests.support.foreignmachine import stand_in
 
 
 def make_repository(directory: Path, *packages: dict[str, str]) -> None:
@@ -93,21 +81,11 @@ def test_a_package_that_is_not_there(tmp_path: Path) -> None:
         fetch_packages("arm64", ["four"], tmp_path / "apt")
 
 
-def stand_in(tmp_path: Path, script: str) -> ForeignProcessor:
-    """Return a processor whose machines are played by a shell script, of which a disk and a kernel are there."""
-    directory, program = tmp_path / "machine", tmp_path / "qemu"
-    (directory / "kernel/boot").mkdir(parents=True, exist_ok=True)
-    for name in ("disk", "kernel/boot/vmlinuz-1"):
-        (directory / name).touch()
-    text = _QEMU.replace("CALLS", f"{tmp_path}/calls").replace("LISTED", f"{tmp_path}/listed")
-    program.write_text(text.replace("SCRIPT", script))
-    program.chmod(0o755)
-    return replace(ARM64, qemu=(str(program),))
-
-
 def test_a_machine_builds_the_image(tmp_path: Path) -> None:
     """It gets minit with the libraries, says how far it is, and is booted once as long as its disk is the same."""
-    processor = stand_in(tmp_path, f"cd {tmp_path} && echo image > stage1.aci && tar -cf $result ./stage1.aci")
+    processor = stand_in(
+        tmp_path / "machine", tmp_path, f"cd {tmp_path} && echo image > stage1.aci && tar -cf $result ./stage1.aci"
+    )
     steps: list[tuple[str, int, int | None]] = []
     for _ in range(2):
         image, obstacle = foreign_stage1(processor, tmp_path / "machine", lambda *step: steps.append(step))
@@ -132,14 +110,14 @@ def test_a_machine_builds_the_image(tmp_path: Path) -> None:
 def test_a_machine_that_does_not(tmp_path: Path, script: str, message: str) -> None:
     """Its error is the error, or else what its console has said; no image is there, and it is tried again."""
     with pytest.raises(ImageError, match=message):
-        foreign_stage1(stand_in(tmp_path, script), tmp_path / "machine", silent)
+        foreign_stage1(stand_in(tmp_path / "machine", tmp_path, script), tmp_path / "machine", silent)
     assert sorted(path.name for path in (tmp_path / "machine").iterdir()) == ["disk", "kernel", "lock"]
 
 
 def test_an_interpreter_that_is_not_dumped(tmp_path: Path) -> None:
     """The reason is that of the machine's."""
     script = f"cd {tmp_path} && echo image > stage1.aci && printf why > obstacle && tar -cf $result stage1.aci obstacle"
-    assert foreign_stage1(stand_in(tmp_path, script), tmp_path / "machine", silent)[1] == "why"
+    assert foreign_stage1(stand_in(tmp_path / "machine", tmp_path, script), tmp_path / "machine", silent)[1] == "why"
 
 
 def test_no_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from minit import paths
+from minit.cli.commands.otherprocessor import MACHINES
+from minit.image.foreign.builder import foreign_stage1
+from minit.progress import silent
 from tests.support.commands import Stage0
+from tests.support.elf import AARCH64, module_bytes
+from tests.support.foreignmachine import stand_in
 from tests.support.stage0_world import write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
@@ -30,12 +38,16 @@ class Builder:
         self.root = root
         self._stage1 = stage1
         self._stage0 = Stage0([sys.executable, "-m", "minit"], root, stage1)
-        write_app(root / "app.aci", app={"exec": ["/bin/sh"], "user": "0", "group": "0"})
-        with tarfile.open(root / "app.aci", "a") as tar:
+        self.use_image()
+
+    def use_image(self, **labels: str) -> None:
+        """Write the manifest of an image that has a file of a known time."""
+        write_app(self.root / "app.aci", app={"exec": ["/bin/sh"], "user": "0", "group": "0"}, labels=labels or None)
+        with tarfile.open(self.root / "app.aci", "a") as tar:
             newest = tarfile.TarInfo("rootfs/newest")
             newest.mtime = NEWEST
             tar.addfile(newest)
-        image = self._stage0.call("fetch", "--full", root / "app.aci").stdout.strip()
+        image = self._stage0.call("fetch", "--full", self.root / "app.aci").stdout.strip()
         self.write_manifest({"name": "one", "image": {"id": image}})
 
     def write_manifest(self, *apps: object) -> None:
@@ -45,8 +57,11 @@ class Builder:
 
     def build(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run the command."""
-        manifest = f"--manifest={self.root}/pod.json"
-        return self._stage0.call("init", "build", manifest, f"--stage1-path={self._stage1}", "--quiet", *words)
+        return self.build_with_own(f"--stage1-path={self._stage1}", *words)
+
+    def build_with_own(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the command with minit's own stage1 image."""
+        return self._stage0.call("init", "build", f"--manifest={self.root}/pod.json", "--quiet", *words)
 
 
 @pytest.fixture
@@ -141,3 +156,63 @@ def test_an_image_that_is_not_in_the_store(builder: Builder) -> None:
     builder.write_manifest({"name": "one", "image": {"id": "sha512-" + "0" * 64}})
     done = builder.build("--dry-run")
     assert done.returncode == 254 and done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def arm64(stage1_image: Path, tmp_path: Path) -> Iterator[None]:
+    """A stage1 image for arm64, which is the one for this machine but for its label, and a kernel."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("images for another processor are built on x86-64 alone")
+    with tarfile.open(stage1_image) as old, tarfile.open(tmp_path / "stage1.aci", "w") as new:
+        for member in old:
+            file = old.extractfile(member) if member.isfile() else None
+            data = b"" if file is None else file.read()
+            if member.name == "manifest":
+                data = data.replace(b'"amd64"', b'"aarch64"')
+                member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    directory = MACHINES / "arm64"
+    processor = stand_in(directory, tmp_path, f"cd {tmp_path} && tar -cf $result stage1.aci")
+    add_module(directory / "kernel", AARCH64)
+    foreign_stage1(processor, directory, silent)
+    yield
+    shutil.rmtree(directory)
+
+
+def add_module(package: Path, machine: int) -> None:
+    """Make an unpacked kernel package with a module."""
+    modules = package / "lib/modules/6.1.0-test/kernel"
+    modules.mkdir(parents=True)
+    (modules / "card.ko").write_bytes(module_bytes(machine=machine))
+
+
+@pytest.mark.usefixtures("arm64")
+def test_a_machine_of_another_processor(builder: Builder, tmp_path: Path) -> None:
+    """With --arch it has the stage1 image that was built for that processor, and modules of Debian's kernel for it."""
+    builder.use_image(os="linux", arch="aarch64")
+    done = builder.build_with_own("--arch=arm64", "--module=card", "--format=directory", f"--output={tmp_path}/root")
+    assert (done.returncode, done.stderr) == (0, "")
+    [pod] = (tmp_path / "root/var/lib/rkt/pods/run").iterdir()
+    assert '"aarch64"' in (pod / "stage1/manifest").read_text()
+    assert (tmp_path / "root/lib/modules/minit/card.ko").exists()
+
+
+@pytest.mark.usefixtures("arm64")
+def test_parts_of_another_processor(builder: Builder, tmp_path: Path) -> None:
+    """Stage1, apps and modules are for the same processor, or an older one of its kind, or no machine is made."""
+    add_module(tmp_path / "kernel", AARCH64)
+
+    def refused(*words: str) -> str:
+        done = builder.build("--dry-run", *words)
+        assert done.returncode == 254 and done.stderr.count("\n") == 1
+        return done.stderr.partition(": ")[2].strip()
+
+    assert refused("--arch=arm64") == 'stage1 image "minit/stage1" is for amd64, the machine is aarch64'
+    modules = f"--modules-from={tmp_path}/kernel", "--module=card"
+    assert refused(*modules) == "kernel module card is for another processor, the machine is amd64"
+    done = builder.build_with_own("--dry-run", "--arch=arm64")
+    assert 'image "example.com/busybox" is for amd64, the machine is aarch64: --arch names another one' in done.stderr
+    builder.use_image(os="linux", arch="aarch64")
+    assert refused().startswith('image "example.com/busybox" is for aarch64, the machine is amd64')
+    builder.use_image(os="linux", arch="i386")
+    assert builder.build("--dry-run", "--arch=amd64").returncode == 0

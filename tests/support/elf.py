@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-X86_64 = 62
+X86_64, AARCH64 = 62, 183
 
 
 def elf_bytes(
@@ -58,3 +58,19 @@ def elf_bytes(
         *(0, header_size, segment_size, segment_count, 0, 0, 0),
     )
     return header + segments + interpreter_bytes + bytes(strings) + dynamic
+
+
+def module_bytes(*information: str, machine: int = X86_64) -> bytes:
+    """Return a kernel module, a relocatable ELF file, with nothing in it but a section .modinfo."""
+    text = b"".join(pair.encode() + b"\0" for pair in information)
+    names = b"\0.modinfo\0.shstrtab\0"
+    start = 64
+    headers = [
+        bytes(64),
+        struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, start, len(text), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, start + len(text), len(names), 0, 0, 1, 0),
+    ]
+    place = start + len(text) + len(names)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 1, machine, 1, 0, 0, place, 0, 64, 0, 0, 64, len(headers), 2)
+    return head + text + names + b"".join(headers)

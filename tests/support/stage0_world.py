@@ -108,6 +108,10 @@ def add_link(tar: tarfile.TarFile, name: str, target: str) -> None:
     tar.addfile(entry)
 
 
+_MACHINE = os.uname().machine
+_ARCHITECTURE = {"x86_64": "amd64"}.get(_MACHINE, _MACHINE)
+
+
 def image_manifest(
     name: str,
     app: Mapping[str, object] | None = None,
@@ -115,7 +119,7 @@ def image_manifest(
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return an image manifest; without other labels it is for this machine's platform."""
-    chosen = {"version": "1.0", "os": "linux", "arch": "amd64"} if labels is None else labels
+    chosen = {"version": "1.0", "os": "linux", "arch": _ARCHITECTURE} if labels is None else labels
     manifest: dict[str, object] = {
         "acKind": "ImageManifest",
         "acVersion": "0.8.11",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import struct
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,7 @@ from minit.errors import ImageError
 from minit.image.kernelmodules import collect_modules
 from minit.machine.modules import Modules
 from minit.machine.volumeids import parse_volume_ids
-
-
-def module(*information: str) -> bytes:
-    """Return a relocatable ELF file with nothing in it but a section .modinfo."""
-    text = b"".join(pair.encode() + b"\0" for pair in information)
-    names = b"\0.modinfo\0.shstrtab\0"
-    start = 64
-    headers = [
-        bytes(64),
-        struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, start, len(text), 0, 0, 1, 0),
-        struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, start + len(text), len(names), 0, 0, 1, 0),
-    ]
-    place = start + len(text) + len(names)
-    head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, place, 0, 64, 0, 0, 64, len(headers), 2)
-    return head + text + names + b"".join(headers)
+from tests.support.elf import module_bytes
 
 
 @pytest.fixture
@@ -38,12 +22,12 @@ def package(tmp_path: Path) -> Path:
     """A kernel package, unpacked, with a few modules."""
     drivers = tmp_path / "lib/modules/6.1.0-test/kernel/drivers"
     drivers.mkdir(parents=True)
-    (drivers / "net-card.ko").write_bytes(module("alias=pci:v00001AF4d00001000sv*", "depends=bus,helper-lib"))
-    (drivers / "bus.ko.gz").write_bytes(gzip.compress(module("depends=", "alias=virtio:d*")))
-    (drivers / "helper-lib.ko").write_bytes(module("depends=bus"))
+    (drivers / "net-card.ko").write_bytes(module_bytes("alias=pci:v00001AF4d00001000sv*", "depends=bus,helper-lib"))
+    (drivers / "bus.ko.gz").write_bytes(gzip.compress(module_bytes("depends=", "alias=virtio:d*")))
+    (drivers / "helper-lib.ko").write_bytes(module_bytes("depends=bus"))
     (drivers / "broken.ko").write_bytes(b"\x7fELF\x02\x01")
-    (drivers / "endless.ko").write_bytes(module()[:0x28] + b"\xff" * 200)
-    (drivers / "orphan.ko").write_bytes(module("depends=nowhere"))
+    (drivers / "endless.ko").write_bytes(module_bytes()[:0x28] + b"\xff" * 200)
+    (drivers / "orphan.ko").write_bytes(module_bytes("depends=nowhere"))
     (drivers.parent.parent / "modules.builtin").write_bytes(b"kernel/\xff.ko\nkernel/fs/ext4/ext4.ko\n")
     return tmp_path
 
@@ -53,7 +37,7 @@ def test_modules_come_with_what_they_need(package: Path) -> None:
     found = collect_modules(package, ["net_card", "ext4"])
     assert [one.name for one in found.modules] == ["bus", "helper_lib", "net_card"]
     assert (found.release, found.builtin) == ("6.1.0-test", ("ext4",))
-    assert found.modules[0].data == module("depends=", "alias=virtio:d*")
+    assert found.modules[0].data == module_bytes("depends=", "alias=virtio:d*")
     assert json.loads(found.table())["modules"][2] == {
         "name": "net_card",
         "depends": ["bus", "helper_lib"],

@@ -9,7 +9,8 @@ import click
 
 import minit
 from minit.boundedfile import read_at_most
-from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
+from minit.cli.commands.otherprocessor import build_for, other_processor
+from minit.cli.flags.sharedoptions import arch_option, pull_policy_option, quiet_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
@@ -97,9 +98,10 @@ def stage1_group() -> None:
     help="Image to write.  [default: minit-stage1.aci]",
 )
 @click.option("--plain", is_flag=True, help="Do not dump the interpreter: pods take longer to start.")
+@arch_option
 @quiet_option
 @click.pass_obj
-def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet: bool) -> None:
+def build_stage1_image(invocation: Invocation, output: Path, plain: bool, arch: str | None, quiet: bool) -> None:
     """
     Build minit's stage1 image, for `minit run --stage1-path` or for rkt's.
 
@@ -111,8 +113,12 @@ def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet:
       rkt run --insecure-options=image --stage1-path=/srv/minit-stage1.aci web.aci
 
     """
+    processor = other_processor(arch)
     with show_progress(invocation, quiet=quiet) as progress:
-        warning = build_stage1(output, progress, plain=plain)
+        if processor is None:
+            warning = build_stage1(output, progress, plain=plain)
+        else:
+            warning = build_for(processor, output, progress, plain=plain)
     if warning is not None:
         invocation.note(warning)
 

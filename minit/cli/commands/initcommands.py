@@ -13,15 +13,17 @@ from typing import IO, Any
 import click
 
 from minit.archives.compression import zstd
+from minit.cli.commands.otherprocessor import check_modules, check_processors, kernel_for, other_processor, stage1_for
 from minit.cli.commands.podrequest import apps_of_manifest
 from minit.cli.commands.stage1choice import choose_stage1
-from minit.cli.flags.sharedoptions import quiet_option, stage1_path_option
+from minit.cli.flags.sharedoptions import arch_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import PodError, describe
 from minit.image.cpio import write_cpio
+from minit.image.foreign.builder import ForeignProcessor
 from minit.image.kernelmodules import collect_modules
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
@@ -29,6 +31,7 @@ from minit.progress import Progress
 from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
 
 _GZIP_LEVEL = 6
@@ -72,6 +75,7 @@ def init_group() -> None:
     default="gzip",
     help="How the initial file system is compressed, or that it is a directory.  [default: gzip]",
 )
+@arch_option
 @stage1_path_option
 @click.option("--overwrite", is_flag=True, help="Replace what is at the output.")
 @click.option("--dry-run", is_flag=True, help="Show what would go in and how large it is, and write nothing.")
@@ -85,6 +89,7 @@ def build_machine(
     modules_from: Path | None,
     module: tuple[str, ...],
     form: str,
+    arch: str | None,
     stage1_path: str | None,
     overwrite: bool,
     dry_run: bool,
@@ -104,7 +109,8 @@ def build_machine(
     invocation.require_root()
     if output is None and not dry_run:
         raise click.UsageError("Missing option '--output'")
-    if module and modules_from is None:
+    processor = other_processor(arch)
+    if module and modules_from is None and processor is None:
         raise click.UsageError("--module needs --modules-from")
     bad = next((name for name in module if not is_module_name(name)), None)
     if bad is not None:
@@ -116,13 +122,17 @@ def build_machine(
         scratch_directory(invocation.data / "minit/tmp") as scratch,
     ):
         apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
+        stage1 = _choose_stage1(invocation, store, processor, stage1_path, progress)
+        check_processors(stage1, [app.image for app in apps], arch)
+        if modules_from is None and processor is not None and (module or parsed.modules):
+            modules_from = kernel_for(processor, progress)
         parts = MachineParts(
-            stage1=choose_stage1(invocation, store, stage1_path, None)(progress),
+            stage1=stage1,
             apps=apps,
             manifest_bytes=manifest_bytes,
             config=parsed,
             config_bytes=data,
-            modules=tuple(_collect_modules(invocation, modules_from, [*module, *parsed.modules])),
+            modules=tuple(_collect_modules(invocation, stage1, modules_from, [*module, *parsed.modules])),
             built_seconds=_time_of_build(),
         )
         if dry_run or form != "directory":
@@ -140,6 +150,17 @@ def build_machine(
                 sizes = make_machine_root(root, store, parts, progress)
     if dry_run:
         invocation.say(_size_table(sizes), end="")
+
+
+def _choose_stage1(
+    invocation: Invocation, store: Store, processor: ForeignProcessor | None, path: str | None, progress: Progress
+) -> StoredImage:
+    if processor is not None and path is None:
+        image, obstacle = stage1_for(processor, progress)
+        if obstacle is not None:
+            invocation.note(obstacle)
+        path = str(image)
+    return choose_stage1(invocation, store, path, None)(progress)
 
 
 def _time_of_build() -> int | None:
@@ -162,13 +183,16 @@ def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:
     return data, parse_machine(data, str(path))
 
 
-def _collect_modules(invocation: Invocation, source: Path | None, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def _collect_modules(
+    invocation: Invocation, stage1: StoredImage, source: Path | None, names: Sequence[str]
+) -> Iterator[tuple[str, bytes]]:
     if source is None:
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
         return
     with _unpacked(source) as directory:
         modules = collect_modules(directory, names)
+    check_modules(modules, stage1)
     for name in modules.builtin:
         invocation.note(f"kernel module {name} is a part of the kernel itself")
     yield "table.json", modules.table()

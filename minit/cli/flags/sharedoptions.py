@@ -36,6 +36,10 @@ stage1_path_option = click.option(
     "--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"
 )
 
+arch_option = click.option(
+    "--arch", type=click.Choice(["amd64", "arm64"]), help="Processor that it is for.  [default: that of this machine]"
+)
+
 no_overlay_option = click.option(
     "--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."
 )

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,24 +77,25 @@ _LINES_MAX = 5
 """Of the console of a machine that gives no result."""
 
 
-def fetch_machine(processor: ForeignProcessor, directory: Path, progress: Progress) -> Path:
+def fetch_machine(processor: ForeignProcessor, directory: Path, progress: Progress, others: Sequence[str] = ()) -> Path:
     """
     Make a disk and a kernel of Debian's for a processor below `directory`, if they are not there.
 
-    Returns the kernel's unpacked package. ImageError if something is missing for that.
+    The disk has `others` too, packages that builds do without. Returns the kernel's unpacked package. ImageError if
+    something is missing for that.
     """
     with _alone(directory):
-        return _fetch(processor, directory, progress)
+        return _fetch(processor, directory, progress, others)
 
 
-def _fetch(processor: ForeignProcessor, directory: Path, progress: Progress) -> Path:
+def _fetch(processor: ForeignProcessor, directory: Path, progress: Progress, others: Sequence[str] = ()) -> Path:
     if (directory / _DISK).exists():
         return directory / _KERNEL
     require_tool(processor.qemu[0])
     with TemporaryDirectory(prefix="new-", dir=directory) as scratch:
         new = Path(scratch)
         progress(f"fetching Debian's packages for {processor.name}", 0, None)
-        packages = fetch_packages(processor.name, [*_PACKAGES, processor.kernel_package], new)
+        packages = fetch_packages(processor.name, [*_PACKAGES, *others, processor.kernel_package], new)
         progress("unpacking them", 0, None)
         kernels = [package for package in packages if package.name.startswith("linux-image-")]
         unpack_packages((package for package in packages if package not in kernels), new / "root")

@@ -1,0 +1,93 @@
+"""What commands that make images for machines do when these have another processor: --arch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from minit.cli.commands.ownprogram import PROGRAMS
+from minit.errors import ImageError, PodError, describe
+from minit.image.foreign.builder import (
+    PROCESSORS,
+    ForeignProcessor,
+    build_foreign_stage1,
+    fetch_machine,
+    foreign_stage1,
+)
+from minit.image.kernelmodules import KernelModules
+from minit.image.stage1 import appc_architecture
+from minit.progress import Progress
+from minit.stage0.images.storedimage import StoredImage
+
+MACHINES = PROGRAMS / "machines"
+"""Below it are the machines that build stage1 images, each in the directory of its processor, and these images."""
+
+# Debian's names to appc's.
+_ARCHITECTURES = {"amd64": "amd64", "arm64": "aarch64"}
+# The processors of which a machine runs programs, beside its own.
+_OLDER = {"amd64": ("i386",), "aarch64": ("armv7l", "armv6l")}
+# What elf(5) calls e_machine, and its numbers.
+_MACHINE = slice(18, 20)
+_ELF_MACHINES = {"amd64": 62, "aarch64": 183}
+
+
+def other_processor(arch: str | None) -> ForeignProcessor | None:
+    """Return the processor of --arch, None for this machine's; ImageError for one that nothing is built for here."""
+    if arch is None or _ARCHITECTURES[arch] == appc_architecture():
+        return None
+    if arch not in PROCESSORS:
+        raise ImageError(f"--arch: on {os.uname().machine} nothing can be built for {arch}: build it on such a machine")
+    return PROCESSORS[arch]
+
+
+def stage1_for(processor: ForeignProcessor, progress: Progress) -> tuple[Path, str | None]:
+    """Return minit's own stage1 image for a processor, and why its interpreter is not dumped if it should be."""
+    try:
+        return foreign_stage1(processor, MACHINES / processor.name, _first_use(progress))
+    except OSError as error:
+        raise _not_kept(processor, error) from error
+
+
+def kernel_for(processor: ForeignProcessor, progress: Progress) -> Path:
+    """Return the unpacked package of Debian's kernel for a processor."""
+    try:
+        return fetch_machine(processor, MACHINES / processor.name, _first_use(progress))
+    except OSError as error:
+        raise _not_kept(processor, error) from error
+
+
+def build_for(processor: ForeignProcessor, output: Path, progress: Progress, *, plain: bool) -> str | None:
+    """Write minit's own stage1 image for a processor to a file; returns the same reason."""
+    try:
+        return build_foreign_stage1(processor, MACHINES / processor.name, output, progress, plain=plain)
+    except OSError as error:
+        raise _not_kept(processor, error) from error
+
+
+def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str | None) -> None:
+    """Raise PodError unless a machine of the architecture, which is else that of its stage1 image, runs all of them."""
+    machine = stage1.manifest.label("arch") or ""
+    wanted = machine if arch is None else _ARCHITECTURES[arch]
+    if machine != wanted:
+        raise PodError(f'stage1 image "{stage1.name}" is for {machine or "no processor"}, the machine is {wanted}')
+    for app in apps:
+        own = app.manifest.label("arch")
+        if own not in (wanted, *_OLDER.get(wanted, ())):
+            raise PodError(f'image "{app.name}" is for {own}, the machine is {wanted}: --arch names another one')
+
+
+def check_modules(modules: KernelModules, stage1: StoredImage) -> None:
+    """Raise PodError for a kernel module that is for another processor than the stage1 image."""
+    machine = stage1.manifest.label("arch") or ""
+    for module in modules.modules:
+        if int.from_bytes(module.data[_MACHINE], "little") != _ELF_MACHINES.get(machine):
+            raise PodError(f"kernel module {module.name} is for another processor, the machine is {machine}")
+
+
+def _first_use(progress: Progress) -> Progress:
+    return lambda step, done, total: progress(f"for another processor (first use): {step}", done, total)
+
+
+def _not_kept(processor: ForeignProcessor, error: OSError) -> ImageError:
+    return ImageError(f"cannot make a machine of {processor.name} in {MACHINES}: {describe(error)}")
