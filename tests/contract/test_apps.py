@@ -457,15 +457,18 @@ def test_why_an_app_ended(make_pod: MakePod) -> None:
         "stopped": (shell("exec sleep 1000"), 0),
         "signalled": (shell("kill -KILL $$"), 137),
         "oom-killed": (shell("exec tail /dev/zero", isolators=hungry), 137),
+        "oom-killed.child": (shell("tail /dev/zero; exit $?", isolators=hungry), 137),
         "exited": (shell("exit 1"), 1),
+        "exited.137": (shell("exit 137"), 137),
     }
-    for reason, (section, status) in ends.items():
-        assert sandbox.add(reason, section).returncode == 0
-        ok(sandbox.start(reason))
+    for name, (section, status) in ends.items():
+        app, reason = name.replace(".", "-"), name.split(".")[0]
+        assert sandbox.add(app, section).returncode == 0
+        ok(sandbox.start(app))
         if reason == "stopped":
-            ok(sandbox.stop(reason))
-        assert sandbox.pod.wait_status(reason) == status
-        assert sandbox.pod.record(reason)["reason"] == reason
+            ok(sandbox.stop(app))
+        assert sandbox.pod.wait_status(app) == status
+        assert sandbox.pod.record(app)["reason"] == reason
 
 
 def test_logs_are_kept_if_somebody_wants_them(make_pod: MakePod) -> None:

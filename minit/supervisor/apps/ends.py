@@ -112,7 +112,9 @@ class Ends:
     def _record(self, app: App) -> None:
         run, status = app.run, app.run.status
         assert status is not None
-        is_oom_killed = status.signal == signal.SIGKILL and app.group.oom_kills() > run.oom_kills
+        # Shells tell of a child so.
+        is_killed = status.signal == signal.SIGKILL or status.code == 128 + signal.SIGKILL
+        is_oom_killed = is_killed and app.group.oom_kills() > run.oom_kills
         run.end = end = self._pod.judge(app, status, is_oom_killed=is_oom_killed)
         if end.status is None:
             return
