@@ -14,8 +14,14 @@ def plan_group_parent(manifest: PodManifest) -> str | None:
     parent = manifest.annotation(ANNOTATION_CGROUP_PARENT)
     if parent is None:
         return None
-    # Two slashes at the start would stay two.
-    if not parent.startswith("/") or posixpath.normpath(f"/./{parent}") != parent or parent == "/" or "\0" in parent:
+    if not is_group_path(parent):
         expected = "an absolute path without links, as in /kubepods/pod1"
         raise PlanError(f'annotation {ANNOTATION_CGROUP_PARENT}: expected {expected}, got "{parent}"')
     return parent
+
+
+def is_group_path(text: str) -> bool:
+    """Tell whether a text is the plain path of a group, which the file that has it is read back from."""
+    # Two slashes at the start would stay two.
+    is_plain = text.startswith("/") and posixpath.normpath(f"/./{text}") == text and text != "/"
+    return is_plain and text.isprintable() and all(name == name.strip() for name in text.split("/"))

@@ -91,10 +91,10 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             assert told.created_at > 0
 
             asked = container_config(
-                "echo $WORD; id -u; hostname; exec sleep 1000",
+                'echo "$WORD"; id -u; hostname; exec sleep 1000',
                 envs=[
                     api.KeyValue(key="WORD", value=b"one"),
-                    api.KeyValue(key="WORD", value=b"two = three"),
+                    api.KeyValue(key="WORD", value=b"two = three\n#four"),
                 ],
             )
             container = await created(node, sandbox, asked)
@@ -134,6 +134,7 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
             log = (tmp_path / "logs/main/2.log").read_text().splitlines()
             assert [line.split(" ", 3)[1:] for line in log] == [
                 ["stdout", "F", "two = three"],
+                ["stdout", "F", "#four"],
                 ["stdout", "F", "0"],
                 ["stdout", "F", "web-1"],
             ]

@@ -115,6 +115,19 @@ async def test_groups(minit: Stage0, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_capabilities(minit: Stage0, tmp_path: Path) -> None:
+    """Those that are added are there, those that are dropped not, and with ALL there is none left."""
+    async with running_node(minit, tmp_path) as node:
+        for name, capabilities, held in (
+            ("none", api.Capability(drop_capabilities=["ALL"]), 0),
+            ("one", api.Capability(drop_capabilities=["ALL"], add_capabilities=["CHOWN"]), 1),
+        ):
+            container = await node.start(name, capabilities=capabilities)
+            said = await node.said(container, "grep -h -e CapEff -e CapBnd /proc/self/status /proc/1/status")
+            assert [int(each, 16) for each in said.split()[1::2]] == [held] * 4, name
+
+
+@pytest.mark.trio
 async def test_new_privileges(minit: Stage0, tmp_path: Path) -> None:
     """They can be had or not as is asked for, by root and others, by the container and what enters it."""
     async with running_node(minit, tmp_path) as node:

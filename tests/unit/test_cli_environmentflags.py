@@ -10,7 +10,8 @@ from minit.cli.flags.environmentflags import parse_environment_files, parse_vari
 from minit.cli.flagwords import FlagError
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]*", fullmatch=True)
-LINES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))
+LINES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]))
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
 @given(st.dictionaries(NAMES, LINES), st.booleans())
@@ -18,6 +19,13 @@ def test_files_read_back(variables: dict[str, str], windows: bool) -> None:
     """A value is the rest of its line as it stands, spaces and quotes included; lines may end as on other systems."""
     end = "\r\n" if windows else "\n"
     text = end.join(f"{name}={value}" for name, value in variables.items())
+    assert parse_environment_files("--set-env-file", [("f", text)]) == tuple(variables.items())
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_variables_of_several_lines_read_back(variables: dict[str, str]) -> None:
+    """A file in which each variable ends with a NUL has any values."""
+    text = "".join(f"{name}={value}\0" for name, value in variables.items())
     assert parse_environment_files("--set-env-file", [("f", text)]) == tuple(variables.items())
 
 
@@ -34,6 +42,8 @@ def test_comments_and_blank_lines() -> None:
         ("\n\n A=1", '--set-env-file: f line 3: expected NAME=VALUE, got " A=1"'),
         ("export A=1", '--set-env-file: f line 1: expected NAME=VALUE, got "export A=1"'),
         ("A=1\n#\nA=2", "--set-env-file: f line 3: A is set twice"),
+        ("A=1\0B\0", '--set-env-file: f variable 2: expected NAME=VALUE, got "B"'),
+        ("A=1\0A=2", "--set-env-file: f variable 2: A is set twice"),
     ],
 )
 def test_bad_files(text: str, message: str) -> None:

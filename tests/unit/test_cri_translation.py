@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minit.cli.flags.environmentflags import parse_environment_files
+from minit.cli.flags.isolatorflags import parse_caps_remove
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_container_listed, is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code
@@ -23,6 +24,7 @@ from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import check_users, user_ids
 from minit.goduration import parse_duration
+from minit.manifest.capabilities import DEFAULT, capability_names
 
 ROOT = Path(__file__).parents[2]
 USUAL = (
@@ -76,8 +78,11 @@ def test_sandboxes() -> None:
         *("--net=host", f"--hostname={os.uname().nodename}", "--dns=host"),
         *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=parent"),
     ]
-    with pytest.raises(CallError, match="linux.cgroup_parent: expected a path of cgroupfs"):
-        sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent="kubepods-pod5e5b.slice"))
+    for root in ("", "/", "//"):
+        assert sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent=root)) == sandbox()
+    for bad in ("kubepods-pod5e5b.slice", "/a ", "/a /", "/ a", "/a\n", "//a", "/a\0"):
+        with pytest.raises(CallError, match="linux.cgroup_parent: expected a path of cgroupfs"):
+            sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent=bad))
 
 
 def test_containers() -> None:
@@ -200,14 +205,15 @@ def test_users_of_a_sandbox() -> None:
 
 
 def test_the_processes_of_the_host() -> None:
-    """A sandbox has them for all of its containers, or none has."""
+    """A container has them in a sandbox that has them, be it as that sandbox's, and nowhere else."""
     host, own = api.NamespaceOption(pid=api.NODE), api.NamespaceOption(pid=api.CONTAINER)
     assert "--pid=host" in sandbox_of(host)
     assert "--pid=host" not in sandbox_of(own)
     assert not any("pid-namespace" in word for word in secured(namespace_options=host))
     check_pids(host, host)
+    check_pids(api.NamespaceOption(pid=api.POD), host)
     for container_has, sandbox_has in ((host, own), (own, host)):
-        with pytest.raises(CallError, match=r"namespace_options.pid: expected NODE in a sandbox with that"):
+        with pytest.raises(CallError, match=r"namespace_options.pid: expected .*NODE"):
             check_pids(container_has, sandbox_has)
 
 
@@ -259,7 +265,8 @@ def test_users_and_capabilities() -> None:
     for fields in ({"apparmor": api.SecurityProfile()}, {"apparmor_profile": "runtime/default"}):
         assert secured(**fields) == []
     assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
-    assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
+    [none] = secured(capabilities=api.Capability(drop_capabilities=["ALL"]))
+    assert parse_caps_remove(*none.split("=")).value == {"set": list(capability_names(DEFAULT))}
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
     assert kept == "--caps-retain=CAP_NET_ADMIN"
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["CAP_CHOWN"], add_capabilities=["SYS_TIME"]))
@@ -276,7 +283,6 @@ def test_users_and_capabilities() -> None:
             "namespace_options.target_id: expected a container of the sandbox",
         ),
         ({"apparmor_profile": "web-1"}, "apparmor_profile: expected runtime/default, unconfined or localhost/NAME"),
-        ({"selinux_options": api.SELinuxOption(level="s0")}, "selinux_options: expected none"),
         (
             {"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)},
             "seccomp: the path of a profile",
@@ -292,13 +298,14 @@ def test_what_is_not_there_yet(fields: dict[str, Any], named: str) -> None:
 
 
 def test_environments() -> None:
-    """The last of several of a name counts; what would be another line of a file of them, or none, is refused."""
+    """The last of several of a name counts, values may have several lines, and what is no name is refused."""
     pairs = [api.KeyValue(key="A", value=b"1"), api.KeyValue(key="B", value=b"=x"), api.KeyValue(key="A", value=b"2")]
-    pairs.append(api.KeyValue(key="a.b-C", value=b" x\r"))
+    pairs += [api.KeyValue(key="a.b-C", value=b" x\r"), api.KeyValue(key="L", value=b"#1\n2=3\n")]
     text = environment_text(api.ContainerConfig(envs=pairs)).decode()
-    assert parse_environment_files("", [("", text)]) == (("A", "2"), ("B", "=x"), ("a.b-C", " x\r"))
-    with pytest.raises(CallError, match="envs: A: expected a value of one line"):
-        environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\n2")]))
+    assert parse_environment_files("", [("", text)]) == (("A", "2"), ("B", "=x"), ("a.b-C", " x\r"), ("L", "#1\n2=3\n"))
+    assert parse_environment_files("", [("", environment_text(api.ContainerConfig()).decode())]) == ()
+    with pytest.raises(CallError, match="envs: A: expected a value without a NUL"):
+        environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\0B=2")]))
     for name in ("", "#A", ";A", " ", "A=B", "A=1\nB", "A\0", "1A", "日"):
         with pytest.raises(CallError, match="expected a name"):
             environment_text(api.ContainerConfig(envs=[api.KeyValue(key=name, value=b"1")]))

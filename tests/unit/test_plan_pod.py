@@ -112,7 +112,7 @@ def test_the_parent_of_control_groups() -> None:
     """A plain path from the top of the hierarchies; a machine has none."""
     assert plan_of().group_parent is None
     assert plan_of(annotated(PARENT, "/kubepods/a-b.slice")).group_parent == "/kubepods/a-b.slice"
-    for bad in ("", "/", "a-b.slice", "/a/", "//a", "/a/../b", "/a\0b"):
+    for bad in ("", "/", "a-b.slice", "/a/", "//a", "/a/../b", "/a\0b", "/a ", "/ a/b", "/a\nb"):
         text = f'annotation {PARENT}: expected an absolute path without links, as in /kubepods/pod1, got "{bad}"'
         assert refusal_of(annotated(PARENT, bad)) == text
     with pytest.raises(PlanError, match="a machine has no group around it"):

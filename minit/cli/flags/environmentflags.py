@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from minit.cli.flagwords import FlagError
 from minit.manifest.names import is_environment_name
@@ -33,17 +33,27 @@ def parse_environment_files(flag: str, files: Sequence[tuple[str, str]]) -> Vari
     """
     Return the variables of files, given by their names and texts, each name only once.
 
-    A line is `NAME=VALUE` with the value as it is, empty, or begins with `#` or `;`.
+    A line is `NAME=VALUE` with the value as it is, empty, or begins with `#` or `;`. A file in which variables end with
+    a NUL, as env(1) writes them with -0, has nothing else, and values of several lines.
     """
     variables: dict[str, str] = {}
     for path, text in files:
-        for number, raw in enumerate(text.split("\n"), 1):
-            line = raw.removesuffix("\r")
-            if not line.strip() or line.startswith(("#", ";")):
-                continue
-            place = f"{flag}: {path} line {number}"
+        for place, line in _lines(text) if "\0" not in text else _records(text):
+            place = f"{flag}: {path} {place}"
             name, value = parse_variable(place, line)
             if name in variables:
                 raise FlagError(f"{place}: {name} is set twice")
             variables[name] = value
     return tuple(variables.items())
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.removesuffix("\r")
+        if line.strip() and not line.startswith(("#", ";")):
+            yield f"line {number}", line
+
+
+def _records(text: str) -> Iterator[tuple[str, str]]:
+    for number, record in enumerate(text.removesuffix("\0").split("\0"), 1):
+        yield f"variable {number}", record

@@ -67,9 +67,8 @@ def environment_text(config: api.ContainerConfig) -> bytes:
     variables = {one.key: one.value for one in config.envs}
     for name, value in variables.items():
         refuse(not is_environment_name(name), f"envs: {name}", "a name of letters, digits, _, - and .")
-        refuse(b"\n" in value, f"envs: {name}", "a value of one line")
-    # A line may end so, and a value with a carriage return at its end keeps that.
-    return b"".join(name.encode() + b"=" + value + b"\r\n" for name, value in variables.items())
+        refuse(b"\0" in value, f"envs: {name}", "a value without a NUL")
+    return b"".join(name.encode() + b"=" + value + b"\0" for name, value in variables.items())
 
 
 def _stop_words(number: api.Signal) -> list[str]:

@@ -11,6 +11,7 @@ from minit.cri.owncommands import option
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.userwords import user_ids
 from minit.jsontext import dump
+from minit.plan.groupparent import is_group_path
 
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
@@ -26,14 +27,15 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     # The rest is about the process of a pause container, which there is not.
     only_group = context.HasField("run_as_group") and not context.HasField("run_as_user")
     refuse(only_group, "security_context.run_as_group", "a user with it")
-    parent = config.linux.cgroup_parent
-    refuse(bool(parent) and not parent.startswith("/"), "linux.cgroup_parent", "a path of cgroupfs")
+    parent = posixpath.normpath(f"{config.linux.cgroup_parent}/") if config.linux.cgroup_parent else "/"
+    has_parent = parent.lstrip("/") != ""  # that of a kubelet without groups of its own is the root
+    refuse(has_parent and not is_group_path(parent), "linux.cgroup_parent", "a path of cgroupfs, as in /kubepods/pod1")
     own_network = options.network == api.POD
     words = [] if own_network else ["--net=host"]
     hostname = config.hostname if own_network or config.hostname else os.uname().nodename
     words += option("--hostname", [hostname] if hostname else [])
     words += _dns_words(config.dns_config)
-    words += [f"--annotation=minit/cgroup-parent={posixpath.normpath(parent)}"] if parent else []
+    words += [f"--annotation=minit/cgroup-parent={parent}"] if has_parent else []
     refuse(bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path")
     words += [f"--annotation=minit/log-directory={config.log_directory}"] if config.log_directory else []
     if config.linux.sysctls:

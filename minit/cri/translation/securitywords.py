@@ -17,9 +17,11 @@ _UNCONFINED_PATHS = ("", "unconfined")
 
 
 def check_pids(options: api.NamespaceOption, sandbox: api.NamespaceOption) -> None:
-    """Raise CallError unless a container is to see the host's processes as its sandbox does."""
-    differs = (options.pid == api.NODE) != (sandbox.pid == api.NODE)
-    refuse(differs, "namespace_options.pid", "NODE in a sandbox with that, and in no other one")
+    """Raise CallError for a container that is to see other processes than there are in its sandbox."""
+    is_host = sandbox.pid == api.NODE
+    refuse(options.pid == api.NODE and not is_host, "namespace_options.pid", "another one, or NODE for the sandbox too")
+    # Those of the sandbox are the host's then.
+    refuse(is_host and options.pid not in (api.NODE, api.POD), "namespace_options.pid", "NODE, as the sandbox has it")
 
 
 def security_words(
@@ -33,7 +35,6 @@ def security_words(
     """
     pids = security.namespace_options.pid
     refuse(pids == api.TARGET and target is None, "namespace_options.target_id", "a container of the sandbox")
-    refuse(security.selinux_options.ByteSize() > 0, "selinux_options", "none")
     only_group = security.HasField("run_as_group") and not (
         security.HasField("run_as_user") or security.run_as_username
     )
@@ -105,6 +106,8 @@ def _capability_words(asked: api.Capability) -> list[str]:
     unknown = sorted((add | drop) - {*NAMES, _ALL})
     refuse(bool(unknown), "capabilities", f"names of capabilities, not {', '.join(unknown)}")
     kept = (kept | add) - drop - {_ALL}
+    if not kept:  # an empty set is none on a command line
+        return [f"--caps-remove={','.join(capability_names(DEFAULT))}"]
     return [f"--caps-retain={','.join(sorted(kept))}"]
 
 
