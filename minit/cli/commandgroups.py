@@ -90,6 +90,11 @@ COMMANDS = {
         help="Remove pods that do not run, with all their files.",
         section=_MANAGING,
     ),
+    "release": Listing(
+        place="commands.endingcommands:release",
+        help="Give back the networks, addresses and ports of pods that have ended.",
+        section=_MANAGING,
+    ),
     "gc": Listing(
         place="commands.endingcommands:gc",
         help="Remove pods that exited, were never run, or were never finished.",

@@ -96,6 +96,8 @@ class Sandbox:
         self.config = request.config
         self.created_ns = record.made_ns or 0
         self.is_ready = False
+        self.is_released = False
+        """Whether its networks were given back already, as far as this daemon knows."""
         self.pid: int | None = None
         self.group: str | None = None
         """The path of its control groups, which all that is its own has in common, once there is one."""

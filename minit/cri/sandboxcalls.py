@@ -91,17 +91,19 @@ class SandboxCalls:
         record.remove()
 
     async def stop(self, request: api.SandboxId) -> api.Nothing:
-        """Kill a sandbox with its containers, and return when it has ended; no error if there is none."""
+        """Kill a sandbox with its containers, and return when its addresses are free; no error if there is none."""
         async with self._locked(request) as sandbox:
-            if sandbox is not None:
-                await self._stop(sandbox)
+            if sandbox is not None and not sandbox.is_released:
+                sandbox.is_released = await self._stop(sandbox, "release", "--force")
         return api.Nothing()
 
     async def remove(self, request: api.SandboxId) -> api.Nothing:
         """Remove a sandbox with its containers; no error if there is none."""
         async with self._locked(request) as sandbox:
             if sandbox is not None:
-                await self._stop(sandbox)
+                self._node.follow(sandbox)
+                if sandbox.is_ready:
+                    await self._stop(sandbox, "stop", "--force", "--wait")
                 await self._remove_pod(sandbox.uuid)
                 self._watch.drop(sandbox)
                 sandbox.record.remove()
@@ -121,16 +123,18 @@ class SandboxCalls:
             # It may have been removed meanwhile, and another one be made of the same request.
             yield self._node.sandboxes.get(sandbox.uuid)
 
-    async def _stop(self, sandbox: Sandbox) -> None:
-        self._node.follow(sandbox)
-        if sandbox.is_ready:
-            try:
-                await self._commands.run("stop", "--force", "--wait", sandbox.uuid)
-            except CallError:
-                self._node.follow(sandbox)
-                if sandbox.is_ready:
-                    raise
+    async def _stop(self, sandbox: Sandbox, *command: str) -> bool:
+        """Have a command stop a sandbox, and return whether that did all; what it did not the removal does."""
+        try:
+            with sandbox.record.held() as held:
+                await self._commands.run(*command, sandbox.uuid, held=held)
+        except CallError:
             self._node.follow(sandbox)
+            if sandbox.is_ready:
+                raise
+            return False
+        self._node.follow(sandbox)
+        return True
 
     async def _remove_pod(self, uuid: str) -> None:
         try:

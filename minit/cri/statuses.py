@@ -23,7 +23,7 @@ def sandbox_status(sandbox: Sandbox) -> api.PodSandboxStatus:
             namespaces=api.Namespace(options=sandbox.config.linux.security_context.namespace_options)
         ),
     )
-    if sandbox.has_own_network and sandbox.addresses:
+    if sandbox.is_ready and sandbox.has_own_network and sandbox.addresses:
         status.network.ip = sandbox.addresses[0]
         for address in sandbox.addresses[1:]:
             status.network.additional_ips.add(ip=address)

@@ -280,6 +280,23 @@ def test_rm(world: World, exited: str) -> None:
     assert world.mounts() == []
 
 
+def test_release(world: World, exited: str) -> None:
+    """What ended pods have beside their directories is given back, twice being no error; running ones are refused."""
+    with world.start() as pod:
+        result = world.minit("release", exited, pod.uuid, exited, code=254)
+        assert result.stdout == f'"{exited}"\n' * 2
+        assert result.stderr.splitlines() == [
+            "gc on stderr",
+            f'release: pod "{pod.uuid}" is running, nothing given back (stop it first)',
+            "gc on stderr",
+            "release: failed to release one or more pods",
+        ]
+        assert sorted(all_pods(world)["run"]) == sorted([exited, pod.uuid])
+        assert state(world, exited) == "exited"
+    world.minit("rm", exited)
+    assert all_pods(world) == {"run": [pod.uuid]}
+
+
 def test_a_damaged_pod_can_be_removed(world: World, exited: str) -> None:
     """A file in the place of a directory goes as well."""
     world.clean_up()

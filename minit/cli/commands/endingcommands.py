@@ -1,4 +1,4 @@
-"""The commands that remove pods: rm, gc."""
+"""The commands that remove pods, or what they have beside their files: rm, release, gc."""
 
 from __future__ import annotations
 
@@ -48,10 +48,37 @@ def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
         for_each(invocation, uuids, remove_one, "failed to remove one or more pods")
 
 
-def _stop(pod: Pod) -> bool:
+@click.command(cls=MinitCommand)
+@click.option("--force", is_flag=True, help="Kill pods that run, as `minit stop --force` does.")
+@some_pods
+@click.pass_obj
+def release(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
+    """
+    Give back the networks, addresses and ports of pods that have ended.
+
+    The pods stay, with their files and logs. What was given back already is no error.
+
+    
+      minit release 2d381b2a
+      minit release --force web
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+
+        def release_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                if not force or _stop(pod, force=True):
+                    collection.release(pod, cleanup, invocation.note)
+                invocation.say(f'"{pod.uuid}"')
+
+        for_each(invocation, uuids, release_one, "failed to release one or more pods")
+
+
+def _stop(pod: Pod, *, force: bool = False) -> bool:
     """Stop a pod if it runs, wait for its end, and return whether it is still there."""
     if pod.state is PodState.RUNNING:
-        stop_pod(pod, force=False)
+        stop_pod(pod, force=force)
         wait_until_ended(pod, math.inf)
     return pod.refresh() and pod.state not in DELETED_STATES
 
