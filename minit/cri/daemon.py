@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ from minit.stage0.files.locks import lock_directory
 from minit.value import Value
 
 _BACKLOG = 128
+_PATIENCE_SECONDS = 3.0
+"""From a signal on, for calls that are being carried out."""
 
 
 class Settings(Value):
@@ -141,6 +144,10 @@ async def _run(
 
 async def _end_with(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
     async for _ in signals:
+        # What takes longer goes on in processes of its own, as that of a daemon that is killed.
+        patience = threading.Timer(_PATIENCE_SECONDS, os._exit, (0,))
+        patience.daemon = True
+        patience.start()
         scope.cancel()
 
 
