@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.contract.test_isolators import limit, limits_of
-from tests.contract.test_stats import minit
+from tests.contract.test_stats import ENVIRONMENT, minit
 from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.waiting import wait_for
 
 GROUP = "system.slice/web.service"
 IDLE = "touch /tmp/begun; exec sleep 1000"
@@ -43,6 +48,33 @@ def test_other_limits(make_pod: MakePod) -> None:
     quota = '--limits={"cpuQuota": 7000, "cpuPeriod": 10000, "cpus": "0"}'
     minit(pod.data, "app", "update", "--app=web", quota, "--cpu-shares=512", pod.uuid)
     assert limits(pod)[:2] == (32 * MEBIBYTE, "7000 10000")
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
+def test_changes_at_once(make_pod: MakePod) -> None:
+    """One waits for whatever else changes the pod's apps."""
+    pod = start(make_pod)
+    command = [
+        sys.executable,
+        "-m",
+        "minit",
+        f"--dir={pod.data}",
+        "app",
+        "update",
+        "--app=web",
+        "--memory=32Mi",
+        pod.uuid,
+    ]
+    lock = os.open(pod.path / "pod.lck", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with subprocess.Popen(command, env=ENVIRONMENT) as process:
+        waiting = re.compile(rf"-> FLOCK .* {process.pid} ")
+        wait_for(lambda: waiting.search(Path("/proc/locks").read_text()), "the update to wait")
+        assert limits(pod)[0] == 64 * MEBIBYTE
+        os.close(lock)
+        assert process.wait() == 0
+    assert limits(pod)[0] == 32 * MEBIBYTE
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()
 

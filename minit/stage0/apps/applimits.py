@@ -7,11 +7,12 @@ The groups are those of any stage1, as in `minit.stage0.reports.usage`. An app t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from minit.errors import PodError, describe
 from minit.manifest.limits import HUGETLB, MEMORY, Limits
 from minit.mountinfo import find_mounts
+from minit.stage0.pods.mutablepods import manifest_lock
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.reports.stats import read_subcgroup
 from minit.stage0.reports.usage import APPS, Hierarchy, find_group, find_hierarchies, parse_table, read_file
@@ -23,7 +24,12 @@ def change_limits(pod: Pod, app: str, limits: Limits) -> None:
 
     They count as long as the pod runs, also for later starts of the app.
     """
-    places = _groups(pod, app)
+    # Of two changes one comes first, so that what the other one puts back is no half of it.
+    with manifest_lock(pod):
+        _change(app, _groups(pod, app), limits)
+
+
+def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -> None:
     wanted: dict[str, str] = {}
     for controller in sorted(limits.controllers | ({HUGETLB} if limits.hugepages else set())):
         place = next((place for place in places if _has_controller(*place, controller)), None)
