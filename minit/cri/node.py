@@ -20,6 +20,7 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.owncommands import refuse_nul
 from minit.cri.records import ContainerRecord, SandboxRecord
 from minit.errors import MinitError, PodError
+from minit.harmless import harmless
 from minit.stage0.apps.enter import enter_as_app
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -46,7 +47,9 @@ _STATES = {
     APP_RUNNING: api.CONTAINER_RUNNING,
     APP_EXITED: api.CONTAINER_EXITED,
 }
-_REASONS = {"oom-killed": "OOMKilled", "exec failed": "StartError", "start failed": "StartError"}
+_START_ERROR = "StartError"
+_REASONS = {"oom-killed": "OOMKilled", "exec failed": _START_ERROR, "start failed": _START_ERROR}
+_NOT_STARTED = 128  # as other runtimes have it
 _KILLED = 137  # of an app whose pod was killed before it could write down anything
 _APP_NAME_DIGITS = 8
 
@@ -70,6 +73,7 @@ class Container:
         self.finished_ns = 0
         self.exit_code = 0
         self.reason = ""
+        self.message = ""
         self.user: api.ContainerUser | None = None
 
     def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
@@ -84,6 +88,9 @@ class Container:
             self.exit_code = _exit_code(end, status.exit_code)
             reason = str(end.get("reason"))
             self.reason = _REASONS.get(reason, "Completed" if self.exit_code == 0 else "Error")
+            if self.reason == _START_ERROR:
+                self.exit_code = _NOT_STARTED
+                self.message = harmless(str(end.get("end") or ""))
 
 
 class Sandbox:

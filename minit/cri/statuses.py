@@ -43,6 +43,7 @@ def container_status(container: Container) -> api.ContainerStatus:
         finished_at=container.finished_ns,
         exit_code=container.exit_code,
         reason=container.reason,
+        message=container.message,
         mounts=container.config.mounts,
         log_path=_log_path(container) or "",
         user=container.user,

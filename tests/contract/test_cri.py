@@ -292,6 +292,16 @@ async def test_ends_of_containers_and_lists(daemon: Daemon, tmp_path: Path) -> N
             assert ends == {"good": (0, "Completed"), "bad": (3, "Error"), "killed": (137, "Error")}
             code, _ = await refused(node, "StartContainer", containers["bad"])
             assert code == Code.FAILED_PRECONDITION
+            absent = await created(node, sandbox, container_config("", "absent", command=["/no-such-program"]))
+            _, message = await refused(node, "StartContainer", absent)
+            assert "exec /no-such-program: no such file or directory" in message
+            found = await status(node, absent)
+            assert (found.exit_code, found.reason, found.message) == (
+                128,
+                "StartError",
+                "exec /no-such-program: no such file or directory",
+            )
+            await node.ask("RemoveContainer", absent)
 
             async def listed(**wanted: object) -> set[str]:
                 request = api.ListContainersRequest(filter=api.ContainerFilter(**wanted))  # type: ignore[arg-type]
