@@ -57,6 +57,16 @@ class Settings(Value):
     sandbox_words: tuple[str, ...] = ()
     cdi_directories: tuple[Path, ...] = ()
 
+    def described(self) -> dict[str, object]:
+        """Return them for a reader."""
+        return {
+            "dataDirectory": str(self.data),
+            "socket": str(self.socket),
+            "sandboxOptions": list(self.sandbox_words),
+            "cdiSpecDirs": [str(directory) for directory in self.cdi_directories],
+            "streamAddress": self.stream_address,
+        }
+
 
 def serve(settings: Settings, note: Callable[[str], None]) -> None:
     """Serve until a SIGTERM or SIGINT; pods go on. MinitError if another daemon serves the data directory."""
@@ -134,7 +144,8 @@ async def _run(
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
-            methods = all_methods(RuntimeCalls(), sandboxes, containers, stats, events, streams, images)
+            runtime = RuntimeCalls(settings.described())
+            methods = all_methods(runtime, sandboxes, containers, stats, events, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.eventcalls import EventCalls
@@ -50,6 +55,13 @@ def all_methods(
             "ListContainerStats": Method(request=api.ListContainerStatsRequest, answer=stats.list_containers),
             "PodSandboxStats": Method(request=api.SandboxId, answer=stats.sandbox),
             "ListPodSandboxStats": Method(request=api.ListPodSandboxStatsRequest, answer=stats.list_sandboxes),
+            "ListMetricDescriptors": Method(request=api.Nothing, answer=stats.describe_metrics),
+            "ListPodSandboxMetrics": Method(request=api.Nothing, answer=stats.list_metrics),
+            "StreamPodSandboxes": _streamed(api.ListPodSandboxRequest, sandboxes.list, "items"),
+            "StreamContainers": _streamed(api.ListContainersRequest, containers.list, "containers"),
+            "StreamContainerStats": _streamed(api.ListContainerStatsRequest, stats.list_containers, "stats"),
+            "StreamPodSandboxStats": _streamed(api.ListPodSandboxStatsRequest, stats.list_sandboxes, "stats"),
+            "StreamPodSandboxMetrics": _streamed(api.Nothing, stats.list_metrics, "pod_metrics"),
             "ReopenContainerLog": Method(request=api.ContainerId, answer=containers.reopen_log),
             "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
             "GetContainerEvents": Method(request=api.Nothing, stream=events.get),
@@ -63,6 +75,7 @@ def all_methods(
             "PullImage": Method(request=api.PullImageRequest, answer=images.pull),
             "RemoveImage": Method(request=api.RemoveImageRequest, answer=images.remove),
             "ImageFsInfo": Method(request=api.Nothing, answer=images.filesystem),
+            "StreamImages": _streamed(api.ListImagesRequest, images.list, "images"),
         },
     }
     return {
@@ -71,3 +84,14 @@ def all_methods(
         for service, methods in services.items()
         for name, method in methods.items()
     }
+
+
+def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]], field: str) -> Method:
+    """Return a method that has the items of a list in messages of their own, so that no list is too long for one."""
+
+    async def stream(asked: Any) -> AsyncGenerator[Message, None]:
+        listed = await answer(asked)
+        for item in getattr(listed, field):
+            yield type(listed)(**{field: [item]})
+
+    return Method(request=request, stream=stream)

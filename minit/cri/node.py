@@ -7,6 +7,7 @@ Lists and statuses are answered from here; a kubelet asks for all of it every se
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,7 @@ from minit.stage0.pods.podstatus import (
 )
 from minit.stage0.reports.podtraces import read_end
 from minit.stage0.reports.stats import read_subcgroup
+from minit.stage0.reports.usage import APPS
 from minit.value import Value
 
 T = TypeVar("T")
@@ -75,6 +77,12 @@ class Container:
         self.reason = ""
         self.message = ""
         self.user: api.ContainerUser | None = None
+
+    @property
+    def group(self) -> str | None:
+        """The path of its control group, None as long as there is none."""
+        pod = self.sandbox.group
+        return None if pod is None else os.path.join(pod, APPS, f"{self.app}.service")
 
     def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
         """Take what the pod tells of the app; None if the pod does not know it any more."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minit import __version__
 from minit.cri.api import cri_pb2 as api
+from minit.cri.verboseinfo import runtime_info
 from minit.stage0.pods.privateusers import supports_user_namespaces
 
 _API_VERSION = "v1"
@@ -12,6 +15,10 @@ _KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets as
 
 class RuntimeCalls:
     """Version, Status, RuntimeConfig and UpdateRuntimeConfig."""
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        """Show `settings` to whoever asks for all there is to know."""
+        self._settings = settings
 
     async def version(self, _: api.VersionRequest) -> api.VersionResponse:
         """Return the names and versions, none of which may be empty."""
@@ -22,12 +29,13 @@ class RuntimeCalls:
             runtime_api_version=_API_VERSION,
         )
 
-    async def status(self, _: api.StatusRequest) -> api.StatusResponse:
+    async def status(self, request: api.StatusRequest) -> api.StatusResponse:
         """Return whether sandboxes can be run."""
         # Networks are built in, so that there always is one.
         ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
         return api.StatusResponse(
             status=api.RuntimeStatus(conditions=ready),
+            info=runtime_info(self._settings) if request.verbose else None,
             features=api.RuntimeFeatures(supplemental_groups_policy=True, mount_options=True),
             runtime_handlers=[
                 api.RuntimeHandler(

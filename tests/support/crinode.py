@@ -32,6 +32,7 @@ _ANSWERS: dict[str, type[Message]] = {
         for name in (
             *("Version", "Status", "RuntimeConfig", "PodSandboxStatus", "ListPodSandbox", "ContainerStatus"),
             *("ContainerStats", "ListContainerStats", "PodSandboxStats", "ListPodSandboxStats"),
+            *("ListMetricDescriptors", "ListPodSandboxMetrics"),
             *("ListContainers", "ExecSync", "ListImages", "ImageStatus", "PullImage", "ImageFsInfo"),
         )
     },
@@ -107,6 +108,12 @@ class CriNode:
         answer = await self.ask("PullImage", pull_request(name, **auth))
         assert isinstance(answer.image_ref, str)
         return answer.image_ref
+
+    async def stream(self, name: str, request: Message) -> list[bytes]:
+        """Make a call that is answered with many messages, and return them."""
+        answer = await self._client.call(f"/{self._package}.RuntimeService/{name}", request)
+        assert answer.code == 0, answer.message
+        return answer.messages()
 
     async def watch(self) -> Answer:
         """Begin to be told of events."""

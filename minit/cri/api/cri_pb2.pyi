@@ -123,6 +123,11 @@ class ContainerEventType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTAINER_STARTED_EVENT: _ClassVar[ContainerEventType]
     CONTAINER_STOPPED_EVENT: _ClassVar[ContainerEventType]
     CONTAINER_DELETED_EVENT: _ClassVar[ContainerEventType]
+
+class MetricType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COUNTER: _ClassVar[MetricType]
+    GAUGE: _ClassVar[MetricType]
 SYSTEMD: CgroupDriver
 CGROUPFS: CgroupDriver
 TCP: Protocol
@@ -213,6 +218,8 @@ CONTAINER_CREATED_EVENT: ContainerEventType
 CONTAINER_STARTED_EVENT: ContainerEventType
 CONTAINER_STOPPED_EVENT: ContainerEventType
 CONTAINER_DELETED_EVENT: ContainerEventType
+COUNTER: MetricType
+GAUGE: MetricType
 
 class Nothing(_message.Message):
     __slots__ = ()
@@ -1487,6 +1494,60 @@ class FilesystemIdentifier(_message.Message):
     MOUNTPOINT_FIELD_NUMBER: _ClassVar[int]
     mountpoint: str
     def __init__(self, mountpoint: _Optional[str] = ...) -> None: ...
+
+class ListMetricDescriptorsResponse(_message.Message):
+    __slots__ = ("descriptors",)
+    DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
+    descriptors: _containers.RepeatedCompositeFieldContainer[MetricDescriptor]
+    def __init__(self, descriptors: _Optional[_Iterable[_Union[MetricDescriptor, _Mapping]]] = ...) -> None: ...
+
+class MetricDescriptor(_message.Message):
+    __slots__ = ("name", "help", "label_keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELP_FIELD_NUMBER: _ClassVar[int]
+    LABEL_KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    help: str
+    label_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., help: _Optional[str] = ..., label_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListPodSandboxMetricsResponse(_message.Message):
+    __slots__ = ("pod_metrics",)
+    POD_METRICS_FIELD_NUMBER: _ClassVar[int]
+    pod_metrics: _containers.RepeatedCompositeFieldContainer[PodSandboxMetrics]
+    def __init__(self, pod_metrics: _Optional[_Iterable[_Union[PodSandboxMetrics, _Mapping]]] = ...) -> None: ...
+
+class PodSandboxMetrics(_message.Message):
+    __slots__ = ("pod_sandbox_id", "metrics", "container_metrics")
+    POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_METRICS_FIELD_NUMBER: _ClassVar[int]
+    pod_sandbox_id: str
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    container_metrics: _containers.RepeatedCompositeFieldContainer[ContainerMetrics]
+    def __init__(self, pod_sandbox_id: _Optional[str] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., container_metrics: _Optional[_Iterable[_Union[ContainerMetrics, _Mapping]]] = ...) -> None: ...
+
+class ContainerMetrics(_message.Message):
+    __slots__ = ("container_id", "metrics")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    def __init__(self, container_id: _Optional[str] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "timestamp", "metric_type", "label_values", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    METRIC_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LABEL_VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    timestamp: int
+    metric_type: MetricType
+    label_values: _containers.RepeatedScalarFieldContainer[str]
+    value: UInt64Value
+    def __init__(self, name: _Optional[str] = ..., timestamp: _Optional[int] = ..., metric_type: _Optional[_Union[MetricType, str]] = ..., label_values: _Optional[_Iterable[str]] = ..., value: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class ImageSpec(_message.Message):
     __slots__ = ("image", "annotations", "user_specified_image", "runtime_handler", "image_ref")

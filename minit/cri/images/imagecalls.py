@@ -11,6 +11,7 @@ from minit.archives.imagenames import parse_image_name
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.images.credentials import authfile
+from minit.cri.images.imageinfo import image_info
 from minit.cri.images.imagelist import ImageList
 from minit.cri.images.imageusage import ImageUsage
 from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
@@ -56,7 +57,9 @@ class ImageCalls:
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
         """Return an image by its id or name; an empty answer if there is none."""
         found = self.find(request.image.image)
-        return api.ImageStatusResponse(image=None if found is None else _described(found))
+        if found is None:
+            return api.ImageStatusResponse()
+        return api.ImageStatusResponse(image=_described(found), info=image_info(found) if request.verbose else None)
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
         """Fetch an image from a registry, and return its id."""

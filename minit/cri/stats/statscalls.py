@@ -6,7 +6,6 @@ They read files of control groups and nothing else: a kubelet asks for all conta
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,12 +24,13 @@ from minit.cri.stats.groupstats import (
     process_usage,
     swap_usage,
 )
+from minit.cri.stats.metrics import Subject, group_metrics, interface_metrics, metric_descriptors
 from minit.cri.stats.writablelayers import LayerUsage, WritableLayers
 from minit.errors import MinitError
 from minit.mountinfo import find_mounts
-from minit.stage0.reports.interfaces import PodInterfaces
+from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces
 from minit.stage0.reports.pressure import read_pressure
-from minit.stage0.reports.usage import APPS, Hierarchy, find_group, find_hierarchies, read_usage
+from minit.stage0.reports.usage import Hierarchy, find_group, find_hierarchies, read_usage
 
 _CONTROLLERS = {"cpuacct", "memory", "pids"}
 _RESOURCES = ("cpu", "memory", "io")
@@ -71,6 +71,16 @@ class StatsCalls:
         ready = [one for one in self._node.sandboxes.values() if one.is_ready and is_sandbox_listed(one, wanted)]
         return api.ListPodSandboxStatsResponse(stats=await self._sandboxes(ready))
 
+    async def describe_metrics(self, _: api.Nothing) -> api.ListMetricDescriptorsResponse:
+        """Return which metrics there are."""
+        return api.ListMetricDescriptorsResponse(descriptors=metric_descriptors())
+
+    async def list_metrics(self, _: api.Nothing) -> api.ListPodSandboxMetricsResponse:
+        """Return the metrics of the sandboxes that are ready, and of their containers that run."""
+        hierarchies = _hierarchies()
+        ready = [one for one in self._node.sandboxes.values() if one.is_ready]
+        return api.ListPodSandboxMetricsResponse(pod_metrics=[_metrics(one, hierarchies) for one in ready])
+
     async def _containers(self, containers: Sequence[Container]) -> list[api.ContainerStats]:
         layers = await self._layers.read(containers)
         hierarchies = _hierarchies()
@@ -93,9 +103,8 @@ class StatsCalls:
                 inodes_used=None if layer is None else api.UInt64Value(value=layer.usage.inodes),
             ),
         )
-        group = container.sandbox.group
-        if group is not None and container.state in _LIVE:
-            sample = _sample(hierarchies, os.path.join(group, APPS, f"{container.app}.service"))
+        if container.group is not None and container.state in _LIVE:
+            sample = _sample(hierarchies, container.group)
             stats.cpu.CopyFrom(cpu_usage(sample))
             stats.memory.CopyFrom(memory_usage(sample))
             stats.io.CopyFrom(io_usage(sample))
@@ -146,11 +155,34 @@ def _used(sandbox: Sandbox, group: str, hierarchies: Sequence[Hierarchy]) -> api
     used = api.LinuxPodSandboxStats(
         cpu=cpu_usage(sample), memory=memory_usage(sample), process=process_usage(sample), io=io_usage(sample)
     )
+    interfaces = _read_interfaces(sandbox)
+    if interfaces is not None:
+        used.network.CopyFrom(network_usage(interfaces, sample.time_ns))
+    return used
+
+
+def _metrics(sandbox: Sandbox, hierarchies: Sequence[Hierarchy]) -> api.PodSandboxMetrics:
+    metrics = api.PodSandboxMetrics(pod_sandbox_id=sandbox.uuid)
+    if sandbox.group is not None:
+        pod = Subject(group=sandbox.group, id=sandbox.uuid)
+        metrics.metrics.extend(group_metrics(pod, _sample(hierarchies, sandbox.group), sandbox.created_ns))
+        metrics.metrics.extend(interface_metrics(pod, _read_interfaces(sandbox) or ()))
+        for container in sandbox.containers.values():
+            group = container.group
+            if group is not None and container.state == api.CONTAINER_RUNNING:
+                subject = Subject(group=group, id=container.id, image=container.config.image.user_specified_image)
+                of_container = group_metrics(subject, _sample(hierarchies, group), container.started_ns)
+                metrics.container_metrics.add(container_id=container.id, metrics=of_container)
+    return metrics
+
+
+def _read_interfaces(sandbox: Sandbox) -> list[InterfaceUsage] | None:
+    """Return the counters of a sandbox's own network, None without one."""
     if sandbox.pid is not None and sandbox.has_own_network:
         with suppress(OSError, MinitError):  # it is ending
             interfaces = PodInterfaces(sandbox.pid)
             try:
-                used.network.CopyFrom(network_usage(interfaces.read(), sample.time_ns))
+                return [*interfaces.read()]
             finally:
                 interfaces.close()
-    return used
+    return None

@@ -1,0 +1,50 @@
+"""What a verbose status of an image tells beside its fields. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from minit import jsontext
+from minit.archives.acimanifest import STOP_SIGNAL
+from minit.cri.images.nodeimages import NodeImage
+from minit.errors import MinitError
+from minit.manifest.app import App
+from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
+
+_COMMAND = "appc.io/docker/cmd"
+_ARCHITECTURES = {"aarch64": "arm64", "i386": "386"}
+
+
+def image_info(image: NodeImage) -> Mapping[str, str]:
+    """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
+    manifest = image.stored[-1].manifest
+    architecture = manifest.label("arch") or ""
+    machine = {"architecture": _ARCHITECTURES.get(architecture, architecture), "os": manifest.label("os") or ""}
+    config = {} if manifest.app is None else _image_config(manifest, manifest.app)
+    spec = {**machine, "config": {name: value for name, value in config.items() if value}}
+    return {"info": jsontext.dump({"imageSpec": spec}).decode()}
+
+
+def _image_config(manifest: ImageManifest, app: App) -> dict[str, object]:
+    entrypoint, command = _words(manifest, ANNOTATION_ENTRYPOINT), _words(manifest, _COMMAND)
+    user = app.user if app.group in (app.user, "0") else f"{app.user}:{app.group}"
+    return {
+        "User": user,
+        "ExposedPorts": {f"{port.port}/{port.protocol}": {} for port in app.ports},
+        "Env": [f"{name}={value}" for name, value in app.environment],
+        "Entrypoint": entrypoint,
+        "Cmd": command if entrypoint or command else list(app.exec),
+        "Volumes": {point.path: {} for point in app.mount_points},
+        "WorkingDir": app.working_directory,
+        "Labels": dict(app.user_labels),
+        "StopSignal": manifest.annotation(STOP_SIGNAL),
+    }
+
+
+def _words(manifest: ImageManifest, annotation: str) -> list[str]:
+    text = manifest.annotation(annotation)
+    words: object = None
+    with suppress(MinitError):
+        words = jsontext.parse(text.encode(), annotation) if text else None
+    return [str(word) for word in words] if isinstance(words, Sequence) and not isinstance(words, str) else []
