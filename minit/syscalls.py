@@ -38,6 +38,7 @@ _SYS_FINIT_MODULE = 313 if _IS_X86_64 else 273
 _SYS_GETDENTS64 = 217 if _IS_X86_64 else 61
 _SYS_INOTIFY_ADD_WATCH = 254 if _IS_X86_64 else 27
 _SYS_INOTIFY_INIT1 = 294 if _IS_X86_64 else 26
+_SYS_IOCTL = 16 if _IS_X86_64 else 29
 _SYS_IOPRIO_GET = 252 if _IS_X86_64 else 31
 _SYS_IOPRIO_SET = 251 if _IS_X86_64 else 30
 _SYS_KEYCTL = 250 if _IS_X86_64 else 219
@@ -184,6 +185,10 @@ _CAP_HEADER = Struct("=Ii")
 _CAP_DATA = Struct("=6I")
 _BPF_LOAD = Struct("=IIQQIIQII16s")
 _BPF_ATTACH = Struct("=4I")
+# struct blkpg_partition and blkpg_ioctl_arg.
+_BLKPG_PARTITION = Struct("@qqi64s64s4x")
+_BLKPG_ARGUMENT = Struct("@iiiP")
+_BLKPG, _BLKPG_RESIZE_PARTITION = 0x1269, 3
 
 
 def _bytes(path: str) -> bytes:
@@ -594,3 +599,10 @@ def reboot(command: int) -> None:
 def finit_module(fd: int, options: str = "") -> None:
     """Load the kernel module in the file `fd`, finit_module(2)."""
     call(None, _SYS_FINIT_MODULE, fd, _bytes(options), 0)
+
+
+def resize_partition(disk: int, number: int, start_bytes: int, size_bytes: int) -> None:
+    """Tell the kernel the new size of a partition, from 1, of the open disk: BLKPG of linux/blkpg.h."""
+    partition = bytearray(_BLKPG_PARTITION.pack(start_bytes, size_bytes, number, b"", b""))
+    argument = _BLKPG_ARGUMENT.pack(_BLKPG_RESIZE_PARTITION, 0, len(partition), address(partition))
+    call(None, _SYS_IOCTL, disk, _BLKPG, argument)

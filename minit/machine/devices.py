@@ -14,6 +14,7 @@ from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup, ListedDevice
 from minit.errors import describe
 from minit.loop import wait_readable
+from minit.machine.disk.partitions import find_partition
 from minit.machine.modules import Modules
 from minit.machine.volumeids import read_volume_ids
 from minit.manifest.machineconfig import DeviceRule
@@ -25,6 +26,7 @@ T = TypeVar("T")
 _ANY_DEVICE = "/sys/class/mem/null/uevent"
 _BLOCK_DEVICES = "/sys/class/block"
 _BY_CONTENT = ("LABEL=", "UUID=")
+_BY_PARTITION = "PARTLABEL="
 
 
 class MachineDevices:
@@ -145,7 +147,12 @@ def _announce() -> None:
 
 
 def find_block_device(source: str) -> str | None:
-    """Return the node of a block device that is named by its path, or by LABEL= or UUID= of the file system on it."""
+    """
+    Return the node of a block device that is named by its path, by LABEL= or UUID= of the file system on it, or by
+    PARTLABEL= of a partition.
+    """
+    if source.startswith(_BY_PARTITION):
+        return find_partition(source.removeprefix(_BY_PARTITION))
     if not source.startswith(_BY_CONTENT):
         try:
             return source if stat.S_ISBLK(os.stat(source).st_mode) else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices, find_block_device
+from minit.machine.disk.partitions import grow_ext4, grow_partition
 from minit.manifest.machineconfig import Filesystem
 from minit.plan.root.mountoperations import MountFilesystem
+from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import new_filesystem
 
 # Those without a device, and those whose source is no node.
@@ -28,6 +31,8 @@ def mount_filesystem(filesystem: Filesystem, devices: MachineDevices) -> None:
         if found is None:
             raise LaunchError(f"{place}: no block device {source} within {filesystem.wait_seconds} s")
         source = found
+        if filesystem.grow:
+            _grow(place, lambda: grow_partition(found))
         if not filesystem.read_only:
             _check(place, source, filesystem.fstype)
     try:
@@ -39,6 +44,16 @@ def mount_filesystem(filesystem: Filesystem, devices: MachineDevices) -> None:
             os.close(tree)
     except OSError as error:
         raise LaunchError(f"{place}: mount {source} as {filesystem.fstype}: {describe(error)}") from error
+    if filesystem.grow:
+        _grow(place, lambda: grow_ext4(filesystem.target, source))
+
+
+def _grow(place: str, grow: Callable[[], None]) -> None:
+    try:
+        grow()
+    except (OSError, ValueError) as error:
+        # As large as it was, it is of use.
+        complain_at_once(f"minit: {place}: cannot grow: {describe(error)}")
 
 
 def _operation(filesystem: Filesystem, source: str) -> MountFilesystem:

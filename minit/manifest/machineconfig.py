@@ -34,6 +34,12 @@ _OF_THE_KERNEL = ("debug", "manifest", "rescue")
 _MAXIMUM_ID = 0xFFFFFFFE
 
 
+# The kernel itself makes it larger while it is mounted.
+_GROWING = "ext4"
+_MINIMUM_BOOT_MIB = 36
+_MAXIMUM_MIB = 1 << 20
+# A kernel takes 2048, or 256 on some processors; the hash of the root has a hundred.
+_MAXIMUM_WORDS = 1500
 class Watchdog(Value):
     """A hardware watchdog that resets the machine when minit has not fed it for `timeout_seconds`."""
 
@@ -45,7 +51,8 @@ class Filesystem(Value):
     """
     A file system to mount before the apps start, at a path of the machine that volumes can name as their source.
 
-    Its device is waited for, `wait_seconds` at most. Without a `required` one the apps do not start.
+    Its device is waited for, `wait_seconds` at most. Without a `required` one the apps do not start. One that is to
+    `grow` gets the whole of its partition, which, if it is the last one, gets the rest of the disk before.
     """
 
     source: str
@@ -55,6 +62,7 @@ class Filesystem(Value):
     read_only: bool = False
     wait_seconds: int = 10
     required: bool = True
+    grow: bool = False
 
 
 class State(Value):
@@ -222,12 +230,16 @@ def _interface(node: Node) -> Interface:
     if dhcp and (gateway or not all(map(is_ipv6, addresses))):
         raise node.error("either dhcp or addresses and a gateway", "both")
     return Interface(
+    grow = _boolean(node["grow"], Filesystem.grow)
+    if grow and node["type"].non_empty() != _GROWING:
+        raise node["grow"].error(f"true with the type {_GROWING} alone")
         name=node["name"].matching(_is_interface_name, "the name of a network interface"),
         dhcp=dhcp,
         addresses=addresses,
         gateway=gateway,
         gateway6=node["gateway6"].optional(_ipv6_address),
         wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
+        grow=grow,
     )
 
 

@@ -58,6 +58,7 @@ required = false
 name = "eth0"
 addresses = ["192.0.2.7/24", "2001:db8::7/64"]
 gateway = "192.0.2.1"
+grow = true
 gateway6 = "fe80::1"
 
 [[interface]]
@@ -90,7 +91,9 @@ def test_everything_that_can_be_said() -> None:
                 link="modem",
             ),
         ),
-        filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
+        filesystems=(
+            Filesystem(source="/dev/vda", target="/data", fstype="ext4", grow=True, wait_seconds=5, required=False),
+        ),
         interfaces=(
             Interface(
                 name="eth0",
