@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 LOCK := tests/requirements.txt
 KERNEL := build/kernel
 ARM64 := build/arm64/disk
+FIRMWARE := build/firmware
 PEERS := build/peers
 CLEAN := build/clean
 KUBERNETES := build/kubernetes
@@ -17,7 +18,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel supervisors lock
+.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -54,7 +55,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n 
 
 # The few that fail when the machine is busy with the others have to pass alone; the last line names them.
 test: export MINIT_TEST_STRICT := 1
-test: $(STAMP) kernel supervisors
+test: $(STAMP) kernel firmware supervisors
 	$(PYTEST) --cache-clear tests || { test $$? = 1 && $(BIN)/python -m tests.support.again; }
 
 # What boots machines, for the tests that do; where it cannot be had they are skipped.
@@ -84,6 +85,22 @@ $(ARM64): | $(STAMP)
 		>/dev/null; }
 	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign.builder import ARM64, fetch_machine; \
 		from minit.progress import silent; fetch_machine(ARM64, Path("$(@D)"), silent)'
+
+# What makes disks and boots from them; the firmware and its stub are not for this machine either.
+firmware:
+	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(FIRMWARE) || \
+		echo "no firmware for qemu: no machine boots from a disk"
+
+$(FIRMWARE):
+	@echo "getting a firmware and what makes disks"; apt-get update -qq
+	@missing=""; for program in mksquashfs veritysetup mkfs.vfat mcopy sfdisk; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	[ -z "$$missing" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		squashfs-tools cryptsetup-bin dosfstools mtools fdisk >/dev/null
+	@rm -rf $@.new && mkdir -p $@.new && cd $@.new && \
+		apt-get download -qq -o APT::Sandbox::User=root ovmf systemd-boot-efi
+	@cd $@.new && for package in *.deb; do dpkg-deb -x $$package . && rm $$package; done
+	@mv $@.new $@
 
 # What runs the services of contrib/, for the tests of those; unpacked, since a machine has one such program already.
 supervisors:
@@ -131,7 +148,7 @@ $(KUBERNETES):
 		>/dev/null; }
 	tests/kube/build.sh $@
 
-test-long: $(STAMP) kernel supervisors
+test-long: $(STAMP) kernel firmware supervisors
 	@$(MAKE) --no-print-directory $(CLEAN) || echo "no clean Debian: nothing is installed on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 

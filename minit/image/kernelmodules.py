@@ -70,6 +70,16 @@ def collect_modules(directory: Path, names: Sequence[str]) -> KernelModules:
     return KernelModules(release=top.name, modules=tuple(found.values()), builtin=present)
 
 
+def find_kernel(directory: Path) -> Path:
+    """Return the kernel that the modules in `directory` are for; ImageError if it is not there."""
+    top = _find_release(directory).resolve()
+    places = [top / "vmlinuz", *(parent / f"boot/vmlinuz-{top.name}" for parent in top.parents[1:4])]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ImageError(f"{directory} has no kernel: expected boot/vmlinuz-{top.name} in it, or vmlinuz in {top}")
+    return found
+
+
 def _collect(
     name: str, files: dict[str, Path], builtin: set[str], found: dict[str, KernelModule], needed_by: tuple[str, ...]
 ) -> None:

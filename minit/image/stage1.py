@@ -7,6 +7,7 @@ after it has made that tree its root. So nothing in it may be found by a path of
     entrypoints/NAME    copies of one static launcher (launcher.c)
     usr/lib/rkt/        links to one of them, which is the plugins of networks
     usr/lib/minit/      the interpreter with all it needs (interpreter.py), dumped where that is possible
+                        and the first program of machines that boot from a disk (disk/openroot.c)
     rkt/, opt/, etc/    what the stage1 contract asks for
 """
 
@@ -66,6 +67,7 @@ ENTRYPOINT_ANNOTATIONS = {
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "aarch64"}
 
 _LAUNCHER = Path(__file__).parent / "launcher.c"
+_OPENER_SOURCE = Path(__file__).parent / "disk/openroot.c"
 _LAUNCHER_FLAGS = (
     *("-std=gnu11", "-Os", "-Wall", "-Werror", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack"),
     *("-ffreestanding", "-nostdlib", "-static", "-fno-pie", "-no-pie"),
@@ -220,6 +222,7 @@ def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> st
     progress("compiling the launcher", 4, 6)
     _add_fixed_files(root)
     _add_entrypoints(root / "entrypoints", is_dumped)
+    run_tool("cc", *_LAUNCHER_FLAGS, "-o", str(root / paths.MACHINE_ROOT_OPENER), str(_OPENER_SOURCE))
     return reason
 
 

@@ -31,15 +31,17 @@ _SWITCH = ("", "0", "1")
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
 # Options of the kernel's command line alone.
 _OF_THE_KERNEL = ("debug", "manifest", "rescue")
+# Of it too, for the program that makes the root of a disk that of the machine.
+_OF_THE_ROOT = ("minit.root_hash", "minit.root_blocks")
 _MAXIMUM_ID = 0xFFFFFFFE
-
-
 # The kernel itself makes it larger while it is mounted.
 _GROWING = "ext4"
 _MINIMUM_BOOT_MIB = 36
 _MAXIMUM_MIB = 1 << 20
 # A kernel takes 2048, or 256 on some processors; the hash of the root has a hundred.
 _MAXIMUM_WORDS = 1500
+
+
 class Watchdog(Value):
     """A hardware watchdog that resets the machine when minit has not fed it for `timeout_seconds`."""
 
@@ -60,9 +62,9 @@ class Filesystem(Value):
     fstype: str
     options: str = ""
     read_only: bool = False
+    grow: bool = False
     wait_seconds: int = 10
     required: bool = True
-    grow: bool = False
 
 
 class State(Value):
@@ -114,6 +116,20 @@ class Interface(Value):
     wait_seconds: int = 0
 
 
+class Disk(Value):
+    """
+    The disk that is made of the machine (`init build --format disk`); on the machine it means nothing.
+
+    `modules` are drivers of the disk itself, which are loaded before there is a root. There are two slots with a root
+    of `root_mib`, twice that of this one by default, and a kernel of `boot_mib`: an update has to fit in there.
+    """
+
+    modules: tuple[str, ...] = ()
+    boot_mib: int = 48
+    root_mib: int | None = None
+    command_line: str = "panic=10"
+
+
 class MachineConfig(Value):
     """
     All that machine.toml says; the kernel says `debug`, `rescue` and `manifest`, the path of another pod manifest.
@@ -133,6 +149,7 @@ class MachineConfig(Value):
     name_servers: tuple[str, ...] = ()
     watchdog: Watchdog | None = None
     state: State | None = None
+    disk: Disk = Disk()
     console: bool = False
     debug: bool = False
     manifest: str | None = None
@@ -158,6 +175,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         name_servers=root["name_servers"].each(_any_address),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
+        disk=root["disk"].optional(_disk) or MachineConfig.disk,
         console=_boolean(root["console"], MachineConfig.console),
     )
 
@@ -167,7 +185,7 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
     problems = []
     for word in text.split():
         name, _, value = word.partition("=")
-        if not name.startswith(_WORD):
+        if not name.startswith(_WORD) or name in _OF_THE_ROOT:
             continue
         if name == "minit.on_exit" and value in ENDINGS:
             config = replace(config, on_exit=value)
@@ -212,12 +230,16 @@ def _device(node: Node) -> DeviceRule:
 
 def _filesystem(node: Node) -> Filesystem:
     _refuse_others(node, Filesystem._fields, {"fstype": "type"})
+    grow = _boolean(node["grow"], Filesystem.grow)
+    if grow and node["type"].non_empty() != _GROWING:
+        raise node["grow"].error(f"true with the type {_GROWING} alone")
     return Filesystem(
         source=node["source"].non_empty(),
         target=_place(node["target"]),
         fstype=node["type"].non_empty(),
         options=node["options"].optional(Node.string) or "",
         read_only=_boolean(node["read_only"], Filesystem.read_only),
+        grow=grow,
         wait_seconds=_seconds(node["wait_seconds"], Filesystem.wait_seconds),
         required=_boolean(node["required"], Filesystem.required),
     )
@@ -230,16 +252,12 @@ def _interface(node: Node) -> Interface:
     if dhcp and (gateway or not all(map(is_ipv6, addresses))):
         raise node.error("either dhcp or addresses and a gateway", "both")
     return Interface(
-    grow = _boolean(node["grow"], Filesystem.grow)
-    if grow and node["type"].non_empty() != _GROWING:
-        raise node["grow"].error(f"true with the type {_GROWING} alone")
         name=node["name"].matching(_is_interface_name, "the name of a network interface"),
         dhcp=dhcp,
         addresses=addresses,
         gateway=gateway,
         gateway6=node["gateway6"].optional(_ipv6_address),
         wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
-        grow=grow,
     )
 
 
@@ -259,6 +277,25 @@ def _state(node: Node) -> State:
         directory=_place(node["directory"]),
         kept_boots=kept_boots.integer(1, _MAXIMUM_BOOTS) if kept_boots.given else State.kept_boots,
         keep_roots=_boolean(node["keep_roots"], State.keep_roots),
+    )
+
+
+def _disk(node: Node) -> Disk:
+    _refuse_others(node, Disk._fields)
+    boot_mib, root_mib = node["boot_mib"], node["root_mib"]
+    return Disk(
+        modules=node["modules"].each(_module),
+        # FAT32 is too large for less.
+        boot_mib=boot_mib.integer(_MINIMUM_BOOT_MIB, _MAXIMUM_MIB) if boot_mib.given else Disk.boot_mib,
+        root_mib=root_mib.integer(1, _MAXIMUM_MIB) if root_mib.given else Disk.root_mib,
+        command_line=node["command_line"].optional(_command_line) or Disk.command_line,
+    )
+
+
+def _command_line(node: Node) -> str:
+    return node.matching(
+        lambda text: len(text) <= _MAXIMUM_WORDS and text.isascii() and text.isprintable(),
+        f"at most {_MAXIMUM_WORDS} printable characters of ASCII",
     )
 
 

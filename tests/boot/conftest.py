@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,19 @@ from typing import Any
 
 import pytest
 
+from minit.image.disk.disk import TOOLS
 from minit.image.foreign.builder import ARM64, foreign_stage1
+from minit.image.toolchain import find_tool
 from minit.progress import silent
 from tests.support.commands import Stage0
 from tests.support.disks import read_disk
-from tests.support.machine import AARCH64, HERE, NO_KERNEL, Kernel, find_kernel
+from tests.support.machine import AARCH64, BOOT_SECONDS, HERE, NO_KERNEL, X86_64, Firmware, Kernel, find_kernel
 from tests.support.pods import make_rootfs
 
+# What `make test` unpacks from other packages of Debian.
+FIRMWARE = X86_64.directory.with_name("firmware")
+STUB = FIRMWARE / "usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+NO_FIRMWARE = "no firmware in build/firmware, or no programs that make disks"
 # Of an app as `shell` returns it, what is not its image's to say.
 _RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
 
@@ -41,6 +48,16 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
     if not any((found.modules / place).is_dir() for place in ("lib/modules", "usr/lib/modules")):
         pytest.skip(NO_KERNEL)  # or only a kernel, without its modules
     return found
+
+
+@pytest.fixture
+def firmware(kernel: Kernel, tmp_path: Path) -> Firmware:
+    """A firmware with variables of its own."""
+    code, variables = (FIRMWARE / f"usr/share/OVMF/OVMF_{name}_4M.fd" for name in ("CODE", "VARS"))
+    if kernel.processor is not X86_64 or not (code.exists() and STUB.exists() and all(map(find_tool, TOOLS))):
+        pytest.skip(NO_FIRMWARE)
+    own = Path(shutil.copy(variables, tmp_path / "variables"))
+    return Firmware(code=code, variables=own, processor=kernel.processor)
 
 
 @pytest.fixture(scope="session")
@@ -99,9 +116,11 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         (tmp_path / "pod.json").write_text(json.dumps(manifest))
         (tmp_path / "machine.toml").write_text(config)
         words = ["--manifest", tmp_path / "pod.json", "--config", tmp_path / "machine.toml", "--stage1-path", stage1]
-        words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--modules-from", kernel.modules]
+        words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--overwrite"]
+        words += ["--modules-from", kernel.modules]
+        words += ["--efi-stub", STUB] if form == "disk" else []
         words += [word for name in modules for word in ("--module", name)]
-        done = stage0.call("init", "build", *words)
+        done = stage0.call("init", "build", *words, timeout=BOOT_SECONDS)
         assert done.returncode == 0, done.stderr
         return tmp_path / "root"
 

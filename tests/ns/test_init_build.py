@@ -140,6 +140,9 @@ def test_a_dry_run(builder: Builder, tmp_path: Path) -> None:
         (["--dry-run", "--config={root}/none"], "cannot read {root}/none: no such file or directory"),
         (["--dry-run", "--config={root}/pod.json"], "{root}/pod.json: expected TOML: "),
         (["--dry-run", "--module=x"], "--module needs --modules-from"),
+        (["--output={root}/x", "--format=disk"], "--format disk needs --modules-from"),
+        (["--output={root}/x", "--efi-stub={root}/pod.json"], "--efi-stub needs --format disk"),
+        (["--output={root}/x", "--format=disk", "--modules-from={root}"], "{root} has no kernel modules: "),
         (["--dry-run", "--modules-from={root}", "--module=x"], "{root} has no kernel modules: "),
         (["--dry-run", "--modules-from={root}", "--module=../x"], 'expected the name of a kernel module, got "../x"'),
     ],
@@ -149,6 +152,28 @@ def test_what_is_refused(builder: Builder, tmp_path: Path, words: list[str], mes
     done = builder.build(*(word.format(root=tmp_path) for word in words))
     assert done.returncode == 254 and done.stdout == ""
     assert message.format(root=tmp_path) in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_a_disk_lacks(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a kernel, or without the programs that make a disk, it is said at once what to install."""
+    disk = [
+        "--format=disk",
+        f"--modules-from={tmp_path}",
+        "--output",
+        tmp_path / "disk",
+        f"--efi-stub={sys.executable}",
+    ]
+    modules = tmp_path / "lib/modules/6.1.0-test"
+    (modules / "kernel").mkdir(parents=True)
+    (modules / "modules.builtin").write_text("".join(f"{name}.ko\n" for name in ("dm-verity", "squashfs", "overlay")))
+    done = builder.build(*disk)
+    assert done.returncode == 254 and "no kernel: expected boot/vmlinuz-6.1.0-test in it" in done.stderr
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot/vmlinuz-6.1.0-test").write_bytes(b"kernel")
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = builder.build(*disk)
+    assert done.returncode == 254 and done.stderr.count("\n") == 1
+    assert "mksquashfs, veritysetup, " in done.stderr and "apt install squashfs-tools cryptsetup-bin " in done.stderr
 
 
 def test_an_image_that_is_not_in_the_store(builder: Builder) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.machine import BOOT_SECONDS, Kernel
+from tests.support.machine import BOOT_SECONDS, Firmware, Kernel
 
 MEMORY_MIB = 256  # an archive that is not compressed is there twice while it is unpacked
 USER_NETWORK = "user"
@@ -26,12 +26,12 @@ class QemuMachine:
 
     `initial` is its initial file system, `disks` are files, /dev/vda and so on, and `networks` are qemu's network
     backends (`USER_NETWORK`), eth0 and so on. `lines` are those of the console so far. It does not start again when
-    it reboots.
+    it reboots. A firmware boots from the first disk.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | Firmware,
         directory: Path,
         initial: Path | None = None,
         disks: Sequence[Path] = (),

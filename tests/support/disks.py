@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def list_disk(disk: Path, path: str) -> list[str]:
 
 def _read_superblock(disk: Path) -> str:
     return subprocess.run(["dumpe2fs", "-h", disk], check=True, capture_output=True, text=True).stdout
+
+
+def find_partition(disk: Path, name: str) -> tuple[int, int]:
+    """Return where a partition of a disk begins, and its size, in bytes."""
+    done = subprocess.run(["sfdisk", "--json", disk], check=True, capture_output=True, text=True)
+    found = {part["name"]: part for part in json.loads(done.stdout)["partitiontable"]["partitions"]}
+    return found[name]["start"] * 512, found[name]["size"] * 512

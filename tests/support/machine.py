@@ -73,6 +73,28 @@ class Kernel(Value):
         return [*command, "-append", f"{self.processor.words} quiet panic=-1 {words}".strip()]
 
 
+class Firmware(Value):
+    """A firmware that boots from a disk, as a file of its code and one of its variables."""
+
+    code: Path
+    variables: Path
+    processor: Processor
+
+    def command(self, words: str = "") -> list[str]:
+        """Return the beginning of a command of qemu that starts it; the words for the kernel are on the disk."""
+        assert not words
+        flash = "if=pflash,format=raw"
+        command = [
+            *self.processor.qemu,
+            "-accel",
+            "tcg",
+            "-no-reboot",
+            "-drive",
+            f"{flash},readonly=on,file={self.code}",
+        ]
+        return [*command, "-drive", f"{flash},file={self.variables}"]
+
+
 # The first program runs in the initial file system, out of which no pivot_root(2) leads; so it moves everything.
 _INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from minit.errors import ManifestError
 from minit.manifest.machineconfig import (
     DeviceRule,
+    Disk,
     Filesystem,
     Interface,
     MachineConfig,
@@ -39,6 +40,12 @@ directory = "/data/minit"
 kept_boots = 3
 keep_roots = true
 
+[disk]
+modules = ["virtio_blk"]
+boot_mib = 64
+root_mib = 100
+command_line = "console=ttyS0 panic=10"
+
 [[device]]
 subsystem = "tty"
 name = "ttyUSB*"
@@ -51,6 +58,7 @@ link = "modem"
 source = "/dev/vda"
 target = "/data"
 type = "ext4"
+grow = true
 wait_seconds = 5
 required = false
 
@@ -58,7 +66,6 @@ required = false
 name = "eth0"
 addresses = ["192.0.2.7/24", "2001:db8::7/64"]
 gateway = "192.0.2.1"
-grow = true
 gateway6 = "fe80::1"
 
 [[interface]]
@@ -80,6 +87,7 @@ def test_everything_that_can_be_said() -> None:
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
+        disk=Disk(modules=("virtio_blk",), boot_mib=64, root_mib=100, command_line="console=ttyS0 panic=10"),
         console=True,
         devices=(
             DeviceRule(
@@ -148,6 +156,12 @@ def test_nothing_need_be_said() -> None:
             (f'[[filesystem]]\nsource = "x"\ntarget = "{target}"\ntype = "x"', r"filesystem\[0\].target: expected an")
             for target in ("/", "/../../x", "/data/", "/a//b")
         ],
+        (
+            '[[filesystem]]\nsource = "x"\ntarget = "/x"\ntype = "xfs"\ngrow = true',
+            r"filesystem\[0\].grow: expected true with the type ext4 alone",
+        ),
+        ("[disk]\nboot_mib = 35", "disk.boot_mib: expected an integer from 36 to"),
+        ('[disk]\ncommand_line = "a\\nb"', "disk.command_line: expected at most 1500 printable"),
         (f"x = {'9' * 5000}", "expected TOML"),
         (f"x = 0x{'f' * 5000}", "expected integers of 64 bits"),
         ("x = 1979-05-27", "expected strings, integers, true and false, got 1979-05-27"),
@@ -167,6 +181,7 @@ def test_what_is_wrong_has_a_place(text: str, message: str) -> None:
 def test_the_command_line_comes_last() -> None:
     """The kernel's command line counts more than the file, and unknown words are told."""
     text = "quiet minit.debug minit.console minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other\n"
+    text = f"minit.root_hash=0 minit.root_blocks=1 {text}"
     config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
     assert config == MachineConfig(on_exit="stay", debug=True, console=True, manifest="/data/pod")
     assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]

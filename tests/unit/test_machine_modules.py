@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ImageError
-from minit.image.kernelmodules import collect_modules
+from minit.image.kernelmodules import collect_modules, find_kernel
 from minit.machine.modules import Modules
 from minit.machine.volumeids import parse_volume_ids
 from tests.support.elf import module_bytes
@@ -64,6 +64,16 @@ def test_a_directory_without_modules(tmp_path: Path) -> None:
     """A file that is no kernel package is refused."""
     with pytest.raises(ImageError, match="has no kernel modules"):
         collect_modules(tmp_path, ["x"])
+
+
+def test_the_kernel_of_modules(package: Path) -> None:
+    """A kernel lies beside its modules, as packages have it, or among them; without one it is said where to put it."""
+    with pytest.raises(ImageError, match=r"has no kernel: expected boot/vmlinuz-6\.1\.0-test in it"):
+        find_kernel(package)
+    (package / "boot").mkdir()
+    for place in ("boot/vmlinuz-6.1.0-test", "lib/modules/6.1.0-test/vmlinuz"):
+        (package / place).write_bytes(b"kernel")
+        assert find_kernel(package) == find_kernel(package / "lib/modules/6.1.0-test") == package / place
 
 
 def test_modules_of_a_device(package: Path) -> None:

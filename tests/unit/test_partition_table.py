@@ -27,7 +27,7 @@ start=4096, size=1024, name="data"
 def disk() -> bytes:
     """A disk with two partitions, by sfdisk, that has been copied to a larger one."""
     if shutil.which("sfdisk") is None:
-        pytest.skip("no sfdisk")
+        pytest.skip("no sfdisk on PATH")
     path = Path(subprocess.run(["mktemp"], capture_output=True, text=True, check=True).stdout.strip())
     try:
         path.write_bytes(bytes(SECTORS * SECTOR_BYTES))

@@ -1,4 +1,4 @@
-"""System calls in minit.syscalls and launcher.c have the numbers that libseccomp knows for each architecture."""
+"""System calls in minit.syscalls and the programs in C have the numbers that libseccomp knows for each architecture."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def test_the_numbers_of_python(monkeypatch: pytest.MonkeyPatch, machine: str) ->
     assert wrong_numbers(machine, numbers) == {}
 
 
+@pytest.mark.parametrize("name", ["launcher.c", "disk/openroot.c"])
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_the_numbers_of_the_launcher(machine: str) -> None:
-    """Every call of launcher.c has the number that it has on the machine."""
-    text = Path(stage1.__file__).with_name("launcher.c").read_text()
+def test_the_numbers_of_programs_in_c(machine: str, name: str) -> None:
+    """Every call of a first program in C has the number that it has on the machine."""
+    text = (Path(stage1.__file__).parent / name).read_text()
     common, *parts = re.split(r"^#(?:el)?if defined\(__(\w+)__\)$", text, flags=re.MULTILINE)
     own = dict(zip(parts[::2], parts[1::2], strict=True))[machine]
     numbers = {name: int(value) for name, value in re.findall(r"\bSYS_(\w+) = (\d+)", common + own)}

@@ -23,8 +23,9 @@ from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import PodError, describe
 from minit.image.cpio import write_cpio
+from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, write_disk
 from minit.image.foreign.builder import ForeignProcessor
-from minit.image.kernelmodules import collect_modules
+from minit.image.kernelmodules import collect_modules, find_kernel
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.progress import Progress
@@ -38,7 +39,10 @@ _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 9
 # Until the year 2286, which an initial file system can hold.
 _MAXIMUM_TIME_DIGITS = 10
-_FORMATS = ("gzip", "zstd", "none", "directory")
+_DISK = "disk"
+_FORMATS = ("gzip", "zstd", "none", "directory", _DISK)
+# Of a root that is read-only.
+_MODULES_OF_DISKS = ("overlay",)
 
 
 @click.group("init", cls=MinitGroup)
@@ -58,7 +62,7 @@ def init_group() -> None:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Initial file system to write, or a directory.",
+    help="Initial file system to write, or a directory or disk.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="How the machine is to be, a .toml.")
 @click.option(
@@ -73,7 +77,13 @@ def init_group() -> None:
     "form",
     type=click.Choice(_FORMATS),
     default="gzip",
-    help="How the initial file system is compressed, or that it is a directory.  [default: gzip]",
+    help="How the initial file system is compressed, or that it is a directory or a disk.  [default: gzip]",
+)
+@click.option(
+    "--efi-stub",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Program of a disk by which a firmware starts the kernel.  [default: of Debian's systemd-boot-efi]",
 )
 @arch_option
 @stage1_path_option
@@ -89,6 +99,7 @@ def build_machine(
     modules_from: Path | None,
     module: tuple[str, ...],
     form: str,
+    efi_stub: Path | None,
     arch: str | None,
     stage1_path: str | None,
     overwrite: bool,
@@ -104,6 +115,8 @@ def build_machine(
       minit init build --manifest pod.json --output machine.cpio.gz
       minit init build --manifest pod.json --config machine.toml --output machine.cpio.zst --format zstd \\
           --modules-from linux-image.deb --module virtio_net --module virtio_blk
+      minit init build --manifest pod.json --config machine.toml --output machine.disk --format disk \\
+          --modules-from linux-image.deb
 
     """
     invocation.require_root()
@@ -112,6 +125,10 @@ def build_machine(
     processor = other_processor(arch)
     if module and modules_from is None and processor is None:
         raise click.UsageError("--module needs --modules-from")
+    if form == _DISK and modules_from is None and processor is None:
+        raise click.UsageError("--format disk needs --modules-from: the kernel comes from there as well")
+    if efi_stub is not None and form != _DISK:
+        raise click.UsageError("--efi-stub needs --format disk")
     bad = next((name for name in module if not is_module_name(name)), None)
     if bad is not None:
         raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
@@ -124,25 +141,36 @@ def build_machine(
         apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
         stage1 = _choose_stage1(invocation, store, processor, stage1_path, progress)
         check_processors(stage1, [app.image for app in apps], arch)
-        if modules_from is None and processor is not None and (module or parsed.modules):
+        is_disk = form == _DISK
+        if modules_from is None and processor is not None and (module or parsed.modules or is_disk):
             modules_from = kernel_for(processor, progress)
+        names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_disk else ())]
+        with _unpacked(modules_from) as package:
+            modules = tuple(_collect_modules(invocation, stage1, package, names))
+            disk = _disk_parts(stage1, package, parsed, efi_stub) if is_disk else None
         parts = MachineParts(
             stage1=stage1,
             apps=apps,
             manifest_bytes=manifest_bytes,
             config=parsed,
             config_bytes=data,
-            modules=tuple(_collect_modules(invocation, stage1, modules_from, [*module, *parsed.modules])),
+            modules=modules,
             built_seconds=_time_of_build(),
         )
         if dry_run or form != "directory":
             root = scratch / "root"
             root.mkdir()
             sizes = make_machine_root(root, store, parts, progress)
-            if not dry_run:
+            if not dry_run and disk is not None:
+                assert output is not None
+                work = scratch / "disk"
+                work.mkdir()
+                with output_file(output, overwrite=overwrite, exists=_exists(output)) as file:
+                    write_disk(file, root, disk, work, progress)
+            elif not dry_run:
                 assert output is not None
                 for name in lost_capabilities(root):
-                    invocation.note(f"warning: {name} loses its capabilities: use --format directory")
+                    invocation.note(f"warning: {name} loses its capabilities: use --format directory or disk")
                 _write_initial(output, root, form, overwrite, progress)
         else:
             assert output is not None
@@ -184,25 +212,41 @@ def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:
 
 
 def _collect_modules(
-    invocation: Invocation, stage1: StoredImage, source: Path | None, names: Sequence[str]
+    invocation: Invocation, stage1: StoredImage, package: Path | None, names: Sequence[str]
 ) -> Iterator[tuple[str, bytes]]:
-    if source is None:
+    if package is None:
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
         return
-    with _unpacked(source) as directory:
-        modules = collect_modules(directory, names)
+    modules = collect_modules(package, names)
     check_modules(modules, stage1)
     for name in modules.builtin:
-        invocation.note(f"kernel module {name} is a part of the kernel itself")
+        if name not in _MODULES_OF_DISKS:
+            invocation.note(f"kernel module {name} is a part of the kernel itself")
     yield "table.json", modules.table()
     for module in modules.modules:
         yield f"{module.name}.ko", module.data
 
 
+def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig, stub: Path | None) -> DiskParts:
+    assert package is not None
+    architecture = stage1.manifest.label("arch") or ""
+    # Before all the work that a disk is made of.
+    check_disk(architecture, stub)
+    modules = collect_modules(package, [*config.disk.modules, *ROOT_MODULES])
+    check_modules(modules, stage1)
+    return DiskParts(
+        disk=config.disk,
+        architecture=architecture,
+        kernel=find_kernel(package).read_bytes(),
+        modules=modules,
+        stub=stub,
+    )
+
+
 @contextmanager
-def _unpacked(source: Path) -> Iterator[Path]:
-    if source.is_dir():
+def _unpacked(source: Path | None) -> Iterator[Path | None]:
+    if source is None or source.is_dir():
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="minit-") as scratch:
@@ -211,9 +255,12 @@ def _unpacked(source: Path) -> Iterator[Path]:
 
 
 def _write_initial(output: Path, root: Path, form: str, overwrite: bool, progress: Progress) -> None:
-    exists = f"{output} exists (try --overwrite)"
-    with output_file(output, overwrite=overwrite, exists=exists) as file, _compressed(file, form) as archive:
+    with output_file(output, overwrite=overwrite, exists=_exists(output)) as file, _compressed(file, form) as archive:
         write_cpio(root, archive, progress)
+
+
+def _exists(output: Path) -> str:
+    return f"{output} exists (try --overwrite)"
 
 
 def _compressed(file: IO[bytes], form: str) -> Any:

@@ -1,1 +1,5 @@
-"""The disk that a machine has booted from: its partitions, and the last of them, which grows to the disk's end."""
+"""
+The disk that a machine has booted from: its partitions, and the last of them, which grows to the disk's end.
+
+Read `partitions.py` first.
+"""

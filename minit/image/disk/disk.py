@@ -1,0 +1,111 @@
+"""Writes a disk that a firmware boots, of the root of a machine and a kernel: the same bytes for the same parts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import IO
+
+from minit import paths
+from minit.errors import ImageError
+from minit.image.cpio import write_cpio
+from minit.image.disk.filesystems import make_boot, make_data, make_root
+from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, EfiNames, plan_disk, sfdisk_script
+from minit.image.disk.unifiedkernel import unified_kernel
+from minit.image.kernelmodules import KernelModules
+from minit.image.toolchain import require_tools, run_tool
+from minit.manifest.machineconfig import Disk
+from minit.progress import Progress
+from minit.value import Value
+
+TOOLS = ("mksquashfs", "veritysetup", "mkfs.vfat", "mmd", "mcopy", "mkfs.ext4", "sfdisk")
+ROOT_MODULES = ("dm_verity", "squashfs")
+"""The kernel modules that the root needs, beside those of the disk's devices."""
+
+_STUBS = Path("/usr/lib/systemd/boot/efi")
+_STEPS = 4
+_CHUNK_BYTES = 1 << 16
+_DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
+
+
+class DiskParts(Value):
+    """What a disk is made of, beside the root: `modules` are those that are loaded before there is a root."""
+
+    disk: Disk
+    architecture: str
+    kernel: bytes
+    modules: KernelModules
+    stub: Path | None = None
+
+
+def check_disk(architecture: str, stub: Path | None) -> EfiNames:
+    """Raise ImageError for an architecture without a boot from disks, or if programs are missing that make one."""
+    if architecture not in ARCHITECTURES:
+        raise ImageError(f"no disk can be made for {architecture}: expected one of {', '.join(ARCHITECTURES)}")
+    require_tools(TOOLS)
+    names = ARCHITECTURES[architecture]
+    if stub is None and not (_STUBS / names.stub).exists():
+        raise ImageError(f"{_STUBS / names.stub} is missing: install it (Debian: apt install systemd-boot-efi)")
+    return names
+
+
+def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, progress: Progress) -> None:
+    """Write a disk with the root that the directory `root` has; `scratch` is an empty directory to work in."""
+    names = check_disk(parts.architecture, parts.stub)
+    built_seconds = int((root / paths.MACHINE_CONFIG.lstrip("/")).stat().st_mtime)
+    progress("compressing the root", 0, _STEPS)
+    verified = make_root(root, scratch / "root", built_seconds)
+    progress("making the kernel's program", 1, _STEPS)
+    # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
+    words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
+    stub = parts.stub or _STUBS / names.stub
+    sections = {
+        ".cmdline": words.strip().encode() + b"\0",
+        ".linux": parts.kernel,
+        ".initrd": _initial_filesystem(root, parts.modules, scratch / "initial", built_seconds),
+    }
+    program = scratch / names.program
+    program.write_bytes(unified_kernel(stub.read_bytes(), sections, str(stub)))
+    layout = plan_disk(parts.disk, names, program.stat().st_size, verified.path.stat().st_size, seed=verified.root_hash)
+    progress("making file systems", 2, _STEPS)
+    boot = layout.partition("boot-a")
+    make_boot(scratch / "boot", boot.size_bytes, program, names.program, boot.identifier, built_seconds)
+    make_data(scratch / DATA, DATA_BYTES, layout.partition(DATA).identifier, built_seconds)
+    progress("writing the disk", 3, _STEPS)
+    file.truncate(layout.size_bytes)
+    table = ["--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never"]
+    run_tool("sfdisk", *table, f"/proc/{os.getpid()}/fd/{file.fileno()}", standard_input=sfdisk_script(layout))
+    for name, source in (("boot-a", scratch / "boot"), ("root-a", verified.path), (DATA, scratch / DATA)):
+        _copy(source, file, layout.partition(name).start_bytes)
+
+
+def _initial_filesystem(root: Path, modules: KernelModules, scratch: Path, built_seconds: int) -> bytes:
+    scratch.mkdir()
+    for name in _DIRECTORIES:
+        (scratch / name).mkdir()
+    opener = root / paths.MACHINE_POD.lstrip("/") / paths.POD_STAGE1_ROOTFS / paths.MACHINE_ROOT_OPENER
+    if not opener.exists():
+        raise ImageError(f"the stage1 image has no /{paths.MACHINE_ROOT_OPENER}: it cannot boot from a disk")
+    shutil.copyfile(opener, scratch / "init")
+    (scratch / "init").chmod(0o755)
+    (scratch / "modules/order").write_text("".join(f"{module.name}\n" for module in modules.modules))
+    for module in modules.modules:
+        (scratch / f"modules/{module.name}.ko").write_bytes(module.data)
+    for path in (scratch, *scratch.rglob("*")):
+        os.utime(path, (built_seconds, built_seconds))
+    archive = scratch.with_suffix(".cpio")
+    with archive.open("wb") as file:
+        write_cpio(scratch, file)
+    return gzip.compress(archive.read_bytes(), mtime=0)
+
+
+def _copy(source: Path, target: IO[bytes], offset: int) -> None:
+    """Copy a file to an offset of another, whose zeros stay holes."""
+    with source.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            if data.count(0) != len(data):
+                target.seek(offset)
+                target.write(data)
+            offset += len(data)
