@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +16,8 @@ import pytest
 
 from tests.support.kubecluster import KubeCluster
 from tests.support.kubenode import KubeNode
-from tests.support.kubepods import condition, container, containers_of, pod
+from tests.support.kubepods import IMAGE, condition, container, containers_of, pod, probe
+from tests.support.terminal import Terminal
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
@@ -131,34 +134,57 @@ def test_configmap_and_secret(cluster: KubeCluster) -> None:
         cluster.wait("the new colour", lambda: cluster.kubectl(*in_pod, "cat", "/settings/color") == "green")
 
 
-def test_statefulset_with_a_volume(cluster: KubeCluster, tmp_path: Path) -> None:
-    """Its pods come one after the other with names of their own, and their data outlive them."""
-    store = [{"name": "store", "mountPath": "/store"}]
-    script = f"echo $HOSTNAME >> /store/$HOSTNAME; busybox cat /store/$HOSTNAME; {FOREVER}"
-    volumes = [{"name": "store", "hostPath": {"path": str(tmp_path)}}]
+def test_statefulset_with_volumes(cluster: KubeCluster, tmp_path: Path) -> None:
+    """Its pods come one after the other with names and persistent volumes of their own, whose data outlive them."""
+    volumes = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"disk-{number}"},
+            "spec": {
+                "capacity": {"storage": "1Mi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "disks",
+                "hostPath": {"path": str(tmp_path / str(number)), "type": "DirectoryOrCreate"},
+            },
+        }
+        for number in range(2)
+    ]
+    claim = {
+        "metadata": {"name": "disk"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "disks",
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    }
+    script = f"echo $HOSTNAME >> /store/names; busybox cat /store/names; {FOREVER}"
     wanted = workload(
         "StatefulSet",
         "store",
-        container(script, volumeMounts=store),
+        container(script, volumeMounts=[{"name": "disk", "mountPath": "/store"}]),
         replicas=2,
         serviceName="store",
-        pod={"volumes": volumes},
+        volumeClaimTemplates=[claim],
     )
-    with applied(cluster, wanted):
-        cluster.kubectl("rollout", "status", "statefulset/store", "--timeout=80s")
-        assert cluster.kubectl("logs", "store-1") == "store-1\n"
-        before = cluster.get("pod", "store-1")["metadata"]["uid"]
-        cluster.kubectl("delete", "pod", "store-1")
-        cluster.wait(
-            "another pod",
-            lambda: (
-                (now := cluster.pods("store"))
-                and all(condition(one, "Ready") for one in now)
-                and before not in {one["metadata"]["uid"] for one in now}
-                and len(now) == 2
-            ),
-        )
-        cluster.wait("both lines", lambda: cluster.kubectl("logs", "store-1") == "store-1\nstore-1\n")
+    with applied(cluster, *volumes):
+        with applied(cluster, wanted):
+            cluster.kubectl("rollout", "status", "statefulset/store", "--timeout=80s")
+            assert cluster.kubectl("logs", "store-1") == "store-1\n"
+            before = cluster.get("pod", "store-1")["metadata"]["uid"]
+            cluster.kubectl("delete", "pod", "store-1")
+            cluster.wait(
+                "another pod",
+                lambda: (
+                    (now := cluster.pods("store"))
+                    and all(condition(one, "Ready") for one in now)
+                    and before not in {one["metadata"]["uid"] for one in now}
+                    and len(now) == 2
+                ),
+            )
+            cluster.wait("both lines", lambda: cluster.kubectl("logs", "store-1") == "store-1\nstore-1\n")
+        cluster.kubectl("delete", "--wait", "pvc", "-l", "app=store")
+    assert sorted(path.read_text() for path in tmp_path.glob("*/names")) == ["store-0\n", "store-1\n" * 2]
 
 
 def test_job(cluster: KubeCluster, tmp_path: Path) -> None:
@@ -210,6 +236,92 @@ def test_streams(cluster: KubeCluster, node: KubeNode) -> None:
         with cluster.running_kubectl("port-forward", "pod/streams", ":8080") as forward:
             assert forward.stdout is not None
             assert fetched(forward.stdout.readline().split()[2]) == b"page\n"
+
+
+def test_terminal(cluster: KubeCluster) -> None:
+    """A person at a terminal has a shell in a container, which knows the size of the window and each new one."""
+    with applied(cluster, pod("shell", container(FOREVER))), Terminal(rows=30, columns=100) as terminal:
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/shell", "--timeout=80s")
+        words = cluster.words("exec", "-it", "shell", "--", "/bin/sh")
+        with subprocess.Popen(words, env=cluster.environment(), **terminal.options) as process:
+            try:
+                terminal.type(b"PS1='at your '; PS1=${PS1}service; export TERM=dumb\n")
+                terminal.expect(b"at your service")
+                wait_for_size(terminal, 30, 100)
+                terminal.resize(40, 120)
+                os.kill(process.pid, signal.SIGWINCH)
+                wait_for_size(terminal, 40, 120)
+                terminal.type(b"exit 3\n")
+                assert terminal.finish(process) == 3
+            finally:
+                process.kill()
+
+
+def wait_for_size(terminal: Terminal, rows: int, columns: int) -> None:
+    """Ask a shell in a terminal for the size until it is this one, as sizes go another way than what is typed."""
+    terminal.type(b"until [ \"$(busybox stty size)\" = '%d %d' ]; do busybox usleep 100000; done; " % (rows, columns))
+    terminal.type(b"echo is $(busybox stty size).\n")
+    terminal.expect(rb"is %d %d\." % (rows, columns))
+
+
+def test_files_to_and_from(cluster: KubeCluster, tmp_path: Path) -> None:
+    """`kubectl cp` takes a tree into a container and out of it, as it is."""
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    content = os.urandom(3 << 20)
+    (tree / "below/random").write_bytes(content)
+    script = f"busybox ln -s busybox /bin/tar; > /linked; {FOREVER}"
+    ready = probe("test -e /linked", failureThreshold=60)
+    with applied(cluster, pod("copies", container(script, readinessProbe=ready))):
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/copies", "--timeout=80s")
+        cluster.kubectl("cp", tree, "copies:/in")
+        cluster.kubectl("cp", "copies:/in/below", tmp_path / "out")
+    assert (tmp_path / "out/random").read_bytes() == content
+
+
+def test_log_of_the_one_before(cluster: KubeCluster) -> None:
+    """A container that was started again has a log of its own, and that of the one before is kept."""
+    script = f"[ -e /shared/again ] && {{ echo second; {FOREVER}; }}; > /shared/again; echo first; exit 1"
+    mounts = [{"name": "shared", "mountPath": "/shared"}]
+    wanted = pod("again", container(script, volumeMounts=mounts), volumes=[{"name": "shared", "emptyDir": {}}])
+    with applied(cluster, wanted):
+        cluster.wait("the second log", lambda: cluster.try_kubectl("logs", "again").stdout == "second\n")
+        assert cluster.kubectl("logs", "--previous", "again") == "first\n"
+
+
+def test_ephemeral_container(cluster: KubeCluster) -> None:
+    """`kubectl debug` adds a container to a pod that runs, which sees the processes of another one of it."""
+    with applied(cluster, pod("watched", container("exec busybox sleep 98765"))):
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/watched", "--timeout=80s")
+        debugger = ("--image", IMAGE, "--image-pull-policy=Never", "--container=debugger", "--target=main")
+        look = f"busybox tr '\\0' ' ' < /proc/1/cmdline; echo; {FOREVER}"
+        cluster.kubectl("alpha", "debug", "watched", *debugger, "--", "/bin/sh", "-c", look)
+        logs = ("logs", "watched", "-c", "debugger")
+        cluster.wait("its log", lambda: cluster.try_kubectl(*logs).stdout == "busybox sleep 98765 \n")
+        assert containers_of(cluster.get("pod", "watched"))["main"]["restartCount"] == 0
+
+
+def test_metrics(cluster: KubeCluster, node: KubeNode) -> None:
+    """What `kubectl top` is made of has what each container takes of processor and memory."""
+    with applied(cluster, pod("busy", container("while :; do :; done", resources={"limits": {"cpu": "200m"}}))):
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/busy", "--timeout=80s")
+        path = f"/api/v1/nodes/{node.name}/proxy/metrics/resource"
+
+        def numbers() -> dict[str, float]:
+            lines = [line for line in cluster.kubectl("get", "--raw", path).splitlines() if 'pod="busy"' in line]
+            return {line.partition("{")[0]: float(line.split()[1]) for line in lines}
+
+        cluster.wait("a second of processor time", lambda: numbers().get("container_cpu_usage_seconds_total", 0) > 1)
+        assert 0 < numbers()["container_memory_working_set_bytes"] < 16 << 20
+
+
+def test_eviction(cluster: KubeCluster) -> None:
+    """A pod that writes more than it may have of the disk is evicted, by what the runtime says it has written."""
+    script = f"busybox dd if=/dev/zero of=/large bs=1M count=24; {FOREVER}"
+    limits = {"limits": {"ephemeral-storage": "8Mi"}}
+    with applied(cluster, pod("greedy", container(script, resources=limits), restartPolicy="Never")):
+        cluster.wait("its end", lambda: cluster.get("pod", "greedy")["status"]["phase"] == "Failed", 150)
+        assert cluster.get("pod", "greedy")["status"]["reason"] == "Evicted"
 
 
 def test_cordon_and_drain(cluster: KubeCluster, node: KubeNode) -> None:

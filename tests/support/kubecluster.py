@@ -65,6 +65,7 @@ class KubeCluster:
             f"--service-account-signing-key-file={key}",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged=true",
+            "--feature-gates=EphemeralContainers=true",
             f"--default-not-ready-toleration-seconds={_TOLERATION_SECONDS}",
             f"--default-unreachable-toleration-seconds={_TOLERATION_SECONDS}",
         )

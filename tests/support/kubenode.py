@@ -15,9 +15,10 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -33,6 +34,7 @@ PROGRAMS = REPOSITORY / "build/kubernetes/bin"
 BRIDGE = "kube0"
 HOST_ADDRESS = "10.250.0.1"
 KUBELET_PORT = 10250
+LOG_FILES = 3
 PAUSE_SECONDS = 0.2
 """Between questions to a kubelet, which looks at its pods each second."""
 
@@ -86,9 +88,20 @@ class Group:
 
 
 class KubeNode:
-    """A node; `kubeconfig` names the API server's, without which it has static pods alone."""
+    """
+    A node; `kubeconfig` names the API server's, without which it has static pods alone.
 
-    def __init__(self, number: int, directory: Path, stage1: Path, kubeconfig: Path | None = None) -> None:
+    `settings` are the kubelet's own, beside those that all nodes have.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        stage1: Path,
+        kubeconfig: Path | None = None,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.name = f"node-{number}"
         self.address = f"10.250.0.{10 + number}"
         self.directory = directory
@@ -96,6 +109,7 @@ class KubeNode:
         self.manifests = directory / "manifests"
         self.logs = directory / "log"
         self._kubeconfig = kubeconfig
+        self._settings = settings
         for path in (self.manifests, self.logs, directory / "settings"):
             path.mkdir(parents=True)
         self.minit = Stage0([sys.executable, "-m", "minit"], directory, stage1)
@@ -139,7 +153,9 @@ class KubeNode:
 
     def words(self, *words: object) -> list[str]:
         """Return the words that run a program on the node."""
-        return ["nsenter", f"--target={self._holder.pid}", "--mount", "--net", "--uts", "--", *map(str, words)]
+        # A kubelet removes the logs of a container by a pattern, which is one of its directory if no log is told.
+        namespaces = ("--mount", "--net", "--uts", f"--wdns={self.directory}")
+        return ["nsenter", f"--target={self._holder.pid}", *namespaces, "--", *map(str, words)]
 
     def run(self, *words: object) -> str:
         """Run a program on the node, outside of its control group, and return its output."""
@@ -192,13 +208,15 @@ class KubeNode:
             "healthzPort": 0,
             "readOnlyPort": 0,
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "featureGates": {"EphemeralContainers": True},
             "containerLogMaxSize": "16Ki",
-            "containerLogMaxFiles": 3,
+            "containerLogMaxFiles": LOG_FILES,
             "syncFrequency": "2s",
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
             "resolvConf": "",
             "volumePluginDir": str(self.directory / "plugins"),
+            **self._settings,
         }
 
     def _answers(self) -> bool:
