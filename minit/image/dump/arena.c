@@ -53,6 +53,16 @@ size_t arena_used(void)
     return (next_free - arena + PAGE - 1) & -PAGE;
 }
 
+/* Returns the bytes up to the last page that has anything in it. */
+size_t arena_filled(void)
+{
+    size_t size = arena_used();
+
+    while (size && !arena[size - PAGE] && !memcmp(arena + size - PAGE, arena + size - PAGE + 1, PAGE - 1))
+        size -= PAGE;
+    return size;
+}
+
 static char *align(char *place, size_t header, size_t alignment)
 {
     return (char *)(((unsigned long)place + header + alignment - 1) & -alignment);

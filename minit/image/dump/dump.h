@@ -36,6 +36,7 @@ void *arena_calloc(size_t count, size_t size);
 void arena_free(void *block);
 void *arena_pages(size_t size);
 size_t arena_used(void);
+size_t arena_filled(void);
 void arena_seal(void);
 void arena_separate(const char *is_hot, size_t count, size_t size);
 void arena_number(unsigned *numbers);

@@ -63,9 +63,10 @@ void write_program(const char *path)
             guard = segment->p_offset + ((const char *)&guarded_end - start);
         if (start == arena) {
             segment->p_offset = end;
-            segment->p_filesz = segment->p_memsz = arena_used();
-            put(fd, path, arena, arena_used(), end);
-            whole = end + arena_used();
+            segment->p_memsz = arena_used();
+            segment->p_filesz = arena_filled();
+            put(fd, path, arena, segment->p_filesz, end);
+            whole = end + segment->p_filesz;
             found++;
         } else if (start <= __start_saved && start + segment->p_filesz >= __stop_saved) {
             put(fd, path, __start_saved, __stop_saved - __start_saved, segment->p_offset + (__start_saved - start));
