@@ -19,6 +19,7 @@ from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
 
 _SYSCTLS = "/proc/sys"
+_LOWEST_PRIORITY = 19
 
 
 def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
@@ -36,6 +37,8 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
     if is_first:
+        # Where there is one processor, it is PID 1's from here on, until the apps have started.
+        _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
     _serve(link, devices, network, _open_kernel_log())
 
@@ -91,6 +94,9 @@ def _open_kernel_log() -> KernelLog | None:
 def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None, kernel_log: KernelLog | None) -> None:
     buttons = PowerButtons()
     buttons.look()
+    if kernel_log is not None:
+        kernel_log.copy()
+    _set_priority(0)
     while True:
         watched = [link.fileno(), devices.fileno(), *buttons.filenos()]
         watched += [] if network is None else network.filenos()
@@ -108,6 +114,13 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
             return
         if network is not None:
             network.turn()
+
+
+def _set_priority(nice: int) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    except OSError:
+        pass  # without CAP_SYS_NICE, as in a container, it keeps the one it has
 
 
 def _set_sysctl(name: str, value: str) -> None:

@@ -269,6 +269,17 @@ def test_the_helper_dies(boot: Boot) -> None:
     assert machine.lines[1:] == [*died, "minit: the pod has ended with 0", "minit: reboot"]
 
 
+def test_the_start_has_a_processor_to_itself(boot: Boot) -> None:
+    """The helper stands back until the apps have started and has its priority again; so have the kernel's waits."""
+    expedited = Path("/sys/kernel/rcu_expedited")
+    before = expedited.read_text()
+    machine = boot({"one": shell("echo up; sleep 1000")}, "")
+    machine.wait_for_line("up")
+    assert expedited.read_text() == before
+    helper = machine.wait_for_helper()
+    wait_for(lambda: os.getpriority(os.PRIO_PROCESS, helper) == 0, "the helper's priority")
+
+
 @pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
 def test_a_file_system_that_is_missing(boot: Boot, required: str, status: int | None) -> None:
     """Without a required file system no app starts; another one is missed in one line."""
