@@ -18,6 +18,10 @@ from minit.image.stage1 import build_stage1
 from minit.progress import silent
 from tests.support.stage0_world import add_directory, add_file, image_manifest
 
+DISK_SUFFIX = ".disk"
+_IMAGE_SUFFIX = ".cpio.gz"
+_DISK_SIZE = "128M"
+
 # The first program of every machine: says when that is, and becomes the init.
 _START = r"""
 #include <stdio.h>
@@ -121,6 +125,14 @@ def make_images(path: Path, peers: Path) -> dict[str, Path]:
     }
 
 
+def make_disk(image: Path) -> Path:
+    """Make a disk with an ext4 of an initial file system that `make_images` has made."""
+    root = image.with_name(image.name.removesuffix(_IMAGE_SUFFIX))
+    disk = root.with_suffix(DISK_SUFFIX)
+    subprocess.run(["mkfs.ext4", "-q", "-d", root, disk, _DISK_SIZE], check=True, stdout=subprocess.DEVNULL)
+    return disk
+
+
 def _make_minit(path: Path) -> Path:
     minit = [sys.executable, "-m", "minit", f"--dir={path}/data"]
     app, stage1, manifest, root = path / "app.aci", path / "stage1.aci", path / "pod.json", path / "minit"
@@ -185,7 +197,7 @@ def _copy(peers: Path, root: Path, name: str) -> None:
 def _pack(path: Path, root: Path) -> Path:
     (root / "bench").mkdir(exist_ok=True)
     shutil.copy(path / "start", root / "bench/start")
-    image = path / f"{root.name}.cpio.gz"
+    image = path / f"{root.name}{_IMAGE_SUFFIX}"
     with image.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as archive:
         write_cpio(root, cast("IO[bytes]", archive))
     return image

@@ -18,6 +18,9 @@ _PYTHON = "the command's interpreter, `-I -S -c pass`"
 _MANY = "proportional set size of each of many at once"
 _ROW = "10 pods in a row, each"
 _BOOT = "init to first app, 10⁹ instructions/s"
+_MEMORY = "memory in use, of 256 MiB"
+_IMAGE = "initial file system, gzip"
+_NO_INIT = "no init: the app"
 
 # The benchmarks that measure the goals.
 MEASURED_BY = (
@@ -66,6 +69,14 @@ GOALS = (
     Goal("processor time of a pod", ("processor time of each pod", "minit"), 25, "ms"),
     Goal("init to first app, 10⁶ instructions", (_BOOT, "minit"), 50, ""),
     Goal("init to first app", (_BOOT, "minit"), 1, "", (_BOOT, "systemd")),
+    *(
+        Goal(what, (title, "minit"), 14, "MiB", less=(title, _NO_INIT))
+        for what, title in (
+            ("a machine's memory beside the app", _MEMORY),
+            ("the same, root on a disk", f"{_MEMORY}, root on a disk"),
+        )
+    ),
+    Goal("a machine's image beside the app", (_IMAGE, "minit"), 8, "MiB", less=(_IMAGE, _NO_INIT)),
     Goal("10,000 orphans", ("10000 orphans", "minit"), 10_000 / 300, "ms"),
     Goal("an orphan's processor time", ("processor time for each orphan", "minit"), 4, "us"),
     Goal("CRI: a pod", (node.STARTED, "minit"), 1, "ms", (node.STARTED, "containerd")),
