@@ -11,9 +11,9 @@ from pathlib import Path
 from minit.errors import MinitError, PodError, UnfinishedError, describe
 from minit.goduration import format_duration
 from minit.stage0.files.durable import sync_directory
-from minit.stage0.files.locks import flock
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.pods.deletion import Deletions, delete
+from minit.stage0.pods.mutablepods import kept_from_deletion
 from minit.stage0.pods.poddirectory import (
     EMBRYO,
     EXITED_GARBAGE,
@@ -105,17 +105,13 @@ def release(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     """
     Have stage1 give back what a pod that has ended still has outside its directory, its networks say, which stays.
 
-    PodError if it runs. No error if that was done before; it is done once more when the pod is removed.
+    PodError if it runs or is being removed. No error if that was done before; a removal does it once more.
     """
     if pod.state is PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" is {pod.state}, nothing given back (stop it first)')
-    # Shared: nobody who looks meanwhile takes the pod for a running one, and who removes it waits.
-    flock(pod.fd, exclusive=False)
-    try:
+    with kept_from_deletion(pod):
         if pod.refresh() and pod.state is PodState.EXITED:
             cleanup.run(pod, note)
-    finally:
-        pod.unlock()
 
 
 def _is_ours(pod: Pod) -> bool:
