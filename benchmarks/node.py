@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import trio
@@ -25,6 +25,7 @@ from benchmarks.memory import megabytes, name_of
 from benchmarks.table import compare, missing
 from minit.cri.api import cri_pb2 as api
 from minit.launcher.cgroups import read_hierarchies
+from minit.value import Value
 from tests.support.crinode import CallFailed, CriNode, node_at
 from tests.support.layers import archive, busybox_layer, config_document, docker_files
 from tests.support.owngroup import OwnGroup, remove_groups
@@ -84,6 +85,11 @@ def main_full() -> None:
 def many_started(pods: int) -> str:
     """Return the title of the table of many starts."""
     return f"CRI: {pods} pods, asked for to started"
+
+
+def processor_of(pods: int) -> str:
+    """Return the title of the table of the processor time of many starts."""
+    return f"CRI: processor time of each of {pods} pods that are started"
 
 
 def private_of(pods: int) -> str:
@@ -214,9 +220,10 @@ def _take(title: str, unit: str, measure: Callable[[Node], float], nodes: Mappin
 
 
 def _take_idle(pods: int, nodes: Mapping[str, Node | str]) -> None:
-    _take(many_started(pods), "s", partial(_start_many, pods), nodes, 1)
-    _take(private_of(pods), "MB", partial(_memory, pods), nodes, 1)
-    _take(idle_of(pods), "ms", partial(_idle, pods), nodes, 1)
+    _take(many_started(pods), "s", lambda node: _fill(node, pods).seconds, nodes, 1)
+    _take(processor_of(pods), "ms", lambda node: _fill(node, pods).processor_ms, nodes, 1)
+    _take(private_of(pods), "MB", lambda node: _fill(node, pods).private, nodes, 1)
+    _take(idle_of(pods), "ms", lambda node: _fill(node, pods).idle_ms, nodes, 1)
 
 
 @contextmanager
@@ -261,17 +268,12 @@ async def _version(client: CriNode) -> None:
 
 def _start_ms(node: Node) -> float:
     """Return the milliseconds from the first call for a pod to the answer of the last."""
-    return _start_many(1, node) * 1000
-
-
-def _start_many(pods: int, node: Node) -> float:
-    """Return the seconds for so many pods, one after the other."""
     taken: list[float] = []
 
     async def work(client: CriNode) -> None:
         start = time.monotonic()
-        async with node.pods(client, pods):
-            taken.append(time.monotonic() - start)
+        async with node.pods(client, 1):
+            taken.append((time.monotonic() - start) * 1000)
 
     node.do(work)
     return taken[0]
@@ -298,40 +300,55 @@ def _probe(clock: Callable[[Node], float], node: Node) -> float:
     return taken[0]
 
 
-def _memory(pods: int, node: Node) -> float:
-    """Return the megabytes that a pod's processes, but for the app, have for themselves."""
-    taken: list[float] = []
+class _Filled(Value):
+    """A node with some pods, which takes minutes to come by."""
+
+    seconds: float
+    """Of the start of all, one after the other."""
+    processor_ms: float
+    """Of the start of each."""
+    private: float
+    """The megabytes that the processes of each but its app have for themselves."""
+    idle_ms: float
+    """In each second, for what a kubelet asks for all the time."""
+
+
+@cache
+def _fill(node: Node, pods: int) -> _Filled:
+    taken: list[_Filled] = []
 
     async def work(client: CriNode) -> None:
         before = node.private()
+        start, processor_start = time.monotonic(), node.processor_ms()
         async with node.pods(client, pods):
+            seconds = time.monotonic() - start
+            processor_ms = node.processor_ms() - processor_start
             await trio.sleep(_SETTLE_SECONDS)
-            taken.append((node.private() - before) / pods)
+            private = node.private() - before
+            taken.append(
+                _Filled(
+                    seconds=seconds,
+                    processor_ms=processor_ms / pods,
+                    private=private / pods,
+                    idle_ms=await _idle_ms(node, client),
+                )
+            )
 
     node.do(work)
     return taken[0]
 
 
-def _idle(pods: int, node: Node) -> float:
-    """Return the milliseconds in each second that a node takes for what a kubelet asks for all the time."""
-    taken: list[float] = []
-
-    async def work(client: CriNode) -> None:
-        async with node.pods(client, pods):
-            await trio.sleep(_SETTLE_SECONDS)
-            start = node.processor_ms()
-            for second in range(_IDLE_SECONDS):
-                await client.ask("ListPodSandbox", api.ListPodSandboxRequest())
-                await client.ask("ListContainers", api.ListContainersRequest())
-                if second % _STATUS_SECONDS == 0:
-                    await client.ask("Status", api.StatusRequest())
-                if second % _STATS_SECONDS == 0:
-                    await client.ask("ListContainerStats", api.ListContainerStatsRequest())
-                await trio.sleep(1)
-            taken.append((node.processor_ms() - start) / _IDLE_SECONDS)
-
-    node.do(work)
-    return taken[0]
+async def _idle_ms(node: Node, client: CriNode) -> float:
+    start = node.processor_ms()
+    for second in range(_IDLE_SECONDS):
+        await client.ask("ListPodSandbox", api.ListPodSandboxRequest())
+        await client.ask("ListContainers", api.ListContainersRequest())
+        if second % _STATUS_SECONDS == 0:
+            await client.ask("Status", api.StatusRequest())
+        if second % _STATS_SECONDS == 0:
+            await client.ask("ListContainerStats", api.ListContainerStatsRequest())
+        await trio.sleep(1)
+    return (node.processor_ms() - start) / _IDLE_SECONDS
 
 
 def _private(pid: int) -> float:
