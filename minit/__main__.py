@@ -16,6 +16,11 @@ def main() -> NoReturn:
         code = supervise.main(words)
         if code is not None:
             sys.exit(code)
+    # The word of minit/cri/hands/protocol.py.
+    if words == ["__hand"]:
+        from minit.cli.hand import main as be_hand
+
+        be_hand()
     from minit.cli.main import main as run_command_line
 
     run_command_line()

@@ -31,6 +31,14 @@ def main() -> NoReturn:
 
 def run_here(root: click.Group) -> NoReturn:
     """Run the command line of this process, one of the commands of `root`."""
+    settle()
+    if sys.argv[1:2] == [completioncommand.ASK]:
+        _answer_shell(root, sys.argv[2:])
+    sys.exit(run(sys.argv[1:], root))
+
+
+def settle() -> None:
+    """Give this process streams and signals as all commands have them."""
     open_standard_streams()
     open_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
@@ -38,9 +46,6 @@ def run_here(root: click.Group) -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     sys.unraisablehook = _raise_again
-    if sys.argv[1:2] == [completioncommand.ASK]:
-        _answer_shell(root, sys.argv[2:])
-    sys.exit(run(sys.argv[1:], root))
 
 
 def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:

@@ -25,7 +25,8 @@ def _read(node: Node) -> Settings:
     return Settings(
         data=Path(node["data"].absolute_path()),
         socket=Path(node["socket"].absolute_path()),
-        command=node["command"].each(Node.string),
+        program=node["program"].each(Node.string),
+        options=node["options"].each(Node.string),
         stream_address=node["stream_address"].string(),
         stream_port=node["stream_port"].integer(0, 65535),
         sandbox_words=node["sandbox_words"].each(Node.string),

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
+from minit.cri.hands.pool import Hands
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
@@ -44,14 +45,15 @@ class Settings(Value):
     """
     What the daemon serves, and where.
 
-    `command` is minit, by its program and its global options; `sandbox_words` are options of every sandbox.
+    `program` and `options` are minit and its global options; `sandbox_words` are options of every sandbox.
     `cdi_directories` have the files of CDI, of which the last ones count most.
     `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
     """
 
     data: Path
     socket: Path
-    command: tuple[str, ...]
+    program: tuple[str, ...]
+    options: tuple[str, ...]
     stream_address: str
     stream_port: int
     sandbox_words: tuple[str, ...] = ()
@@ -127,7 +129,6 @@ async def _run(
     streaming: socket.socket,
     note: Callable[[str], None],
 ) -> None:
-    commands = OwnCommands(settings.command)
     events = EventCalls()
     node = Node(settings.data, events.note)
 
@@ -137,6 +138,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
+            commands = OwnCommands(settings.program, settings.options, Hands(nursery, settings.program))
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
             images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images, settings.cdi_directories)

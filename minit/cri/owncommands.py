@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.hands.pool import Done, Hands
 from minit.cri.openfiles import with_limit_given_back
 from minit.harmless import harmless
 
@@ -15,15 +16,17 @@ _LONGEST_SECONDS = 365 * 24 * 3600
 
 
 class OwnCommands:
-    """The command minit, by its program and its global options."""
+    """The command minit, by its program, its global options, and the hands that carry out what is short."""
 
-    def __init__(self, program: Sequence[str]) -> None:
+    def __init__(self, program: Sequence[str], options: Sequence[str], hands: Hands) -> None:
         self._program = tuple(program)
+        self._options = tuple(options)
+        self._hands = hands
 
     def words(self, *command: str) -> list[str]:
         """Return a command line of minit; CallError for what no command line can have."""
         refuse_nul(command)
-        return [*self._program, *command]
+        return [*self._program, *self._options, *command]
 
     async def run(
         self, *command: str, stdin: bytes = b"", held: int | None = None, is_cancellable: bool = False
@@ -34,19 +37,33 @@ class OwnCommands:
         It goes on when the call that wanted it is cancelled: the caller asks again. One that is cancellable ends then.
         It inherits the descriptor `held`.
         """
+        words = self.words(*command)
         with trio.CancelScope(shield=not is_cancellable):
-            done = await trio.run_process(
-                with_limit_given_back(self.words(*command)),
-                stdin=stdin,
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                pass_fds=() if held is None else (held,),
-                deliver_cancel=_end,
-            )
-        if done.returncode != 0:
-            raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.returncode}")
+            done = await self._carry_out(words, stdin, held, is_cancellable=is_cancellable)
+        if done.code != 0:
+            raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.code}")
         return done.stdout.decode("utf-8", "replace").strip()
+
+    async def _carry_out(self, words: Sequence[str], stdin: bytes, held: int | None, *, is_cancellable: bool) -> Done:
+        # A hand cannot be told to give up.
+        if not is_cancellable:
+            done = await self._hands.run(words[len(self._program) :], stdin, held)
+            if done is not None:
+                return done
+        return await _run_program(words, stdin, held)
+
+
+async def _run_program(words: Sequence[str], stdin: bytes, held: int | None) -> Done:
+    done = await trio.run_process(
+        with_limit_given_back(words),
+        stdin=stdin,
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        pass_fds=() if held is None else (held,),
+        deliver_cancel=_end,
+    )
+    return Done(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 def refuse_nul(command: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from h2.errors import ErrorCodes
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import frame
+from minit.cri.hands.protocol import WORD
 from tests.support.commands import Stage0
 from tests.support.grpcclient import Answer, GrpcClient, grpc_client
 
@@ -189,6 +190,18 @@ class Daemon:
         """Return how many it has open."""
         assert self.process is not None
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def hands(self) -> set[int]:
+        """Return the processes that carry out its commands."""
+        assert self.process is not None
+        found = set()
+        # A process belongs to the thread that started it.
+        for path in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for pid in path.read_text().split():
+                with suppress(FileNotFoundError):
+                    if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0{WORD}\0".encode()):
+                        found.add(int(pid))
+        return found
 
     def node(self, package: str = "runtime.v1") -> AbstractAsyncContextManager[CriNode]:
         """Connect to it."""

@@ -92,7 +92,8 @@ def cri(
         "stream_address": stream_address,
         "stream_port": stream_port,
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
-        "command": [*_own_command(), *options],
+        "program": _own_command(),
+        "options": options,
         "sandbox_words": [
             *([f"--stage1-path={stage1_path}"] if stage1_path else []),
             *([f"--net={net}"] if net else []),

@@ -1,0 +1,111 @@
+"""minit cri: the processes that carry out its commands, one after the other in each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from tests.support.commands import Stage0
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 110
+IDLE = "exec sleep 1000"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return when a condition holds."""
+    while not condition():
+        await trio.sleep(0.01)
+
+
+async def sandbox_and_hand(daemon: Daemon, node: CriNode, root: Path) -> tuple[api.SandboxId, int]:
+    """Make a sandbox with a container, and return it with the hand that made that, when no other one is left."""
+    sandbox = await node.run(root)
+    await node.create(sandbox[0], container_config(IDLE, "first"))
+    await until(lambda: len(daemon.hands()) == 1)
+    return sandbox[0], daemon.hands().pop()
+
+
+@pytest.mark.trio
+async def test_commands_of_one_process(minit: Stage0, tmp_path: Path) -> None:
+    """One process makes, starts, stops and removes containers, and goes on after a command that failed."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start()
+        async with daemon.node() as node:
+            sandbox, hand = await sandbox_and_hand(daemon, node, tmp_path)
+            missing = container_config(IDLE, "missing", mounts=[api.Mount(container_path="/x", host_path="/none")])
+            with pytest.raises(CallFailed, match="/none"):
+                await node.create(sandbox, missing)
+            container = await node.create(sandbox, container_config(IDLE))
+            await node.ask("StartContainer", container)
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=container.container_id))
+            await node.ask("RemoveContainer", container)
+            assert daemon.hands() == {hand}
+
+
+@pytest.mark.trio
+async def test_a_hand_that_was_killed(minit: Stage0, tmp_path: Path) -> None:
+    """The call whose command it carried out fails, with all undone; without any call nobody notices."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start()
+        async with daemon.node() as node:
+            sandbox, hand = await sandbox_and_hand(daemon, node, tmp_path)
+            os.kill(hand, signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_fail_to_create, node, sandbox)
+                await until(lambda: len(list(minit.data.glob("cri/*/*/request"))) == 2)
+                os.kill(hand, signal.SIGKILL)
+            assert len(list(minit.data.glob("cri/*/*/request"))) == 1
+            container = await node.create(sandbox, container_config(IDLE))
+            [hand] = daemon.hands()
+            process = os.pidfd_open(hand)
+            os.kill(hand, signal.SIGKILL)
+            await trio.lowlevel.wait_readable(process)
+            os.close(process)
+            await node.ask("StartContainer", container)
+
+
+async def _fail_to_create(node: CriNode, sandbox: api.SandboxId) -> None:
+    with pytest.raises(CallFailed, match="exit status -9"):
+        await node.create(sandbox, container_config(IDLE))
+
+
+@pytest.mark.trio
+async def test_long_command_lines(minit: Stage0, tmp_path: Path) -> None:
+    """A container may have more words than a hand takes."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start()
+        async with daemon.node() as node:
+            words = ["x" * 1000] * 100
+            script = f"echo $# >/tmp/words; {IDLE}"
+            _, [container] = await node.run(tmp_path, container_config(script, args=[script, "sh", *words]))
+            assert (
+                await node.execute(container, "until [ -s /tmp/words ]; do sleep 0.02; done; cat /tmp/words")
+                == b"100\n"
+            )
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+async def test_hands_of_a_daemon_that_has_ended(minit: Stage0, tmp_path: Path, *, kill: bool) -> None:
+    """They end with it, and the pod goes on."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start()
+        async with daemon.node() as node:
+            _, hand = await sandbox_and_hand(daemon, node, tmp_path)
+        process = os.pidfd_open(hand)
+        daemon.end(kill=kill)
+        await trio.lowlevel.wait_readable(process)
+        os.close(process)
+        daemon.start()
+        async with daemon.node() as node:
+            [sandbox] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert sandbox.state == api.SANDBOX_READY

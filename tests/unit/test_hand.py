@@ -1,0 +1,100 @@
+"""A hand of the daemon: one command line after the other in one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from minit.cli import hand
+from minit.messages import Socket, receive_message, send_message, socket_pair
+
+
+def count_words(words: Sequence[str]) -> int:
+    """Pass the input on to the output, and return how many words there are."""
+    sys.stdout.write(open(0, closefd=False).read())
+    sys.stdout.flush()
+    print("an error", file=sys.stderr)
+    return len(words)
+
+
+def leave_a_descriptor(words: Sequence[str]) -> int:
+    """Leave a descriptor open."""
+    os.dup(0)
+    return 0
+
+
+def leave_a_child(words: Sequence[str]) -> int:
+    """Leave a process that nobody waits for."""
+    if os.fork() == 0:
+        os._exit(0)
+    return 0
+
+
+def be_ended(words: Sequence[str]) -> int:
+    """End as a command does that gets a SIGTERM."""
+    raise SystemExit(143)
+
+
+@contextmanager
+def a_hand(run: Callable[[Sequence[str]], int]) -> Iterator[Socket]:
+    """Yield the daemon's end of a hand that runs this, and wait for the hand's end, which is without an error."""
+    ours, theirs = socket_pair()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.dup2(theirs.fileno(), 0)
+            ours.close()
+            theirs.close()
+            hand.serve(run)
+            code = 0
+        finally:
+            os._exit(code)
+    theirs.close()
+    with ours:
+        yield ours
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def ask(link: Socket, *words: str) -> tuple[dict[str, object] | None, bytes, bytes]:
+    """Return the answer to a command line whose input is "text", and what the command wrote."""
+    streams = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    os.pwrite(streams[0], b"text", 0)
+    send_message(link, {"words": list(words)}, streams)
+    answer, _ = receive_message(link)
+    written = [os.pread(fd, 100, 0) for fd in streams[1:]]
+    for fd in streams:
+        os.close(fd)
+    return answer, written[0], written[1]
+
+
+def test_one_after_the_other() -> None:
+    """Each command has its own words, streams and exit code, and the next one may follow."""
+    with a_hand(count_words) as link:
+        assert ask(link, "a", "b") == ({"code": 2, "is_last": False}, b"text", b"an error\n")
+        assert ask(link, "c") == ({"code": 1, "is_last": False}, b"text", b"an error\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "code"), [(leave_a_descriptor, 0), (leave_a_child, 0), (be_ended, 143)], ids=["descriptor", "child", "end"]
+)
+def test_the_last_one(run: Callable[[Sequence[str]], int], code: int) -> None:
+    """A hand ends, and says so, with a command that leaves a descriptor or a child, or that is told to end."""
+    with a_hand(run) as link:
+        assert ask(link)[0] == {"code": code, "is_last": True}
+        assert receive_message(link) == (None, [])
+
+
+def test_end_of_the_daemon() -> None:
+    """A hand whose daemon has ended meanwhile ends after its command, with no error."""
+    with a_hand(count_words) as link:
+        fds = [os.memfd_create("stream") for _ in range(3)]
+        send_message(link, {"words": []}, fds)
+        link.shutdown(socket.SHUT_RDWR)
+        for fd in fds:
+            os.close(fd)
