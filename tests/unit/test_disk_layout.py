@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ImageError
+from minit.image.disk.disk import find_stub
 from minit.image.disk.layout import ARCHITECTURES, DATA_BYTES, SLOTS, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.manifest.machineconfig import Disk
+from minit.value import replace
 
 MIB = 1 << 20
 EFI = ARCHITECTURES["amd64"]
@@ -108,6 +110,19 @@ def test_a_kernel_in_a_program(stub: bytes, tmp_path: Path) -> None:
     places = sorted((int(section[3], 16), int(section[2], 16)) for section in found)
     assert all(place + size <= other for (place, size), (other, _) in pairwise(places))
     assert all(place % 4096 == 0 for place, _ in places[-3:])
+
+
+def test_the_stub_of_a_processor(tmp_path: Path) -> None:
+    """A stub that is unpacked beside the kernel is used; where there is none it is said which package has it."""
+    names = replace(EFI, stub="linuxnone.efi.stub")
+    with pytest.raises(
+        ImageError, match=r"^/usr/lib/.*/linuxnone\.efi\.stub is missing: Debian's package systemd-boot-efi"
+    ):
+        find_stub(names, tmp_path)
+    place = tmp_path / "usr/lib/systemd/boot/efi/linuxnone.efi.stub"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert find_stub(names, tmp_path) == place
 
 
 @given(st.binary(max_size=500))

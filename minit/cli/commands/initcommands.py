@@ -23,7 +23,7 @@ from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import PodError, describe
 from minit.image.cpio import write_cpio
-from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, write_disk
+from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
 from minit.image.foreign.builder import ForeignProcessor
 from minit.image.kernelmodules import collect_modules, find_kernel
 from minit.image.toolchain import run_tool
@@ -230,17 +230,19 @@ def _collect_modules(
 
 def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig, stub: Path | None) -> DiskParts:
     assert package is not None
-    architecture = stage1.manifest.label("arch") or ""
     # Before all the work that a disk is made of.
-    check_disk(architecture, stub)
+    kernel = find_kernel(package)
+    names = check_disk(stage1.manifest.label("arch") or "")
+    path = stub or find_stub(names, package)
     modules = collect_modules(package, [*config.disk.modules, *ROOT_MODULES])
     check_modules(modules, stage1)
     return DiskParts(
         disk=config.disk,
-        architecture=architecture,
-        kernel=find_kernel(package).read_bytes(),
+        names=names,
+        kernel=kernel.read_bytes(),
         modules=modules,
-        stub=stub,
+        stub=path.read_bytes(),
+        stub_path=path,
     )
 
 

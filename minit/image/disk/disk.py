@@ -24,50 +24,59 @@ TOOLS = ("mksquashfs", "veritysetup", "mkfs.vfat", "mmd", "mcopy", "mkfs.ext4", 
 ROOT_MODULES = ("dm_verity", "squashfs")
 """The kernel modules that the root needs, beside those of the disk's devices."""
 
-_STUBS = Path("/usr/lib/systemd/boot/efi")
+_STUBS = "usr/lib/systemd/boot/efi"
 _STEPS = 4
 _CHUNK_BYTES = 1 << 16
 _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
 
 
 class DiskParts(Value):
-    """What a disk is made of, beside the root: `modules` are those that are loaded before there is a root."""
+    """
+    What a disk is made of, beside the root: `modules` are those that are loaded before there is a root, and `stub` is
+    what `stub_path` has.
+    """
 
     disk: Disk
-    architecture: str
+    names: EfiNames
     kernel: bytes
     modules: KernelModules
-    stub: Path | None = None
+    stub: bytes
+    stub_path: Path
 
 
-def check_disk(architecture: str, stub: Path | None) -> EfiNames:
-    """Raise ImageError for an architecture without a boot from disks, or if programs are missing that make one."""
+def check_disk(architecture: str) -> EfiNames:
+    """Return the names of an architecture; ImageError if it is unknown, or programs are missing that make a disk."""
     if architecture not in ARCHITECTURES:
         raise ImageError(f"no disk can be made for {architecture}: expected one of {', '.join(ARCHITECTURES)}")
     require_tools(TOOLS)
-    names = ARCHITECTURES[architecture]
-    if stub is None and not (_STUBS / names.stub).exists():
-        raise ImageError(f"{_STUBS / names.stub} is missing: install it (Debian: apt install systemd-boot-efi)")
-    return names
+    return ARCHITECTURES[architecture]
+
+
+def find_stub(names: EfiNames, package: Path) -> Path:
+    """Return the stub that is unpacked beside a kernel, or is installed; ImageError if it is neither."""
+    places = [place / _STUBS / names.stub for place in (package, Path("/"))]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ImageError(f"{places[-1]} is missing: Debian's package systemd-boot-efi for that processor has it")
+    return found
 
 
 def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, progress: Progress) -> None:
     """Write a disk with the root that the directory `root` has; `scratch` is an empty directory to work in."""
-    names = check_disk(parts.architecture, parts.stub)
+    names = parts.names
     built_seconds = int((root / paths.MACHINE_CONFIG.lstrip("/")).stat().st_mtime)
     progress("compressing the root", 0, _STEPS)
     verified = make_root(root, scratch / "root", built_seconds)
     progress("making the kernel's program", 1, _STEPS)
     # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
     words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
-    stub = parts.stub or _STUBS / names.stub
     sections = {
         ".cmdline": words.strip().encode() + b"\0",
         ".linux": parts.kernel,
         ".initrd": _initial_filesystem(root, parts.modules, scratch / "initial", built_seconds),
     }
     program = scratch / names.program
-    program.write_bytes(unified_kernel(stub.read_bytes(), sections, str(stub)))
+    program.write_bytes(unified_kernel(parts.stub, sections, str(parts.stub_path)))
     layout = plan_disk(parts.disk, names, program.stat().st_size, verified.path.stat().st_size, seed=verified.root_hash)
     progress("making file systems", 2, _STEPS)
     boot = layout.partition("boot-a")

@@ -55,6 +55,8 @@ _PACKAGES = (
     *("python3", "libpython3-dev", "gcc", "libc6-dev", "binutils", "patchelf", "libseccomp2", "libudev1"),
     "busybox-static",
 )
+# Of a disk that a firmware boots.
+_EFI_STUB = "systemd-boot-efi"
 _DISK_BYTES = 2 << 30
 _RESULT_BYTES = 256 << 20
 _MEMORY_MIB = 1024
@@ -95,9 +97,9 @@ def _fetch(processor: ForeignProcessor, directory: Path, progress: Progress, oth
     with TemporaryDirectory(prefix="new-", dir=directory) as scratch:
         new = Path(scratch)
         progress(f"fetching Debian's packages for {processor.name}", 0, None)
-        packages = fetch_packages(processor.name, [*_PACKAGES, *others, processor.kernel_package], new)
+        packages = fetch_packages(processor.name, [*_PACKAGES, *others, processor.kernel_package, _EFI_STUB], new)
         progress("unpacking them", 0, None)
-        kernels = [package for package in packages if package.name.startswith("linux-image-")]
+        kernels = [package for package in packages if package.name.startswith(("linux-image-", _EFI_STUB))]
         unpack_packages((package for package in packages if package not in kernels), new / "root")
         unpack_packages(kernels, new / _KERNEL)
         _complete(new / "root")
