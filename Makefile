@@ -83,8 +83,13 @@ $(ARM64): | $(STAMP)
 	@command -v qemu-system-aarch64 >/dev/null && test -e /usr/share/qemu-efi-aarch64 || { apt-get update -qq; \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-arm qemu-efi-aarch64 \
 		>/dev/null; }
+	@rm -rf $(@D)/libraries && $(BIN)/pip freeze | grep -E '^(backports.zstd|hypothesis|protobuf|PyYAML)==' | \
+		$(BIN)/pip install --quiet --no-deps --target $(@D)/libraries --python-version 3.11 --only-binary :all: \
+		--platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
+		--requirement /dev/stdin
 	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign.builder import ARM64, fetch_machine; \
-		from minit.progress import silent; fetch_machine(ARM64, Path("$(@D)"), silent)'
+		from minit.progress import silent; from tests.support.podmachine import DEBIAN_PACKAGES; \
+		fetch_machine(ARM64, Path("$(@D)"), silent, DEBIAN_PACKAGES)'
 
 # What makes disks and boots from them; the firmware and its stub are not for this machine either.
 firmware:

@@ -204,7 +204,9 @@ def work_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stage1_image(work_directory: Path) -> Path:
-    """The stage1 ACI."""
+    """The stage1 ACI, which may have been built before."""
+    if given := os.environ.get("MINIT_TEST_STAGE1"):
+        return Path(given)
     from minit.image.stage1 import build_stage1
     from minit.progress import silent
 
