@@ -180,7 +180,13 @@ REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=s
 # Something stands on 0 to 2, or what the interpreter may write there would end up in a file of the image.
 EXTRACTOR = Forked(
     who="extractor of images",
-    keeps=("report", "images"),
+    keeps=("report", "images", "links"),
+    streams=(NULL, NULL, NULL),
+    death_signal=signal.SIGKILL,
+)
+LINKER = Forked(
+    who="maker of links of a tree",
+    keeps=("report", "layers", "links"),
     streams=(NULL, NULL, NULL),
     death_signal=signal.SIGKILL,
 )

@@ -23,7 +23,7 @@ class DiskFault(OSError):
 
 def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash | None = None) -> None:
     """Write the data of the current entry into an empty file, zeros as holes; `digest` gets it with its zeros."""
-    end = 0
+    end = written_end = 0
     for offset, data in tar.pieces(_CHUNK):
         if digest is not None:
             _add_zeros(digest, offset - end)
@@ -36,7 +36,9 @@ def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash |
             written = os.pwrite(fd, left, offset)
             left = left[written:]
             offset += written
-    os.ftruncate(fd, entry.size_bytes)
+        written_end = offset
+    if written_end != entry.size_bytes:
+        os.ftruncate(fd, entry.size_bytes)
     if digest is not None:
         _add_zeros(digest, entry.size_bytes - end)
 

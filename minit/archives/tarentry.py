@@ -6,8 +6,6 @@ import os
 from enum import Enum
 from typing import NamedTuple
 
-from minit.value import Value
-
 CAPABILITIES = "security.capability"
 
 
@@ -23,7 +21,7 @@ class Kind(Enum):
     FIFO = "fifo"
 
 
-class Entry(Value):
+class Entry(NamedTuple):
     """One entry, its numbers checked, its path cleaned and relative (empty for the top directory)."""
 
     path: str

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterable
 
 from minit.archives.tarentry import Entry, Kind
-from minit.value import replace
 
 _BLOCK_BYTES = 512
 _END = bytes(2 * _BLOCK_BYTES)
@@ -115,7 +114,7 @@ class TarWriter:
         `records` are more pax records.
         """
         if data is not None:
-            entry = replace(entry, size_bytes=len(data))
+            entry = entry._replace(size_bytes=len(data))
         if name is None:
             name = f"{entry.path}/" if entry.kind is Kind.DIRECTORY else entry.path
         self.put(encode_header(entry, name, hard_link_to, records))

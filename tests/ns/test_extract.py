@@ -693,7 +693,7 @@ def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
             refused += 1
         return refused
 
-    pid = fork(EXTRACTOR, run, {"report": None, "images": None})
+    pid = fork(EXTRACTOR, run, {"report": None, "images": None, "links": None})
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
@@ -718,7 +718,7 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
         )
         os.write(tell, repr(seen).encode())
 
-    pid = fork(EXTRACTOR, run, {"report": tell, "images": None})
+    pid = fork(EXTRACTOR, run, {"report": tell, "images": None, "links": None})
     os.close(tell)
     os.waitpid(pid, 0)
     assert os.read(kept, 1000).decode() == "(['only'], ['only'], '/', True, 0)"

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -167,6 +167,45 @@ def test_a_tree_and_a_copy_have_the_same_files(store: Store, tmp_path: Path, mon
 
 def _no_link(*_: object) -> None:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+@pytest.mark.parametrize("together", [1, 2, 5, 6])
+def test_links_come_a_few_at_a_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """A tree is the same however many of its links are made before they get their names."""
+    layout = Layout()
+    names = [f"file{number}" for number in range(5)]
+    layout.add(layer(*(tars.file(name, name.encode()) for name in names)), architecture=MACHINE)
+    image = resolve_image(store, f"oci:{layout.write_directory(tmp_path / 'box')}", silent)
+    monkeypatch.setattr(linking, "_TOGETHER", together)
+    trees = TreeStore(store.data, store)
+    tree = trees.path(trees.render(image.id))
+    assert {path.name: path.read_text() for path in tree.glob("rootfs/file*")} == {name: name for name in names}
+    assert sorted(os.listdir(tree)) == ["hash", "image", "manifest", "minit-hash", "rendered", "rootfs"]
+
+
+def _killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("link", "message"), [(_killed, "was killed; try again"), (_no_room, "no space left on device")]
+)
+def test_links_that_are_not_made(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: Callable[..., None], message: str
+) -> None:
+    """When no links come there is one message, and no tree."""
+    layout = write_layout(tmp_path / "box", "a")
+    image, trees = fetch(store, layout, "a"), TreeStore(store.data, store)
+    monkeypatch.setattr(linking, "_link", link)
+    with pytest.raises(StoreError, match=message):
+        trees.render(image.id)
+    assert trees.ids() == [] and os.listdir(store.data / "cas/tmp") == []
 
 
 def test_a_changed_layer_is_noticed_and_replaced(store: Store, tmp_path: Path) -> None:

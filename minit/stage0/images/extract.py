@@ -11,19 +11,21 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from minit.archives.aci import image_id
 from minit.archives.assembledaci import AssembledAci, OpenBlob
+from minit.archives.recipe import Recipe
 from minit.errors import ImageError, StoreError
-from minit.forks import EXTRACTOR, fork
+from minit.forks import EXTRACTOR, LINKER, fork
 from minit.idrange import IdRange
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_error, disk_errors
 from minit.stage0.files.durable import make_directory
 from minit.stage0.images import untar, workreport
+from minit.stage0.images.linking import link_contents
 from minit.stage0.images.rendering import Layer, flatten
 from minit.stage0.images.store import Store
 
@@ -82,11 +84,16 @@ def extract_layers(
         pipe, report = os.pipe()
         reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
         files = [fd for blob in blobs for fd in blob.fds]
+
+        def tell(error: BaseException) -> None:
+            untar.tell(report, layers[0], root, error)
+
+        made = None if recipe is None else _link(stack, recipe, blobs[0], f"{root}/{untar.LINKS}", report, tell)
         pid = fork(
             EXTRACTOR,
-            lambda: untar.extract(root, layers, blobs, ids, report, recipe),
-            {"report": report, "images": files},
-            tell=lambda error: untar.tell(report, layers[0], root, error),
+            lambda: untar.extract(root, layers, blobs, ids, report, recipe, made),
+            {"report": report, "images": files if made is None else None, "links": made},
+            tell=tell,
         )
         stack.callback(_end, pid)
         os.close(report)
@@ -111,6 +118,28 @@ def extract_layers(
     if ended is not None and ended.si_status == signal.SIGALRM:
         raise ImageError(f"{action}: not done after {untar.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
+
+
+def _link(
+    stack: ExitStack, recipe: Recipe, blob: OpenBlob, directory: str, report: int, tell: Callable[[BaseException], None]
+) -> int:
+    """Start the process that makes the links of a tree in `directory`, and return what it says when they are there."""
+    os.mkdir(directory, 0o700)
+    made, says_made = os.pipe()
+    stack.callback(os.close, made)
+    links = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        pid = fork(
+            LINKER,
+            lambda: link_contents(recipe, blob.fds, links, says_made),
+            {"report": report, "layers": blob.fds, "links": (links, says_made)},
+            tell=tell,
+        )
+        stack.callback(_end, pid)
+    finally:
+        os.close(links)
+        os.close(says_made)
+    return made
 
 
 class _Check:

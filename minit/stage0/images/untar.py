@@ -33,12 +33,11 @@ from minit.idrange import IdRange
 from minit.process import enter_own_mounts
 from minit.stage0.files.filecapabilities import shift_capabilities
 from minit.stage0.images import workreport
-from minit.stage0.images.linking import link_contents
+from minit.stage0.images.linking import MadeLinks
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
-from minit.value import replace
 
 MANIFEST = "manifest"
-_LINKS = "links"  # beside the manifest, where no entry gets
+LINKS = "links"  # beside the manifest, where no entry gets
 
 # What one image may cost, however small its archive is. Memory is beside what the parent had already.
 TIME_LIMIT_SECONDS = 3600.0
@@ -63,23 +62,24 @@ def extract(
     ids: IdRange | None,
     report: int,
     recipe: Recipe | None = None,
+    made: int | None = None,
 ) -> None:
     """
     Extract the layers, whose tars are `blobs`, into `destination`, and tell `report`.
 
     With `ids` the owners are shifted. With `recipe`, that of the one image, the files are links to those of its layers,
-    which the caller checks. The process is of no other use then: the directory is its root.
+    which another process makes in `LINKS` and tells `made`, as in `MadeLinks`, and the caller checks. The process is of
+    no other use then: the directory is its root.
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
     hashlib.sha256()
-    if recipe is None:
+    if recipe is None or made is None:
         confine(destination)
         _extract(layers, blobs, digests, ids, report)
     else:
-        link_contents(recipe, blobs[0].fds, f"{destination}/{_LINKS}")
         headers = recipe.headers()
         confine(destination)
-        _extract_linked(layers[0], headers, ids, report)
+        _extract_linked(layers[0], headers, ids, report, made)
 
 
 def damaged(layer: Layer) -> str:
@@ -171,9 +171,10 @@ def _extract(
     _finish(tree, layers[0], report)
 
 
-def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: int) -> None:
+def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: int, made: int) -> None:
     source = f"image {layer.name} ({layer.image_id})"
-    tree = _Tree(ids, os.open(f"/{_LINKS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    links = MadeLinks(os.open(f"/{LINKS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), made)
+    tree = _Tree(ids, links)
     tree.make_parent(ROOTFS)
     reported_bytes = 0
     tar = TarReader(io.BytesIO(headers), source, has_data=lambda path: path == MANIFEST)
@@ -184,7 +185,8 @@ def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: i
         if tree.written_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
             reported_bytes = tree.written_bytes
             workreport.tell(report, workreport.PROGRESS, reported_bytes)
-    os.rmdir(f"/{_LINKS}")
+    links.end()
+    os.rmdir(f"/{LINKS}")
     _finish(tree, layer, report)
 
 
@@ -205,13 +207,12 @@ class _Tree:
     """
     The directory that is filled, which is this process's root.
 
-    `links`, if it is given, is a directory with the files of the image, by the numbers in which they come.
+    `links`, if it is given, has the files of the image, in the order in which they come.
     """
 
-    def __init__(self, ids: IdRange | None, links: int | None = None) -> None:
+    def __init__(self, ids: IdRange | None, links: MadeLinks | None = None) -> None:
         self.written_bytes = 0
         self._links = links
-        self._linked = 0
         self.has_manifest = False
         self._ids = ids
         self._root_id = 0 if ids is None else ids.shift
@@ -284,7 +285,7 @@ class _Tree:
                     raise tar.fault(entry.path, f"capabilities of the unmapped root {rootid}: {ids.describe()}")
                 value = shifted
             xattrs.append((key, value))
-        return replace(entry, uid=uid, gid=gid, xattrs=tuple(xattrs))
+        return entry._replace(uid=uid, gid=gid, xattrs=tuple(xattrs))
 
     def _directory(self, entry: Entry, parent: int, name: str) -> None:
         try:
@@ -321,8 +322,7 @@ class _Tree:
 
     def _file(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
         if self._links is not None and entry.path != MANIFEST:
-            os.rename(str(self._linked), name, src_dir_fd=self._links, dst_dir_fd=parent)
-            self._linked += 1
+            self._links.move(parent, name)
             self.written_bytes += entry.size_bytes
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
