@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minit.archives.aci import image_id
-from minit.archives.readahead import Pieces, ReadAhead
+from minit.archives.readahead import Pieces, ReadAhead, joined
 from minit.archives.recipe import Recipe
 from minit.archives.tarwriter import padding
 from minit.archives.unpackedlayer import FILES, Row, UnpackedLayer
@@ -122,7 +122,7 @@ def assembled_id(recipe: Recipe, layers: Sequence[UnpackedLayer], unpacked: Cont
     The files of those with the diff_ids `unpacked` have just been written, and are not compared with what they were.
     """
     digest = hashlib.sha512()
-    with open_layers(layers, unpacked=unpacked) as opened, ReadAhead(Pieces(pieces(recipe, opened))) as ahead:
+    with open_layers(layers, unpacked=unpacked) as opened, ReadAhead(joined(pieces(recipe, opened))) as ahead:
         for chunk in ahead.chunks():
             digest.update(chunk)
     return image_id(digest)

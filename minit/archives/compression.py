@@ -155,11 +155,18 @@ class Uncompressed(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         """Fill `buffer` with uncompressed bytes and return how many; 0 at the end."""
         view = memoryview(buffer).cast("B")
-        data = self._copy(len(view)) if self._decompressor is None else self._decompress(len(view))
+        data = self.read(len(view))
         view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to `size` uncompressed bytes, all if that is negative; nothing at the end."""
+        if size < 0:
+            return self.readall()
+        data = self._copy(size) if self._decompressor is None else self._decompress(size)
         self._produced_bytes += len(data)
         self._check_limits()
-        return len(data)
+        return data
 
     def count_holes(self, size_bytes: int) -> None:
         """Count zeros that a file in the tar is said to have, and that will be written, as if they had been in it."""

@@ -1,4 +1,4 @@
-"""A stream that a thread reads ahead, so that one processor reads or decompresses while another one uses it."""
+"""Bytes that a thread reads ahead, so that one processor reads or decompresses while another one uses them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,27 @@ class Pieces(io.RawIOBase):
         return filled
 
 
+def joined(pieces: Iterator[memoryview | bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of a megabyte or more, but for the last one."""
+    together: list[memoryview | bytes] = []
+    size_bytes = 0
+    for piece in pieces:
+        together.append(piece)
+        size_bytes += len(piece)
+        if size_bytes >= _CHUNK:
+            yield b"".join(together)
+            together, size_bytes = [], 0
+    yield b"".join(together)
+
+
 class ReadAhead(io.RawIOBase):
     """
-    Hands on what a thread reads of `source`, and the error that ended it.
+    Hands on what a thread gets of `source`, and the error that ended it.
 
-    `close` ends the thread; `source` is not closed, and nobody else may read it before.
+    `close` ends the thread; nobody else may use `source` before.
     """
 
-    def __init__(self, source: io.RawIOBase) -> None:
+    def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
         self._chunks: Queue[memoryview | BaseException] = Queue(_CHUNKS_AHEAD)
         self._left = memoryview(b"")
@@ -101,11 +114,12 @@ class ReadAhead(io.RawIOBase):
 
     def _read(self) -> None:
         try:
-            count = 1
-            while count and not self._unwanted.is_set():
-                chunk = memoryview(bytearray(_CHUNK))
-                count = self._source.readinto(chunk) or 0
-                self._put(chunk[:count])
+            for chunk in self._source:
+                if chunk:
+                    self._put(memoryview(chunk))
+                if self._unwanted.is_set():
+                    return
+            self._put(memoryview(b""))
         except BaseException as error:
             self._put(error)
 

@@ -178,7 +178,7 @@ class _Content:
         sinks = [self._digest.update] if self._digest is not None else []
         self._file = Tee(file, self._count_read, *sinks)
         self._uncompressed = Uncompressed(self._file, layer.name, limits)
-        self._ahead = ReadAhead(Tee(self._uncompressed, self._diff_id.update))
+        self._ahead = ReadAhead(self._chunks())
         self._stream = io.BufferedReader(Tee(self._ahead, self._count), _CHUNK)
         self.tar = TarReader(self._stream, layer.name, rooted=True)
 
@@ -207,6 +207,11 @@ class _Content:
     def close(self) -> None:
         """End the thread."""
         self._ahead.close()
+
+    def _chunks(self) -> Iterator[bytes]:
+        while data := self._uncompressed.read(_CHUNK):
+            self._diff_id.update(data)
+            yield data
 
     def _check(self, what: str, expected: str, computed: hashlib._Hash) -> None:
         found = digest_text(expected, computed)

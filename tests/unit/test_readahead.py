@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.archives.readahead import Pieces, ReadAhead
+from minit.archives.readahead import Pieces, ReadAhead, joined
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 7))
@@ -19,6 +19,15 @@ def test_pieces_are_a_file(pieces: list[bytes], size: int) -> None:
         read.append(data)
     assert b"".join(read) == b"".join(pieces)
     assert all(len(data) == size for data in read[:-1])
+
+
+@given(st.lists(st.integers(0, 1 << 20), max_size=9))
+def test_joined_pieces_are_large(sizes: list[int]) -> None:
+    """They are the same bytes, in pieces of a megabyte or more, but for the last."""
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    together = list(joined(iter(pieces)))
+    assert b"".join(together) == b"".join(pieces)
+    assert all(len(data) >= 1 << 20 for data in together[:-1])
 
 
 def test_chunks_are_all_that_is_read() -> None:
@@ -33,10 +42,10 @@ def test_chunks_are_all_that_is_read() -> None:
         yield from pieces()
         raise ValueError("broken")
 
-    with ReadAhead(Pieces(pieces())) as ahead:
+    with ReadAhead(pieces()) as ahead:
         assert b"".join(ahead.chunks()) == large + b"end"
-    with ReadAhead(Pieces(failing())) as ahead, pytest.raises(ValueError, match="broken"):
+    with ReadAhead(failing()) as ahead, pytest.raises(ValueError, match="broken"):
         for _ in ahead.chunks():
             pass
-    with ReadAhead(Pieces(large for _ in iter(int, 1))) as ahead:
+    with ReadAhead(large for _ in iter(int, 1)) as ahead:
         assert bytes(next(ahead.chunks())[:256]) == large[:256]

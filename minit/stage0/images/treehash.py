@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from minit.archives.readahead import Pieces, ReadAhead
+from minit.archives.readahead import ReadAhead, joined
 from minit.archives.tarentry import is_kept_attribute
 
 HASH = "hash"
@@ -44,7 +44,7 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def tree_hash(tree: Path) -> str:
     """Return what rkt expects in `hash`: `sha512-` and 64 hex digits over everything beside manifest and attributes."""
     digest = hashlib.sha512()
-    with ReadAhead(Pieces(_pieces(tree))) as ahead:
+    with ReadAhead(joined(_pieces(tree))) as ahead:
         for chunk in ahead.chunks():
             digest.update(chunk)
     return _text(digest)
