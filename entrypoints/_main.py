@@ -37,3 +37,30 @@ def outcome(component: str, usage: str, work: Callable[[], int]) -> int:
         # An error in minit: 1, with which an interpreter ends, could be an app's.
         sys.excepthook(*sys.exc_info())
         return EXIT_FAILURE
+
+
+def read_descriptor(flag: str, text: str) -> int | None:
+    """
+    Return the descriptor that a flag names, None for no text. No other process inherits it.
+
+    UsageError if it is none.
+    """
+    if not text:
+        return None
+    try:
+        number = int(text) if text.isdecimal() else -1
+        os.set_inheritable(number, False)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f'--{flag}: expected a descriptor, got "{text}"') from error
+    return number
+
+
+def telling_failures(failures: int | None, work: Callable[[], int]) -> int:
+    """Return the exit code of some work; why it failed is written to `failures`, if that is given, not to stderr."""
+    try:
+        return work()
+    except (MinitError, OSError) as error:
+        if failures is None or getattr(error, "exit_code", EXIT_FAILURE) != EXIT_FAILURE:
+            raise
+        os.write(failures, describe(error).encode(errors="replace"))
+        return EXIT_FAILURE

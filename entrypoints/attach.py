@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
-from entrypoints._main import run_entrypoint
+from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
 from minit.errors import AttachError
 from minit.goflags import parse_flags, usage
 from minit.launcher.attach import attach_app, list_endpoints
@@ -17,6 +18,7 @@ _FLAGS: dict[str, bool | str] = {
     **dict.fromkeys(_STREAMS, False),
     # minit's own.
     **{"detach-keys": "ctrl-p,ctrl-q", "no-replay": False, "on-slow": "wait", "read-only": False, "take-stdin": False},
+    **{"failure-fd": "", "ready-fd": ""},
 }
 
 
@@ -28,7 +30,12 @@ def main() -> NoReturn:
 def _attach(arguments: list[str]) -> int:
     values, operands = parse_flags(arguments, _FLAGS)
     refuse_operands(operands)
+    failures, ready = (read_descriptor(flag, str(values[flag])) for flag in ("failure-fd", "ready-fd"))
     open_standard_streams()
+    return telling_failures(failures, lambda: _act(values, ready, is_quiet=failures is not None))
+
+
+def _act(values: Mapping[str, bool | str], ready: int | None, *, is_quiet: bool) -> int:
     app, action = str(values["app"]), values["action"]
     if action == "list":
         list_endpoints(app)
@@ -42,6 +49,8 @@ def _attach(arguments: list[str]) -> int:
             take_stdin=values["take-stdin"] is True,
             policy=str(values["on-slow"]),
             debug=values["debug"] is True,
+            ready=ready,
+            is_quiet=is_quiet,
         )
     else:
         raise AttachError(f'unknown action "{action}": expected list, auto-attach or custom-attach')

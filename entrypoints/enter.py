@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
-from entrypoints._main import run_entrypoint
-from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
+from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
+from minit.errors import UsageError
 from minit.goduration import parse_duration
 from minit.goflags import parse_flags, usage
 from minit.launcher.enter.enterpod import enter_pod
@@ -32,6 +32,7 @@ def main() -> NoReturn:
 def _enter(arguments: list[str]) -> int:
     try:
         values, command = parse_flags(arguments, _FLAGS)
+        failures = read_descriptor("failure-fd", str(values["failure-fd"]))
     except UsageError as error:
         raise _EnterUsage(str(error)) from error
     if command[:1] == ["--"]:
@@ -47,29 +48,13 @@ def _enter(arguments: list[str]) -> int:
     timeout_seconds = _read_timeout(str(values["timeout"]))
     if timeout_seconds is not None and (not app or privileged):
         raise _EnterUsage("--timeout: only a command in an app, without --privileged, can have a time limit")
-    failures = _read_descriptor(str(values["failure-fd"]))
-    try:
-        return enter_pod(
+    # The command's own exit code may be the same as that of a failure.
+    return telling_failures(
+        failures,
+        lambda: enter_pod(
             int(pid), app or None, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
-        )
-    except (MinitError, OSError) as error:
-        # The command's own exit code may be the same.
-        if failures is None or getattr(error, "exit_code", EXIT_FAILURE) != EXIT_FAILURE:
-            raise
-        os.write(failures, describe(error).encode(errors="replace"))
-        return EXIT_FAILURE
-
-
-def _read_descriptor(text: str) -> int | None:
-    """Return the descriptor of somebody who wants to know of failures, which no process in the pod gets."""
-    if not text:
-        return None
-    try:
-        number = int(text) if text.isdecimal() else -1
-        os.set_inheritable(number, False)
-    except (OSError, OverflowError) as error:
-        raise _EnterUsage(f'--failure-fd: expected a descriptor, got "{text}"') from error
-    return number
+        ),
+    )
 
 
 def _read_timeout(text: str) -> float | None:

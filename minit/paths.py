@@ -161,7 +161,7 @@ BUILT_IN_PLUGINS = (
 )
 
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
-ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")
+ATTACH_OPTIONS = ("detach-keys", "failure-fd", "no-replay", "on-slow", "read-only", "ready-fd", "take-stdin")
 # The same of our `run`.
 RUN_OPTIONS = ("quiet", "tell-failure")
 

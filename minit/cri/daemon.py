@@ -144,7 +144,7 @@ async def _run(
             containers = ContainerCalls(node, commands, images, settings.cdi_directories)
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
-            streams = StreamingCalls(node, commands, tokens, _base_url(streaming))
+            streams = StreamingCalls(node, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
             runtime = RuntimeCalls(settings.described())
             methods = all_methods(runtime, sandboxes, containers, stats, events, streams, images)

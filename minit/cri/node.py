@@ -22,6 +22,7 @@ from minit.cri.owncommands import refuse_nul
 from minit.cri.records import ContainerRecord, SandboxRecord
 from minit.errors import MinitError, PodError
 from minit.harmless import harmless
+from minit.stage0.apps.appattach import attach_command
 from minit.stage0.apps.enter import enter_as_app
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -146,11 +147,12 @@ class Sandbox:
                     container.follow(None, {})
 
 
-class Entered(Value):
-    """A process that enters a container: its words, and the directory that it is executed in."""
+class Program(Value):
+    """A program that reaches into a container: its words, its directory, its environment if not that of the daemon."""
 
     words: list[str]
     directory: Path
+    environment: Mapping[str, str] | None = None
 
 
 Note = Callable[[Sandbox, str, api.ContainerEventType], None]
@@ -223,7 +225,7 @@ class Node:
         command: Sequence[str],
         timeout_seconds: float | None,
         failure_fd: int | None = None,
-    ) -> Entered:
+    ) -> Program:
         """
         Return what runs a command as a container's user, and kills it after some time.
 
@@ -234,7 +236,17 @@ class Node:
         with Store(self.data) as store, open_pod(self.data, container.sandbox.uuid) as pod:
             tree_path = TreeStore(self.data, store).path
             words = enter_as_app(pod, tree_path, container.app, command, timeout_seconds, failure_fd)
-            return Entered(words=words, directory=pod.path)
+            return Program(words=words, directory=pod.path)
+
+    def attach(self, container: Container, mode: str, options: Mapping[str, str]) -> Program:
+        """
+        Return what connects its standard streams to those of a container that `mode` names.
+
+        `options` are those of `minit attach` and of its stage1. MinitError if the pod does not run.
+        """
+        with open_pod(self.data, container.sandbox.uuid) as pod:
+            command = attach_command(pod, container.app, mode, options)
+            return Program(words=command.words, directory=pod.path, environment=command.environment)
 
     def follow(self, sandbox: Sandbox) -> None:
         """Read anew how far a sandbox has come."""

@@ -37,17 +37,23 @@ def attach_app(
     take_stdin: bool,
     policy: str,
     debug: bool,
+    ready: int | None = None,
+    is_quiet: bool = False,
 ) -> None:
     """
     Connect the caller to an app of the pod in the working directory; returns when either side has ended.
 
     `chosen` are some of protocol.STREAMS, None for all there are; `policy` is one of protocol.POLICIES, `detach_keys`
-    as parse_detach_keys takes them. AttachError says why it is not possible.
+    as parse_detach_keys takes them. A line is written to `ready`, and that closed, as soon as nothing is missed any
+    more. With `is_quiet` standard error has the app's words alone, unless a person is in front of it. AttachError says
+    why it is not possible.
     """
     if policy not in POLICIES:
         raise AttachError(f'on-slow: expected one of {", ".join(POLICIES)}, got "{policy}"')
     keys = parse_detach_keys(detach_keys)
-    options = AttachOptions(detach_keys=keys, replay=replay, take_stdin=take_stdin, policy=policy)
+    options = AttachOptions(
+        detach_keys=keys, replay=replay, take_stdin=take_stdin, policy=policy, ready=ready, is_quiet=is_quiet
+    )
     directory = _open_streams(app)
     endpoints = _names(_read_endpoints(directory, app), app)
     # The end of /dev/null is none that the app should be told of.

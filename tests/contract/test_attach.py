@@ -95,6 +95,26 @@ def test_a_killed_sidecar(make_pod: MakePod) -> None:
     assert got + rest == numbers(1, count)
 
 
+def test_its_own_words_at_descriptors(make_pod: MakePod) -> None:
+    """That it is attached, and why it fails, is told there: standard error has the words of the app alone."""
+    pod = start_app(make_pod, ECHO, STREAMS)
+    told, ready = os.pipe2(os.O_CLOEXEC)
+    reasons, failures = os.pipe2(os.O_CLOEXEC)
+    flags = (f"--ready-fd={ready}", f"--failure-fd={failures}")
+    client = attach(pod, *flags, pass_fds=(ready, failures), **PIPES)
+    os.close(ready)
+    assert (os.read(told, 100), os.read(told, 100)) == (b"\n", b"")
+    kill_sidecar(pod)
+    out, errors = client.communicate(b"one\n")
+    assert (client.returncode, out, errors) == (0, b"o:one\nover\n", b"e:one\n")
+    client = attach(pod, f"--failure-fd={failures}", pass_fds=(failures,), **PIPES)
+    os.close(failures)
+    assert (client.communicate()[1], client.returncode) == (b"", 254)
+    assert b'app "web" is not attachable' in os.read(reasons, 1000)
+    os.close(told)
+    os.close(reasons)
+
+
 def test_a_lot_of_input(make_pod: MakePod) -> None:
     """Every byte arrives, in order, through a pipe that the app reads when it likes, and its end behind them."""
     pod = start_app(make_pod, "sleep 0.2; exec cat", {"stdin": "stream", "stdout": "stream"})
@@ -245,6 +265,7 @@ def logging_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> It
         ),
         (("--action=auto-attach", "--detach-keys=no", "--app=web"), 254, "detach keys: expected a character or ctrl-"),
         (("--action=list", "--app=web", "--stdin=maybe"), 2, 'invalid boolean value "maybe" for -stdin'),
+        (("--action=list", "--app=web", "--ready-fd=999"), 2, '--ready-fd: expected a descriptor, got "999"'),
         (("--action=list", "--app=web", "--colour"), 2, "flag provided but not defined: -colour"),
         (("--action=list", "--app=web", "uuid"), 2, "expected flags only"),
     ],

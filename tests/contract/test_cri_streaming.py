@@ -26,6 +26,7 @@ from tests.support.websocketclient import websocket_client
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
+LARGE_BYTES = 1 << 18
 PORTFORWARD = ("portforward.k8s.io",)
 IMAGE = "example.com/busybox:1.0"
 
@@ -349,6 +350,60 @@ async def test_attaching_to_streams(pod: Pod) -> None:
                 assert exit_code(await error.whole()) == 0
             with pytest.raises(CallFailed, match="does not run"):
                 await node.ask("Attach", api.AttachRequest(container_id=container, stdout=True))
+
+
+@pytest.mark.trio
+async def test_attached_output_comes_as_it_is_written(pod: Pod) -> None:
+    """Whoever is told that it is attached gets all that is written from then on, be it no line, and before its end."""
+    echo = "while read word; do printf %s $word; printf %s $word >&2; done"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with (
+            pod.container(echo, stdin=True) as container,
+            attached(pod, container, stdin=True, stdout=True) as writer,
+        ):
+            _, stdin, seen = await writer.open_all("error", "stdin", "stdout")
+            await writer.write(stdin, b"before\n")
+            await seen.until(b"before")
+            async with attached(pod, container, stdout=True, stderr=True) as reader:
+                await writer.write(stdin, b"one\n")
+                await seen.until(b"one")
+                error, stdout, stderr = await reader.open_all("error", "stdout", "stderr")
+                await stdout.until(b"one")
+                await stderr.until(b"one")
+                async with pod.daemon.node() as node:
+                    await node.ask("StopContainer", api.StopContainerRequest(container_id=container))
+                assert await stdout.whole() == b"one"
+                assert (await stderr.whole()).endswith(b"one")
+                assert exit_code(await error.whole()) == 0
+
+
+@pytest.mark.trio
+async def test_attached_output_is_whole(pod: Pod) -> None:
+    """Clients that come while a container without input writes get all from one place on, each byte once."""
+    count = "n=100000; while :; do n=$((n+1)); printf '%s ' $n; done"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with pod.container(count) as container:
+            for _ in range(3):
+                async with attached(pod, container, stdout=True) as client:
+                    _, stdout = await client.open_all("error", "stdout")
+                    while len(stdout.data) < LARGE_BYTES:
+                        await stdout.changed.wait()
+                    numbers = [*map(int, stdout.data.split()[1:-1])]
+                    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+
+
+@pytest.mark.trio
+async def test_attaching_too_late(pod: Pod) -> None:
+    """Who comes for a container that has ended since is told so."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with pod.container("exec sleep 1000") as container, pod.daemon.node() as node:
+            url = (await node.ask("Attach", api.AttachRequest(container_id=container, stdout=True))).url
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=container))
+            status, _, stream = await upgrade(url)
+            async with stream:
+                assert status == 500
+                reason = b"".join([data async for data in stream])
+                assert f"cannot attach to container {container}".encode() in reason, reason
 
 
 @pytest.mark.trio

@@ -33,6 +33,7 @@ USUAL = (
     "--annotation=minit/image-groups=primary,supplementary",
     "--annotation=minit/make-working-directory=true",
     "--seccomp=unconfined",
+    *("--stdout=log+stream", "--stderr=log+stream"),
 )
 MAIN = api.ContainerMetadata(name="main")
 
@@ -118,7 +119,8 @@ def test_containers() -> None:
         *(f"--memory={64 << 20}", "--cpu-shares=2", "--oom-score-adj=-997"),
         '--annotation=minit/limits={"cpuQuota": 50000, "cpuPeriod": 100000}',
     ]
-    assert container(stdin=True) == ["--stdin=stream", "--stdout=log+stream", "--stderr=log+stream"]
+    assert container(stdin=True) == ["--stdin=stream"]
+    assert {*USUAL} <= {*container_words(api.ContainerConfig(metadata=MAIN), "sha512-1")}
     assert container(tty=True) == ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"]
     assert container(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == ["--annotation=minit/stop-signal=RTMIN+3"]
 

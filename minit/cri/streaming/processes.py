@@ -11,13 +11,14 @@ import subprocess
 import sys
 import termios
 import tty
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from enum import Enum, auto
-from pathlib import Path
+from typing import Self
 
 import trio
 
+from minit.cri.node import Program
 from minit.cri.openfiles import give_back_limit_and_take_terminal, with_limit_given_back
 from minit.cri.streaming.channels import Channel, ChannelReset
 from minit.terminal import CTRL_D
@@ -26,6 +27,7 @@ from minit.value import Value
 _READ_BYTES = 1 << 15
 _PATIENCE_SECONDS = 5.0
 _KILLED = 128
+_NAMES = ("stdin", "stdout", "stderr")
 
 
 class Input(Enum):
@@ -43,9 +45,9 @@ class Streams(Value):
     stdout: Channel | None = None
     stderr: Channel | None = None
 
-    def outputs(self) -> dict[str, Channel | None]:
-        """Return the channels that a process writes to, by their names."""
-        return {"stdout": self.stdout, "stderr": self.stderr}
+    def items(self) -> Iterable[tuple[str, Channel | None]]:
+        """Return the channels with their names."""
+        return zip(_NAMES, (self.stdin, self.stdout, self.stderr), strict=True)
 
 
 class Terminal:
@@ -56,10 +58,18 @@ class Terminal:
     """
 
     def __init__(self) -> None:
-        master, self.slave = os.openpty()
-        tty.setraw(self.slave)
+        master, slave = os.openpty()
+        tty.setraw(slave)
         os.set_blocking(master, False)
         self.master = io.FileIO(master, "r+")
+        self.slave = io.FileIO(slave, "r+")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.master.close()
+        self.slave.close()
 
     def resize(self, rows: int, columns: int) -> None:
         """Give it another size, which the process is told by SIGWINCH."""
@@ -68,22 +78,21 @@ class Terminal:
 
 
 class _Output:
-    """What a process writes, on its way to a channel; without one it is dropped."""
+    """What a process writes, on its way to a channel."""
 
-    def __init__(self, fd: int, channel: Channel | None) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._channel = channel
         self._waiting = trio.CancelScope()
         self._rest_bytes: int | None = None
 
-    async def pass_on(self) -> None:
-        """Pass on all that comes, until its end."""
+    async def pass_on(self, channel: Channel | None) -> None:
+        """Pass on all that comes, until its end; without a channel it is dropped."""
         while data := await self._read():
-            if self._channel is not None:
+            if channel is not None:
                 try:
-                    await self._channel.send_all(data)
+                    await channel.send_all(data)
                 except ChannelReset:
-                    self._channel = None
+                    channel = None
 
     def finish(self) -> None:
         """Take only what is there: the process has ended, though others may have its pipe and write to it for ever."""
@@ -112,26 +121,55 @@ class _Output:
         return b""
 
 
-async def run_process(
-    words: Sequence[str],
-    streams: Streams,
+class Process:
+    """A process of minit that runs."""
+
+    def __init__(self, process: trio.Process, pipes: _Pipes, end_of_input: Input) -> None:
+        self._process = process
+        self._pipes = pipes
+        self._ends_input = end_of_input is not Input.NEVER
+
+    async def serve(self, streams: Streams) -> int:
+        """
+        Connect it to channels until it has ended, and return its exit code as shells have it.
+
+        All that it wrote has been sent then.
+        """
+        channels = dict(streams.items())
+        async with trio.open_nursery() as feeding:
+            if streams.stdin is not None and self._pipes.has_input:
+                feeding.start_soon(self._pipes.feed, streams.stdin, self._ends_input)
+            async with trio.open_nursery() as passing:
+                for name, output in self._pipes.outputs.items():
+                    passing.start_soon(output.pass_on, channels[name])
+                await self._process.wait()
+                for output in self._pipes.outputs.values():
+                    output.finish()
+            feeding.cancel_scope.cancel()
+        code = await self._process.wait()
+        return code if code >= 0 else _KILLED - code
+
+
+@asynccontextmanager
+async def running_process(
+    program: Program,
+    names: Collection[str],
     terminal: Terminal | None = None,
     end_of_input: Input = Input.WITH_CHANNEL,
-    directory: Path | None = None,
     pass_fds: Sequence[int] = (),
-) -> int:
+) -> AsyncIterator[Process]:
     """
-    Run a process, which inherits `pass_fds`, to its end, and return its exit code as shells have it.
+    Have a process, which is ended at the end, with those standard streams that are among `names`.
 
-    All that it wrote has been sent then. A terminal, which is closed at the end, is its input and its outputs.
-    OSError if there is no such program. The process is ended if this is cancelled.
+    A terminal is its input and its outputs. It inherits `pass_fds`. OSError if there is no such program.
     """
     with ExitStack() as ours:
         with ExitStack() as theirs:
-            pipes = _Pipes(streams, terminal, ours, theirs)
+            pipes = _Pipes(names, terminal, ours, theirs)
             process = await trio.lowlevel.open_process(
-                with_limit_given_back(words) if terminal is None else words,
-                cwd=directory,
+                with_limit_given_back(program.words) if terminal is None else program.words,
+                cwd=program.directory,
+                env=program.environment,
                 stdin=pipes.ends[0],
                 stdout=pipes.ends[1],
                 stderr=pipes.ends[2],
@@ -140,16 +178,7 @@ async def run_process(
                 preexec_fn=None if terminal is None else give_back_limit_and_take_terminal,
             )
         try:
-            async with trio.open_nursery() as feeding:
-                if streams.stdin is not None:
-                    feeding.start_soon(pipes.feed, streams.stdin, end_of_input is not Input.NEVER)
-                async with trio.open_nursery() as passing:
-                    for output in pipes.outputs:
-                        passing.start_soon(output.pass_on)
-                    await process.wait()
-                    for output in pipes.outputs:
-                        output.finish()
-                feeding.cancel_scope.cancel()
+            yield Process(process, pipes, end_of_input)
         finally:
             with trio.CancelScope(shield=True):
                 if process.returncode is None and end_of_input is Input.WITH_CLIENT:
@@ -157,35 +186,38 @@ async def run_process(
                     with trio.move_on_after(_PATIENCE_SECONDS):
                         await process.wait()
                 await _end(process)  # before its input ends, which it would take for its client's
-    assert process.returncode is not None
-    return process.returncode if process.returncode >= 0 else _KILLED - process.returncode
 
 
 class _Pipes:
-    """Between a process and its channels: `ends` are its own descriptors, `outputs` what it writes."""
+    """Between a process and its channels: `ends` are its own descriptors, `outputs` what it writes, by their names."""
 
-    def __init__(self, streams: Streams, terminal: Terminal | None, ours: ExitStack, theirs: ExitStack) -> None:
+    def __init__(self, names: Collection[str], terminal: Terminal | None, ours: ExitStack, theirs: ExitStack) -> None:
         self._is_terminal = terminal is not None
         self._input: io.FileIO | None = None
+        self.ends, self.outputs = [subprocess.DEVNULL] * 3, dict[str, _Output]()
         if terminal is not None:
-            self._input = ours.enter_context(terminal.master)
-            theirs.callback(os.close, terminal.slave)
-            self.ends = [terminal.slave] * 3
-            self.outputs = [_Output(terminal.master.fileno(), streams.stdout)]
+            self._input = terminal.master
+            theirs.enter_context(terminal.slave)
+            self.ends = [terminal.slave.fileno()] * 3
+            self.outputs["stdout"] = _Output(terminal.master.fileno())
             return
-        self.ends, self.outputs = [subprocess.DEVNULL] * 3, []
-        if streams.stdin is not None:
+        if "stdin" in names:
             self.ends[0], end = os.pipe2(os.O_CLOEXEC)
             theirs.callback(os.close, self.ends[0])
             self._input = ours.enter_context(io.FileIO(end, "w"))
             os.set_blocking(end, False)
-        for number, channel in enumerate(streams.outputs().values(), start=1):
-            if channel is not None:
+        for number, name in enumerate(_NAMES[1:], start=1):
+            if name in names:
                 end, self.ends[number] = os.pipe2(os.O_CLOEXEC)
                 ours.callback(os.close, end)
                 theirs.callback(os.close, self.ends[number])
                 os.set_blocking(end, False)
-                self.outputs.append(_Output(end, channel))
+                self.outputs[name] = _Output(end)
+
+    @property
+    def has_input(self) -> bool:
+        """Tell whether the process reads what a client sends."""
+        return self._input is not None
 
     async def feed(self, channel: Channel, ends_input: bool) -> None:
         """Pass on what the client sends, and its end; when nobody reads it any more it is dropped."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 import trio
 
@@ -31,30 +32,40 @@ _LARGEST_SIZES_BYTES = 1 << 12
 _INTERNAL_ERROR = 500
 
 
+class Ready(Value):
+    """
+    All that can be had ready before a client has made its streams.
+
+    `run` connects these and returns the exit code at the end; `terminal` is between them, None without one.
+    """
+
+    run: Callable[[Streams], Awaitable[int]]
+    terminal: Terminal | None = None
+
+
 class RemoteCommand(Value):
     """
     What a client may have streams of: `streams` are some of stdin, stdout and stderr, the last not with a terminal.
 
-    `run` returns the exit code at the end; it owns the terminal.
+    `get_ready` is entered before the client is told that it is served, and left when it has been.
     """
 
     streams: tuple[str, ...]
     is_terminal: bool
-    run: Callable[[Streams, Terminal | None], Awaitable[int]]
+    get_ready: Callable[[], AbstractAsyncContextManager[Ready]]
 
     def channels(self, version: int) -> tuple[str, ...]:
         """Return the names of all channels that a client of a version has."""
         return ("error", *self.streams, *(["resize"] if self.is_terminal and version >= _SIZES_SINCE else []))
 
-    async def serve(self, channels: Mapping[str, Channel], version: int) -> None:
+    async def serve(self, ready: Ready, channels: Mapping[str, Channel], version: int) -> None:
         """Run it with the channels of a client, and tell the end."""
         streams = Streams(**{name: channels[name] for name in self.streams})
-        terminal = Terminal() if self.is_terminal else None
         async with trio.open_nursery() as nursery:
-            if terminal is not None and "resize" in channels:
-                nursery.start_soon(_resize, terminal, channels["resize"])
+            if ready.terminal is not None and "resize" in channels:
+                nursery.start_soon(_resize, ready.terminal, channels["resize"])
             try:
-                status = _exit_status(await self.run(streams, terminal))
+                status = _exit_status(await ready.run(streams))
             except (MinitError, OSError) as error:
                 status = _failure(describe(error))
             nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ the oldest, so that nobody who says nothing keeps others out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 
 import h11
 import trio
@@ -16,13 +17,15 @@ import trio
 from minit.cri.streaming import portforward, remotecommand, websocket
 from minit.cri.streaming.channels import ConnectionFailed
 from minit.cri.streaming.portforward import PortForward
-from minit.cri.streaming.remotecommand import RemoteCommand, take_streams
+from minit.cri.streaming.remotecommand import Ready, RemoteCommand, take_streams
 from minit.cri.streaming.spdy import SpdyConnection
 from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import WebSocketConnection
+from minit.errors import MinitError, describe
 
 _MOST_REQUESTS = 128
 _REQUEST_SECONDS = 10.0
+_READY_SECONDS = 30.0
 _STREAMS_SECONDS = 30.0
 _RECEIVE_BYTES = 1 << 14
 _SPDY = "spdy/3.1"
@@ -93,19 +96,23 @@ class StreamingServer:
         scope = self._requests[stream] = trio.CancelScope(deadline=trio.current_time() + _REQUEST_SECONDS)
         if len(self._requests) > _MOST_REQUESTS:
             self._requests.pop(next(iter(self._requests))).cancel()
-        try:
-            with scope:
-                try:
-                    request = await _receive_request(http, stream)
-                    wanted = self._wanted(request)
-                    version, connection = await _connect(http, stream, request, wanted)
-                except _Refused as refused:
-                    await _refuse(http, stream, refused)
-                    return
-        finally:
-            self._requests.pop(stream, None)
-        if not scope.cancelled_caught:
-            await _serve_wanted(connection, wanted, version, request.rest)
+        async with AsyncExitStack() as stack:
+            try:
+                with scope:
+                    try:
+                        request = await _receive_request(http, stream)
+                        wanted = self._wanted(request)
+                        self._requests.pop(stream, None)  # it is no stranger any more
+                        scope.deadline = trio.current_time() + _READY_SECONDS
+                        ready = await _get_ready(wanted, stack)
+                        version, connection = await _connect(http, stream, request, wanted)
+                    except _Refused as refused:
+                        await _refuse(http, stream, refused)
+                        return
+            finally:
+                self._requests.pop(stream, None)
+            if not scope.cancelled_caught:
+                await _serve_wanted(connection, wanted, ready, version, request.rest)
 
     def _wanted(self, request: _Request) -> Wanted:
         if request.method not in ("GET", "POST"):
@@ -137,6 +144,16 @@ async def _receive_request(http: h11.Connection, stream: trio.SocketStream) -> _
             return _Request(request, http.trailing_data[0])
         else:
             raise _Refused(400, "expected a request without a body")
+
+
+async def _get_ready(wanted: Wanted, stack: AsyncExitStack) -> Ready | None:
+    """Have what a client wants to be connected to be ready until `stack` is left; None for ports."""
+    if isinstance(wanted, PortForward):
+        return None
+    try:
+        return await stack.enter_async_context(wanted.get_ready())
+    except (MinitError, OSError) as error:
+        raise _Refused(500, describe(error)) from error
 
 
 async def _connect(
@@ -184,7 +201,7 @@ def _choose(offered: Sequence[str], known: Collection[str]) -> str:
 
 
 async def _serve_wanted(
-    connection: SpdyConnection | WebSocketConnection, wanted: Wanted, version: int, rest: bytes
+    connection: SpdyConnection | WebSocketConnection, wanted: Wanted, ready: Ready | None, version: int, rest: bytes
 ) -> None:
     async def work() -> None:
         if isinstance(wanted, PortForward):
@@ -192,15 +209,17 @@ async def _serve_wanted(
                 await wanted.serve_ports(connection.channels)
             else:
                 await wanted.serve(connection.opened)
-        elif isinstance(connection, WebSocketConnection):
+            return
+        assert ready is not None
+        if isinstance(connection, WebSocketConnection):
             channels = {channel.headers["streamtype"]: channel for channel in connection.channels.values()}
-            await wanted.serve(channels, version)
+            await wanted.serve(ready, channels, version)
         else:
             channels = {}
             with trio.move_on_after(_STREAMS_SECONDS):
                 channels = await take_streams(connection.opened, wanted.channels(version))
             if channels:
-                await wanted.serve(channels, version)
+                await wanted.serve(ready, channels, version)
 
     await connection.run(rest, work)
 

@@ -38,9 +38,9 @@ def container_words(
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     check_users(config.linux.security_context.namespace_options, ids)
     words += mount_words(config.mounts, config.devices, ids, privileged=config.linux.security_context.privileged)
-    if config.stdin or config.tty:
-        mode = "tty" if config.tty else "stream"
-        words += [f"--stdin={mode}", f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
+    mode = "tty" if config.tty else "stream"
+    words += [f"--stdin={mode}"] if config.stdin or config.tty else []
+    words += [f"--stdout=log+{mode}", f"--stderr=log+{mode}"]
     words += _stop_words(config.stop_signal)
     words += resource_words(config.linux.resources)
     words += security_words(config.linux.security_context, target, image_has_group=image_has_group)

@@ -28,11 +28,12 @@ class CallerOutput:
     """
     Descriptors 1 and 2 of the caller, for those of `streams` that are outputs of the app.
 
-    A stream is not read while what came before waits for room.
+    A stream is not read while what came before waits for room. With `is_quiet` only a person is told of anything else.
     """
 
-    def __init__(self, streams: tuple[str, ...], terminal: RawTerminal) -> None:
+    def __init__(self, streams: tuple[str, ...], terminal: RawTerminal, *, is_quiet: bool = False) -> None:
         self._terminal = terminal
+        self._is_silent = is_quiet and not os.isatty(2)
         self._screen_modes = ScreenModes()
         self._output = _Descriptor(1, "standard output")
         error = _Descriptor(2, "standard error") if STDERR in streams else None
@@ -141,6 +142,8 @@ class CallerOutput:
 
     def say(self, text: str) -> None:
         """Write a line of ours to standard error, and not at the end of one of the app's."""
+        if self._is_silent:
+            return
         unfinished = any(each.is_terminal and each.last_byte != b"\n" for each in self._descriptors)
         for descriptor in self._descriptors:
             descriptor.last_byte = b"\n"

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 from minit import syscalls
 from minit.errors import AttachError
@@ -46,12 +47,19 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class AttachOptions(Value):
-    """The options of attaching; `detach_keys` are the bytes that they send, empty for none."""
+    """
+    The options of attaching; `detach_keys` are the bytes that they send, empty for none.
+
+    `ready` is a descriptor that gets a line, and is closed, as soon as nothing is missed any more. With `is_quiet`
+    nothing of ours is written to a standard error that is no terminal.
+    """
 
     detach_keys: bytes
     replay: bool = True
     take_stdin: bool = False
     policy: str = POLICY_WAIT
+    ready: int | None = None
+    is_quiet: bool = False
 
 
 def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOptions) -> None:
@@ -63,7 +71,7 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
     is missing where no line says so.
     """
     terminal = RawTerminal(streams)
-    output = CallerOutput(streams, terminal)
+    output = CallerOutput(streams, terminal, is_quiet=options.is_quiet)
     client = _Client(directory, app, streams, options, terminal, output)
     try:
         client.run()
@@ -207,6 +215,7 @@ class _Client:
     def _on_attached(self, reply: dict[str, object]) -> None:
         if reply.get("ok") is not True:
             raise AttachError(f'app "{self._app}": {reply.get("error")}')
+        is_first = not self._has_been_attached
         self._is_attached = self._has_been_attached = True
         self._no_reply.clear()
         self._terminal.make_raw()
@@ -215,6 +224,14 @@ class _Client:
         if stdin == STDIN_OTHER:
             self._output.say("another client has the input; --take-stdin takes it over")
         self._input.start(is_owner=stdin == STDIN_OWNER, is_taken=stdin != STDIN_NONE)
+        if is_first:
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        if self._options.ready is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._options.ready, b"\n")
+            os.close(self._options.ready)
 
     def _on_event(self, message: dict[str, object]) -> None:
         event = message["event"]

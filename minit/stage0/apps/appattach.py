@@ -18,19 +18,27 @@ from minit.stage0.apps.enter import choose_app
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import crossing_environment
+from minit.value import Value
 
 # Signals of the terminal reach stage1 without that, too, and a second time means nothing more to it.
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
-def attach(
-    pod: Pod, app: str | None, mode: str, options: Mapping[str, str], before_call: Callable[[], None], *, debug: bool
-) -> None:
+class AttachCommand(Value):
+    """A process that attaches, to be executed in the pod's directory: its words, and its environment."""
+
+    words: list[str]
+    environment: dict[str, str]
+
+
+def attach_command(
+    pod: Pod, app: str | None, mode: str, options: Mapping[str, str], *, debug: bool = False
+) -> AttachCommand:
     """
-    Connect this process's streams to those of a running app (None: the only one), until either side ends.
+    Return what connects its standard streams to those of a running app (None: the only one), until either side ends.
 
     `mode` is rkt's --mode. `options` are flags with their values, which the stage1 image must declare to know.
-    `before_call` is called last. PodError if stage1 fails; a signal that ends stage1 ends this process as well.
+    PodError if that is not possible.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
@@ -44,13 +52,25 @@ def attach(
                 f"(annotation {paths.ANNOTATION_ATTACH_OPTIONS})"
             )
     flags = [f"--{option}={value}" for option, value in options.items()]
-    arguments = entrypoints.attach_arguments(mode, name, flags, debug=debug)
-    rootfs = pod.path / paths.POD_STAGE1_ROOTFS
-    program = rootfs / entrypoints.require_path(manifest, "attach")
-    environment = crossing_environment(pod, manifest)
+    program = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, "attach")
+    return AttachCommand(
+        words=[str(program), *entrypoints.attach_arguments(mode, name, flags, debug=debug)],
+        environment=crossing_environment(pod, manifest),
+    )
+
+
+def attach(
+    pod: Pod, app: str | None, mode: str, options: Mapping[str, str], before_call: Callable[[], None], *, debug: bool
+) -> None:
+    """
+    Connect this process's streams to those of an app, as `attach_command` has it; `before_call` is called last.
+
+    PodError if stage1 fails; a signal that ends stage1 ends this process as well.
+    """
+    command = attach_command(pod, app, mode, options, debug=debug)
     before_call()
     settings = _terminal_settings()
-    status = _run([str(program), *arguments], pod.path, environment)
+    status = _run(command.words, pod.path, command.environment)
     if not os.WIFSIGNALED(status):
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
