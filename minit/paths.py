@@ -160,6 +160,9 @@ BUILT_IN_PLUGINS = (
     "vlan",
 )
 
+SELINUX = "/sys/fs/selinux/enforce"
+"""A file that is there where the kernel has SELinux."""
+
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "failure-fd", "no-replay", "on-slow", "read-only", "ready-fd", "take-stdin")
 # The same of our `run`.

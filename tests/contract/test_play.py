@@ -75,6 +75,44 @@ def test_in_the_foreground(world: World) -> None:
     assert [line.partition("]: ")[2] for line in (again.stdout + again.stderr).splitlines()] == lines
 
 
+RIGHTS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c, "busybox mkdir /made; busybox mknod /node b 1 1 && exit 7"]
+    securityContext: SECURITY
+"""
+
+
+def test_profiles_and_privileges(world: World) -> None:
+    """A profile is that of a file on the machine, and of the file that is made with the YAML; privileged is neither."""
+    profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_ERRNO"}]}
+    profiles = world.root / "profiles"
+    profiles.mkdir()
+    (profiles / "a.json").write_text(json.dumps(profile))
+    named = "{seccompProfile: {type: Localhost, localhostProfile: a.json}}"
+    text = RIGHTS.replace("SECURITY", named)
+    refused = "can't create directory '/made': Operation not permitted"
+    assert refused in play(world, text, f"--seccomp-profile-root={profiles}", code=1).stderr
+    [uuid] = world.pods("run")
+    assert "a profile of system calls, web-main.json" in world.minit("generate", "kube", uuid).stderr
+    own = world.root / "own"
+    text = world.minit("generate", "kube", f"--seccomp-profile-root={own}", uuid).stdout
+    assert json.loads((own / "web-main.json").read_text()) == profile
+    world.minit("rm", uuid)
+    assert refused in play(world, text, f"--seccomp-profile-root={own}", code=1).stderr
+    failed = play(world, text, f"--seccomp-profile-root={world.root}/none", code=254)
+    assert "seccompProfile: cannot read" in failed.stderr
+    for uuid in world.pods("run"):
+        world.minit("rm", uuid)
+    assert play(world, RIGHTS.replace("SECURITY", "{privileged: true}"), code=7).stderr == ""
+
+
 def test_a_pod_of_run_is_played(world: World) -> None:
     """What options of run have said holds in a pod of the YAML that is made of theirs."""
     script = (

@@ -20,12 +20,13 @@ from minit.plan.life.hooks import plan_hooks
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.container.environment import expand
 from minit.stage0.kubernetes.documents import read_file
-from minit.stage0.kubernetes.generate import generate_pod
+from minit.stage0.kubernetes.generate import generate_pod, profile_files
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
 from minit.stage0.kubernetes.reading.yamlwriting import write_documents
+from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.podmanifest import plan_apps
@@ -318,7 +319,6 @@ def test_hooks() -> None:
             container(", lifecycle: {preStop: {httpGet: {port: 80}}}"),
             "lifecycle.preStop.httpGet: not supported: a hook is a command of the container, exec, or sleep",
         ),
-        (container(", securityContext: {privileged: true}"), "spec.containers[0].securityContext.privileged"),
         (
             container(", resources: {limits: {ephemeral-storage: 1Gi}}"),
             'spec.containers[0].resources.limits["ephemeral-storage"]',
@@ -341,11 +341,6 @@ def test_hooks() -> None:
             "name: not supported: net.core.somaxconn is not one of Kubernetes' safe set",
         ),
         (container(", livenessProbe: {grpc: {port: 1}}"), "livenessProbe.grpc"),
-        (
-            container(", volumeMounts: [{name: a, mountPath: /a, mountPropagation: Bidirectional}]")
-            + "  volumes: [{name: a, emptyDir: {}}]\n",
-            "mountPropagation: not supported: it is for privileged containers",
-        ),
         (container(", livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}"), "livenessProbe.httpGet.scheme"),
     ],
 )
@@ -739,6 +734,111 @@ def test_expansion_ends(text: str) -> None:
     """Text that was put in is not looked at again."""
     assert expand(text.replace("$", "$$"), {"A": "$(A)"}) == text
     assert expand(text, {}).count("$") <= text.count("$")
+
+
+BOTH_WAYS = ", volumeMounts: [{name: a, mountPath: /a, mountPropagation: Bidirectional}]"
+OF_HOST = "  volumes: [{name: a, hostPath: {path: /srv}}]\n"
+
+
+def annotations_of(value: dict[str, Any]) -> dict[str, str]:
+    """Return the annotations of an app or of a pod."""
+    return {pair["name"]: pair["value"] for pair in value["annotations"]}
+
+
+def test_privileged_containers() -> None:
+    """Nothing of a profile confines them, and they alone can show their mounts to the host."""
+    confined = "capabilities: {drop: [ALL]}, seccompProfile: {type: Localhost, localhostProfile: a.json}"
+    value = manifest(container(f", securityContext: {{privileged: true, {confined}}}{BOTH_WAYS}") + OF_HOST)
+    [app] = value["apps"]
+    assert annotations_of(value)["minit/allow-privileged"] == "true"
+    assert annotations_of(app)["minit/privileged"] == "true"
+    assert json.loads(annotations_of(app)["minit/mounts"]) == {"/a": {"propagation": "shared"}}
+    assert "isolators" not in app["app"] and "minit/seccomp" not in annotations_of(app)
+    assert "minit/allow-privileged" not in annotations_of(manifest(container()))
+    with pytest.raises(ManifestError, match="mountPropagation: expected another value, unless"):
+        read(container(BOTH_WAYS) + OF_HOST)
+    with pytest.raises(ManifestError, match="allowPrivilegeEscalation: expected true with privileged"):
+        read(container(", securityContext: {privileged: true, allowPrivilegeEscalation: false}"))
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_container", "expected"),
+    [
+        ("", "{type: Localhost, localhostProfile: a/b.json}", "a/b.json"),
+        ("{type: Localhost, localhostProfile: c.json}", "", "c.json"),
+        ("{type: Localhost, localhostProfile: c.json}", "{type: RuntimeDefault}", None),
+        ("{type: Localhost, localhostProfile: c.json}", "{type: Unconfined}", "@appc.io/all"),
+        ("{type: Unconfined}", "", "@appc.io/all"),
+        ("{type: Unconfined}", "{type: RuntimeDefault}", None),
+    ],
+)
+def test_profiles_of_system_calls(of_pod: str, of_container: str, expected: str | None) -> None:
+    """A container has the profile that its file names, or else that of its pod; only the file decides which is read."""
+    spec = f"  securityContext: {{seccompProfile: {of_pod}}}\n" if of_pod else ""
+    spec += container(f", securityContext: {{seccompProfile: {of_container}}}" if of_container else "")
+    profiles = {"a/b.json": '{"a":1}', "c.json": '{"c":1}'}
+    _, data = plan_kubernetes_pod(read(spec), {"main": image()}, 0, 0, DATA, profiles=profiles)
+    [app] = json.loads(data)["apps"]
+    found = annotations_of(app).get("minit/seccomp")
+    assert found == profiles.get(expected or "")
+    lists = [isolator["value"]["set"] for isolator in app["app"].get("isolators", ())]
+    assert lists == ([[expected]] if expected == "@appc.io/all" else [])
+
+
+@pytest.mark.parametrize("path", ["/etc/a.json", "../a.json", "a/../../b", ""])
+def test_profiles_elsewhere(path: str) -> None:
+    """A profile lies below the directory of profiles."""
+    with pytest.raises(ManifestError, match="localhostProfile: expected a relative path"):
+        read(container(f", securityContext: {{seccompProfile: {{type: Localhost, localhostProfile: '{path}'}}}}"))
+
+
+@pytest.mark.parametrize("where", ["pod", "container"])
+def test_labels_of_selinux(where: str) -> None:
+    """They are left out with a word where the kernel has no SELinux, and else they are not supported."""
+    labels = "securityContext: {seLinuxOptions: {level: s0}}"
+    spec = f"  {labels}\n{container()}" if where == "pod" else container(f", {labels}")
+    for has_selinux in (False, True):
+        findings = Findings()
+        read_file((HEAD + spec).encode(), "pod.yaml", findings, Machine(has_selinux=has_selinux))
+        [said] = findings.unsupported if has_selinux else findings.notes
+        assert "seLinuxOptions: " in said and has_selinux == ("not supported" in said)
+        assert not (findings.notes if has_selinux else findings.unsupported)
+
+
+def test_rights_are_written_down() -> None:
+    """Profiles and privileges of apps are in the Pod, and are the same in a pod of it; profiles are files beside it."""
+    profile = '{"defaultAction":"SCMP_ACT_ALLOW"}'
+    given = {
+        "minit/seccomp": profile,
+        "minit/apparmor-profile": "web",
+        "minit/no-new-privileges": "true",
+    }
+    said: list[str] = []
+    overrides = AppOverrides(name="web", annotations=tuple(given.items()))
+    _, data = plan_apps([(image(), overrides)], PodDefaults(uid=0, gid=0, data=DATA))
+    parsed = parse_pod_manifest(data, "pod")
+    document = generate_pod(parsed, "shop", {"web": "app"}, {"web": ("0", "0")}, DATA, None, said.append)
+    assert (profile_files(document, parsed), said) == ({"shop-web.json": profile}, [])
+    [pod] = read_file(write_documents([document]).encode(), "again.yaml", Findings())
+    _, data = plan_kubernetes_pod(pod, {"web": image()}, 0, 0, DATA, profiles={"shop-web.json": profile})
+    [app] = json.loads(data)["apps"]
+    del given["minit/no-new-privileges"]
+    assert annotations_of(app) == given
+    assert {"name": "os/linux/no-new-privileges", "value": True} in app["app"]["isolators"]
+    for word, kind in (("unconfined", "Unconfined"), ("by-capabilities", "RuntimeDefault")):
+        named = AppOverrides(name="web", annotations=(("minit/seccomp", word),))
+        assert security_of(write_down(named, said)[1]) == {"seccompProfile": {"type": kind}}
+    privileged = AppOverrides(name="web", annotations=(("minit/privileged", "true"),))
+    _, document, again = write_down(privileged, said)
+    assert security_of(document) == {"privileged": True}
+    assert annotations_of(again["apps"][0]) == {"minit/privileged": "true"}
+    assert said == []
+
+
+def security_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the only container of a Pod has beside the ids of its user."""
+    [found] = document["spec"]["containers"]
+    return {name: value for name, value in found["securityContext"].items() if not name.startswith("runAs")}
 
 
 def test_details_of_mounts_are_written_down() -> None:

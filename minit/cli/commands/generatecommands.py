@@ -13,10 +13,10 @@ from minit import jsontext, paths
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import one_pod
-from minit.errors import MinitError, PodError
+from minit.errors import MinitError, PodError, describe
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.kubernetes.generate import generate_pod, volume_of_files
+from minit.stage0.kubernetes.generate import generate_pod, profile_files, volume_of_files
 from minit.stage0.kubernetes.reading.yamlwriting import write_documents
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podnames import read_name
@@ -29,9 +29,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @click.command(cls=MinitCommand)
+@click.option(
+    "--seccomp-profile-root", metavar="DIR", help="Write profiles of system calls there, as files that the Pod names."
+)
 @one_pod()
 @click.pass_obj
-def kube(invocation: Invocation, uuid: str) -> None:
+def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) -> None:
     """
     Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.
 
@@ -61,7 +64,20 @@ def kube(invocation: Invocation, uuid: str) -> None:
             for volume in manifest.volumes
             if volume.kind == "empty" and volume.read_only
         ]
+        for path, text in profile_files(document, manifest).items():
+            if seccomp_profile_root is None:
+                warn(f"the Pod names a file with a profile of system calls, {path}: --seccomp-profile-root writes it")
+            else:
+                _write(Path(seccomp_profile_root, path), text)
     invocation.say(write_documents([document, *others]), end="")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    except OSError as error:
+        raise PodError(f"cannot write {describe(error)}") from error
 
 
 def _last_run(pod: Pod) -> LastRun | None:

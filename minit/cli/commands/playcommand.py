@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, qu
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import PodError, describe
+from minit.paths import SELINUX
 from minit.stage0.images.store import Store
 from minit.stage0.kubernetes.documents import read_file
 from minit.stage0.kubernetes.playedpods import find_played, take_down
@@ -20,6 +22,9 @@ from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import MAX_BYTES
 from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.poddirectory import PodState
+
+PROFILES = "/var/lib/kubelet/seccomp"
+"""Where a kubelet has them, and `podman kube play`."""
 
 _STANDARD_INPUT = "-"
 
@@ -33,6 +38,12 @@ _STANDARD_INPUT = "-"
     is_flag=True,
     help="Only warn of fields that are not supported, and run the pods without what they ask for.",
 )
+@click.option(
+    "--seccomp-profile-root",
+    metavar="DIR",
+    default=PROFILES,
+    help=f"Where profiles of system calls are that containers name (Localhost).  [default: {PROFILES}]",
+)
 @networks_option("Networks, as for run; not for pods with hostNetwork.")
 @stage1_path_option
 @no_overlay_option
@@ -45,6 +56,7 @@ def play(
     replace: bool,
     detach: bool,
     ignore_unsupported: bool,
+    seccomp_profile_root: str,
     net: tuple[str, ...],
     stage1_path: str | None,
     no_overlay: bool,
@@ -74,7 +86,8 @@ def play(
         _take_down(invocation, pods, silent=True)
     for pod in pods:
         _refuse_second(invocation, pod)
-    how = Play(networks=net, stage1_path=stage1_path, no_overlay=no_overlay, quiet=quiet)
+    profiles = Path(seccomp_profile_root)
+    how = Play(networks=net, stage1_path=stage1_path, no_overlay=no_overlay, quiet=quiet, profiles=profiles)
     run_all(invocation, pods, how, detach=detach)
 
 
@@ -85,7 +98,12 @@ def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -
     except OSError as error:
         raise PodError(f"cannot read {describe(error)}") from error
     findings = Findings()
-    machine = Machine(name=os.uname().nodename, cpus=os.cpu_count() or 1, memory_bytes=_memory_bytes())
+    machine = Machine(
+        name=os.uname().nodename,
+        cpus=os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(),
+        has_selinux=os.path.exists(SELINUX),
+    )
     pods = read_file(data, "standard input" if file == _STANDARD_INPUT else file, findings, machine)
     if not silent:
         for text in (*findings.notes, *(findings.unsupported if forgiving else ())):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -15,10 +16,11 @@ from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.playedtogether import PreparedPod, environment_of_pods, run_together
 from minit.cli.commands.podrequest import choose_overlay
 from minit.cli.commands.runcommands import collect_run_options
+from minit.cli.commands.seccompfile import read_profile
 from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import MinitError, PodError
+from minit.errors import MinitError, PodError, describe
 from minit.hostnotify import take_host
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import image_file, resolve_image
@@ -48,6 +50,8 @@ class Play(Value):
     stage1_path: str | None
     no_overlay: bool
     quiet: bool
+    profiles: Path
+    """The directory of profiles of system calls."""
 
 
 def run_all(invocation: Invocation, pods: Sequence[KubernetesPod], how: Play, *, detach: bool) -> None:
@@ -130,7 +134,7 @@ def _make(invocation: Invocation, store: Store, trees: TreeStore, kubernetes: Ku
             overlay=choose_overlay(invocation, no_overlay=how.no_overlay, private_users=False),
             name=_free_name(invocation, kubernetes.names.name),
         )
-        apps, manifest = _plan(invocation, store, kubernetes, progress)
+        apps, manifest = _plan(invocation, store, kubernetes, how.profiles, progress)
         prepare_host_paths(kubernetes.volumes)
         request = replace(request, apps=apps, manifest_bytes=manifest)
         pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
@@ -169,7 +173,7 @@ def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> Options:
 
 
 def _plan(
-    invocation: Invocation, store: Store, pod: KubernetesPod, progress: Progress
+    invocation: Invocation, store: Store, pod: KubernetesPod, profiles: Path, progress: Progress
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
     containers = (*pod.init_containers, *pod.containers)
     images = {
@@ -186,7 +190,16 @@ def _plan(
         [provided] = ImageVolumes(store, trees, find, progress).provide([volume.volume])
         volumes.append(replace(volume, volume=provided))
     pod = replace(pod, volumes=tuple(volumes))
-    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure)
+    wanted = {container.security.profile for container in containers if container.security.profile is not None}
+    texts = {path: _read_profile(profiles / path) for path in wanted}
+    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure, texts)
+
+
+def _read_profile(path: Path) -> str:
+    try:
+        return read_profile(str(path))
+    except OSError as error:
+        raise PodError(f"seccompProfile: cannot read {describe(error)}") from error
 
 
 def _find_image(

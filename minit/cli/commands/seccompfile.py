@@ -21,12 +21,13 @@ def with_profile(overrides: AppOverrides) -> AppOverrides:
         return overrides
     text = overrides.seccomp
     if text.startswith(PROFILE_FILE):
-        text = _read(text.removeprefix(PROFILE_FILE))
+        text = read_profile(text.removeprefix(PROFILE_FILE))
     annotations = (*overrides.annotations, (ANNOTATION_SECCOMP, text))
     return replace(overrides, seccomp=None, annotations=annotations)
 
 
-def _read(path: str) -> str:
+def read_profile(path: str) -> str:
+    """Return the annotation for the profile in a file; OSError or PodError for one that cannot be had."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -55,6 +55,7 @@ _FIELDS = {
     "host-ip": "status.hostIP",
     "pod-uuid": "metadata.uid",
 }
+_PROFILES = {"unconfined": "Unconfined", "by-capabilities": "RuntimeDefault"}
 _STREAM = "coreos.com/rkt/stage2/"
 _SHARES_OF_A_CPU = 1024
 _DOLLAR = re.compile(r"\$(?=[$(])")
@@ -65,7 +66,12 @@ _TIMES = {"delay": "initialDelaySeconds", "interval": "periodSeconds", "timeout"
 _COUNTS = {"failures": "failureThreshold", "successes": "successThreshold"}
 _OWN = "minit/"
 _SAID = (STOP_GRACE, MEMORY_VOLUMES, SYSCTLS)
+_SAID_OF_PODS = (*_SAID, paths.ANNOTATION_ALLOW_PRIVILEGED)
 _SAID_OF_APPS = (
+    paths.ANNOTATION_APPARMOR_PROFILE,
+    paths.ANNOTATION_NO_NEW_PRIVILEGES,
+    paths.ANNOTATION_PRIVILEGED,
+    paths.ANNOTATION_SECCOMP,
     AFTER,
     EXPAND,
     HEALTH,
@@ -113,7 +119,7 @@ def generate_pod(
     own = {
         key: text
         for key, text in manifest.annotations
-        if key.startswith(_OWN) and key not in _SAID and (key, text) not in DEFAULT_ANNOTATIONS
+        if key.startswith(_OWN) and key not in _SAID_OF_PODS and (key, text) not in DEFAULT_ANNOTATIONS
     }
     shared = _shared(manifest)
     own |= {key: text for key, text in shared.items() if key not in _SAID}
@@ -142,13 +148,30 @@ def generate_pod(
     spec |= {"hostPID": True} if has_host_pids else {}
     spec |= {} if run is None else _run_fields(run, str(metadata["name"]))
     spec |= _given(securityContext=_pod_security(manifest, group))
-    init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]
+    pod = str(metadata["name"])
+    init = [_container(app, manifest, images[app.name], pod, warn) for app in manifest.apps if app.name in initial]
     spec |= _given(initContainers=init)
-    spec["containers"] = containers = [_container(app, manifest, images[app.name], warn) for app in apps]
+    spec["containers"] = containers = [_container(app, manifest, images[app.name], pod, warn) for app in apps]
     if run is not None and run.interactive:
         containers[0] |= {"stdin": True, "tty": True}
     spec |= _given(volumes=[_volume(volume, memory, data) for volume in _volumes(manifest)])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def profile_files(pod: Json, manifest: PodManifest) -> dict[str, str]:
+    """Return the profiles of system calls that the document of a pod names, by their paths."""
+    metadata = pod["metadata"]
+    assert isinstance(metadata, dict)
+    texts = {app.name: app.annotation(paths.ANNOTATION_SECCOMP) for app in manifest.apps}
+    return {
+        _profile_path(metadata["name"], name): text
+        for name, text in texts.items()
+        if text is not None and text not in _PROFILES
+    }
+
+
+def _profile_path(pod: str, app: str) -> str:
+    return f"{pod}-{app}.json"
 
 
 def volume_of_files(pod: Json, name: str, files: Sequence[tuple[str, int, str]]) -> Json:
@@ -181,7 +204,7 @@ def _initial(manifest: PodManifest) -> set[str]:
     return waited | {app.name for app in manifest.apps if app.annotation(SIDECAR) == "true"}
 
 
-def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: Warn) -> Json:
+def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, pod: str, warn: Warn) -> Json:
     app = runtime.app
     assert app is not None
     container: Json = {"name": runtime.name, "image": image, "command": _words(app.exec)}
@@ -193,7 +216,7 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: War
         env=_environment(runtime, app),
         ports=_ports(runtime, manifest),
         resources=_resources(app),
-        securityContext=_security(runtime, app),
+        securityContext=_security(runtime, app, pod),
         volumeMounts=_mounts(runtime, app, manifest, warn),
     )
     for stream in ("stdin", "stdout", "stderr"):
@@ -264,7 +287,7 @@ def _resources(app: App) -> Json:
     return _given(limits=limits, requests=requests)
 
 
-def _security(runtime: RuntimeApp, app: App) -> Json:
+def _security(runtime: RuntimeApp, app: App, pod: str) -> Json:
     security: Json = {"readOnlyRootFilesystem": True} if runtime.read_only_root_fs else {}
     for field, text in (("runAsUser", app.user), ("runAsGroup", app.group)):
         security |= {field: int(text)} if text.isdecimal() else {}
@@ -279,6 +302,20 @@ def _security(runtime: RuntimeApp, app: App) -> Json:
             security["allowPrivilegeEscalation"] = False
         if isolator.name == SECCOMP_RETAIN and names == [EVERY_CALL]:
             security["seccompProfile"] = {"type": "Unconfined"}
+    seccomp = runtime.annotation(paths.ANNOTATION_SECCOMP)
+    if seccomp is not None:
+        kind = _PROFILES.get(seccomp, "Localhost")
+        security["seccompProfile"] = {"type": kind} | (
+            {"localhostProfile": _profile_path(pod, runtime.name)} if kind == "Localhost" else {}
+        )
+    apparmor = runtime.annotation(paths.ANNOTATION_APPARMOR_PROFILE)
+    if apparmor is not None:
+        security["appArmorProfile"] = {"type": "Localhost", "localhostProfile": apparmor}
+    if runtime.annotation(paths.ANNOTATION_NO_NEW_PRIVILEGES) == "true":
+        security["allowPrivilegeEscalation"] = False
+    if runtime.annotation(paths.ANNOTATION_PRIVILEGED) == "true":
+        security["privileged"] = True
+        security.pop("allowPrivilegeEscalation", None)
     return security
 
 

@@ -40,6 +40,7 @@ MEMORY_VOLUMES = "minit/memory-volumes"
 _OWN = "minit/"
 _ENTRYPOINT = "appc.io/docker/entrypoint"
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+_NO_PROFILES: Mapping[str, str] = {}
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
 
 
@@ -50,11 +51,13 @@ def plan_kubernetes_pod(
     gid: int,
     data_directory: Path,
     insecure: frozenset[str] = frozenset(),
+    profiles: Mapping[str, str] = _NO_PROFILES,
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
     """
     Return the apps of a pod and its manifest; `images` are those of its containers by their names.
 
-    `data_directory` is where named volumes are, `insecure` is as in PodDefaults.
+    `data_directory` is where named volumes are, `insecure` is as in PodDefaults. `profiles` are values of the
+    annotation minit/seccomp, by the paths that containers have.
     """
     volumes = tuple(volume.volume for volume in pod.volumes)
     defaults = PodDefaults(uid=uid, gid=gid, data=data_directory, volumes=volumes, insecure=insecure)
@@ -62,12 +65,13 @@ def plan_kubernetes_pod(
     before: list[str] = []
     for container in pod.init_containers:
         image = images[container.name]
-        chosen.append((image, _overrides(pod, container, image.manifest, before, _init_restart(pod, container))))
+        restart = _init_restart(pod, container)
+        chosen.append((image, _overrides(pod, container, image.manifest, before, restart, profiles)))
         before.append(container.name if container.restart else f"{container.name}:completed")
     for container in pod.containers:
         image = images[container.name]
         restart = _RESTARTS[pod.restart_policy]
-        chosen.append((image, _overrides(pod, container, image.manifest, before, restart)))
+        chosen.append((image, _overrides(pod, container, image.manifest, before, restart, profiles)))
     apps, data = plan_apps(chosen, defaults)
     manifest = jsontext.parse(data, "new pod")
     assert isinstance(manifest, dict)
@@ -101,7 +105,12 @@ def _init_restart(pod: KubernetesPod, container: Container) -> str:
 
 
 def _overrides(
-    pod: KubernetesPod, container: Container, image: ImageManifest, before: Sequence[str], restart: str
+    pod: KubernetesPod,
+    container: Container,
+    image: ImageManifest,
+    before: Sequence[str],
+    restart: str,
+    profiles: Mapping[str, str],
 ) -> AppOverrides:
     program, arguments = command_of(container, image)
     security = container.security
@@ -117,6 +126,12 @@ def _overrides(
         annotations[HEALTH] = container.health
     if container.hooks is not None:
         annotations[HOOKS] = container.hooks
+    if security.privileged:
+        annotations[paths.ANNOTATION_PRIVILEGED] = "true"
+    if security.profile is not None:
+        annotations[paths.ANNOTATION_SECCOMP] = profiles[security.profile]
+    if security.apparmor is not None:
+        annotations[paths.ANNOTATION_APPARMOR_PROFILE] = security.apparmor
     if container.restart is not None:
         annotations[SIDECAR] = "true"
     if container.stop_signal is not None:
@@ -173,6 +188,8 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
         own[SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
     if pod.host_pids:
         own |= dict([HOST_PIDS])
+    if any(container.security.privileged for container in (*pod.init_containers, *pod.containers)):
+        own[paths.ANNOTATION_ALLOW_PRIVILEGED] = "true"
     own = {STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}
     annotations[:] = [pair for pair in annotations if pair["name"] not in own] + pairs_json(tuple(own.items()))
     manifest["userAnnotations"] = {

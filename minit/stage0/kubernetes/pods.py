@@ -135,7 +135,7 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
     spec.only("setHostnameAsFQDN", False)
     # Apps of a pod are in one PID namespace anyway.
     spec["shareProcessNamespace"].optional(Node.boolean)
-    security = read_pod_security(spec.within("securityContext"))
+    security = read_pod_security(spec.within("securityContext"), has_selinux=context.machine.has_selinux)
     sources = Sources(configs=configs, pod=names, group=security.group)
     volumes = spec.each("volumes", lambda node, found: read_volume(node, found, sources))
     volume_names = [volume.volume.name for volume in volumes]

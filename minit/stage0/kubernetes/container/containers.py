@@ -20,7 +20,7 @@ from minit.value import Value
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 # By default stage1 does what suits.
-_PROPAGATIONS = {"": None, "None": "private", "HostToContainer": "slave", "Bidirectional": None}
+_PROPAGATIONS = {"": None, "None": "private", "HostToContainer": "slave", "Bidirectional": "shared"}
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
 
 
@@ -92,6 +92,7 @@ def read_container(
         with fields.within("lifecycle") as lifecycle:
             hooks = read_hooks(lifecycle, of_init=init and restart is None)
             stop_signal = lifecycle["stopSignal"].optional(Node.non_empty)
+        own = read_security(fields.within("securityContext"), security, has_selinux=pod.machine.has_selinux)
         ports = fields.each("ports", lambda port, found: _read_port(port, found, name))
         return Container(
             name=name,
@@ -101,10 +102,10 @@ def read_container(
             arguments=fields["args"].optional(lambda words: _read_words(words, known)) or None,
             working_directory=fields["workingDir"].optional(Node.absolute_path),
             environment=environment,
-            mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes, known)),
+            mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes, known, own)),
             ports=tuple(port for port in ports if port is not None),
             resources=read_resources(fields.within("resources")),
-            security=read_security(fields.within("securityContext"), security),
+            security=own,
             health=None if init else read_probes(fields),
             stdin=fields["stdin"].optional(Node.boolean) or False,
             tty=fields["tty"].optional(Node.boolean) or False,
@@ -118,13 +119,15 @@ def _read_words(node: Node, variables: dict[str, str]) -> tuple[str, ...]:
     return tuple(expand(word, variables) for word in node.each(read_text))
 
 
-def _read_mount(node: Node, findings: Findings, volumes: Sequence[str], variables: Mapping[str, str]) -> ContainerMount:
+def _read_mount(
+    node: Node, findings: Findings, volumes: Sequence[str], variables: Mapping[str, str], security: Security
+) -> ContainerMount:
     with Fields(node, findings) as fields:
         # A read-only mount is so all the way down.
         fields["recursiveReadOnly"].optional(lambda given: given.one_of("Disabled", "IfPossible", "Enabled"))
         propagation = fields["mountPropagation"].optional(lambda given: given.one_of(*_PROPAGATIONS))
-        if propagation == "Bidirectional":
-            findings.refuse(fields["mountPropagation"], "it is for privileged containers")
+        if propagation == "Bidirectional" and not security.privileged:
+            raise fields["mountPropagation"].error("another value, unless the container is privileged")
         sub_path = fields["subPath"].optional(_read_sub_path) or ""
         if fields["subPathExpr"].given:
             expanded = expand(fields["subPathExpr"].string(), variables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.manifest.app import MAX_ID, Isolator
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text
+from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner, read_text
 from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
 from minit.value import Value
 
@@ -20,15 +20,24 @@ _SAFE_SYSCTLS = (
     *("net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes"),
     *("net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
 )
+_LOCALHOST = "Localhost"
+_LOCAL_PROFILE = "localhostProfile"
 _ALL = "ALL"
 _EVERY_CALL = "@appc.io/all"
 _CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-_PRIVILEGED = "give the container the capabilities and volumes that it needs"
+
+
+class Profile(Value):
+    """What a file below the profiles' directory says of system calls, or that none is refused, without a `path`."""
+
+    path: str | None = None
 
 
 class PodSecurity(Value):
     """
     The defaults of all containers; `group` owns volumes, with `group_if_root_differs` if it is not the top's already.
+
+    `profile` is None for the usual one.
     """
 
     user: int | None = None
@@ -37,23 +46,33 @@ class PodSecurity(Value):
     group: int | None = None
     group_if_root_differs: bool = False
     supplementary: tuple[int, ...] = ()
-    unconfined: bool = False
+    profile: Profile | None = None
+    apparmor: str | None = None
     sysctls: tuple[tuple[str, str], ...] = ()
 
 
 class Security(Value):
-    """The settings of one container; ids are None where the image decides."""
+    """
+    The settings of one container; ids are None where the image decides.
+
+    `profile` is the path of a profile of system calls, below the directory of these; None without one. `apparmor` is
+    the name of a loaded profile of AppArmor.
+    """
 
     user: int | None
     group: int | None
     read_only_root: bool
     isolators: tuple[Isolator, ...]
+    privileged: bool = False
+    profile: str | None = None
+    apparmor: str | None = None
 
 
-def read_pod_security(fields: Fields) -> PodSecurity:
-    """Read the securityContext of a pod."""
+def read_pod_security(fields: Fields, *, has_selinux: bool) -> PodSecurity:
+    """Read the securityContext of a pod; `has_selinux` tells of the kernel."""
     with fields:
         group = fields["fsGroup"].optional(_read_id)
+        _read_selinux(fields, has_selinux=has_selinux)
         policy = fields["fsGroupChangePolicy"].optional(lambda node: node.one_of("Always", "OnRootMismatch"))
         fields.only("supplementalGroupsPolicy", "Merge")
         more = fields["supplementalGroups"].each(_read_id)
@@ -64,7 +83,8 @@ def read_pod_security(fields: Fields) -> PodSecurity:
             group=group,
             group_if_root_differs=policy == "OnRootMismatch",
             supplementary=more if group is None else (group, *more),
-            unconfined=_read_profile(fields) or False,
+            profile=_read_profile(fields, None),
+            apparmor=_read_apparmor(fields, None),
             sysctls=fields.each("sysctls", _read_sysctl),
         )
 
@@ -77,8 +97,8 @@ def _read_sysctl(node: Node, findings: Findings) -> tuple[str, str]:
         return name, read_text(fields["value"])
 
 
-def read_security(fields: Fields, pod: PodSecurity) -> Security:
-    """Read the securityContext of a container, which wins over that of its pod."""
+def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Security:
+    """Read the securityContext of a container, which wins over that of its pod; `has_selinux` tells of the kernel."""
     with fields:
         user = fields["runAsUser"].optional(_read_id)
         user = pod.user if user is None else user
@@ -87,20 +107,27 @@ def read_security(fields: Fields, pod: PodSecurity) -> Security:
         if (pod.not_root if not_root is None else not_root) and not user:
             # The image's user is only known when its root is there.
             fields.findings.refuse(fields["runAsNonRoot"], "without runAsUser, another one than 0")
-        if fields["privileged"].optional(Node.boolean):
-            fields.findings.refuse(fields["privileged"], _PRIVILEGED)
+        privileged = fields["privileged"].optional(Node.boolean) or False
         fields.only("procMount", "Default")
+        _read_selinux(fields, has_selinux=has_selinux)
         isolators = list(_read_capabilities(fields.within("capabilities")))
         if fields["allowPrivilegeEscalation"].optional(Node.boolean) is False:
+            if privileged:
+                raise fields["allowPrivilegeEscalation"].error("true with privileged")
             isolators.append(Isolator(name=NO_NEW_PRIVILEGES, value=True))
-        unconfined = _read_profile(fields)
-        if pod.unconfined if unconfined is None else unconfined:
+        profile = _read_profile(fields, pod.profile)
+        apparmor = _read_apparmor(fields, pod.apparmor)
+        if profile is not None and profile.path is None:
             isolators.append(Isolator(name=SECCOMP_RETAIN, value={"set": [_EVERY_CALL]}))
         return Security(
             user=user,
             group=pod.group_of_processes if group is None else group,
             read_only_root=fields["readOnlyRootFilesystem"].optional(Node.boolean) or False,
-            isolators=tuple(isolators),
+            # A container that is not confined has none of these.
+            isolators=() if privileged else tuple(isolators),
+            privileged=privileged,
+            profile=None if privileged or profile is None else profile.path,
+            apparmor=None if privileged else apparmor,
         )
 
 
@@ -120,16 +147,32 @@ def _read_capabilities(fields: Fields) -> tuple[Isolator, ...]:
     return (Isolator(name=CAPABILITIES_REMOVE, value={"set": [f"CAP_{name}" for name in _DEFAULT_CAPABILITIES]}),)
 
 
-def _read_profile(fields: Fields) -> bool | None:
-    """Return whether system calls are not to be filtered, None if nothing is said about it."""
+def _read_profile(fields: Fields, usual: Profile | None) -> Profile | None:
+    """Return the profile of system calls, `usual` if nothing is said about it, None for the default one."""
     if not fields["seccompProfile"].given:
-        return None
+        return usual
     with fields.within("seccompProfile") as profile:
-        kind = profile["type"].one_of("RuntimeDefault", "Unconfined", "Localhost")
-        if kind == "Localhost":
-            profile.findings.refuse(profile["type"])
-            profile["localhostProfile"]
-        return kind == "Unconfined"
+        kind = profile["type"].one_of("RuntimeDefault", "Unconfined", _LOCALHOST)
+        if kind == _LOCALHOST:
+            return Profile(path=profile[_LOCAL_PROFILE].matching(is_inner, INNER_FORM))
+        return Profile() if kind == "Unconfined" else None
+
+
+def _read_apparmor(fields: Fields, usual: str | None) -> str | None:
+    """Return the name of a profile of AppArmor, `usual` if nothing is said about it."""
+    if not fields["appArmorProfile"].given:
+        return usual
+    with fields.within("appArmorProfile") as profile:
+        kind = profile["type"].one_of("RuntimeDefault", "Unconfined", _LOCALHOST)
+        return profile[_LOCAL_PROFILE].non_empty() if kind == _LOCALHOST else None
+
+
+def _read_selinux(fields: Fields, *, has_selinux: bool) -> None:
+    labels = fields["seLinuxOptions"]
+    if labels.given and has_selinux:
+        fields.findings.refuse(labels, "minit has no labels of SELinux")
+    elif labels.given:
+        fields.findings.skip(labels, "has no effect: this kernel has no SELinux")
 
 
 def _read_capability(node: Node) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +10,9 @@ from minit.manifest.names import is_ac_name
 from minit.manifest.reader import Node
 
 T = TypeVar("T")
+
+INNER_FORM = "a relative path without .. in it"
+"""What `is_inner` expects."""
 
 _MAX_NAME = 63
 _QUANTITY_TYPES = (int, float)
@@ -116,3 +120,8 @@ def read_texts(node: Node) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
         raise node.error("an object")
     return tuple((name, read_text(Node(item, node, name))) for name, item in value.items())
+
+
+def is_inner(path: str) -> bool:
+    """Tell whether a path leads to something below where it begins, as far as one can see."""
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and posixpath.normpath(path) != "."

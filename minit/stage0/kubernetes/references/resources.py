@@ -14,11 +14,12 @@ _MIN_SHARES, _MAX_SHARES = 2, 262144
 
 
 class Machine(Value):
-    """The machine as its pods see it: its name, and what there is without a limit."""
+    """The machine as its pods see it: its name, what there is without a limit, and whether its kernel has SELinux."""
 
     name: str = "localhost"
     cpus: int = 1
     memory_bytes: int = 1 << 30
+    has_selinux: bool = False
 
 
 class Resources(Value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.reading.fields import Fields, Findings
+from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Config, find_config
 from minit.stage0.kubernetes.references.fieldrefs import read_field, read_resource_field
 from minit.stage0.kubernetes.references.podfields import PodNames
@@ -82,7 +82,7 @@ def _read_source(node: Node, findings: Findings, sources: Sources, mode: int) ->
 
 def _read_item(node: Node, findings: Findings, config: Config | None, mode: int, optional: bool) -> VolumeFile | None:
     with Fields(node, findings) as fields:
-        path = fields["path"].matching(is_inner, "a relative path without .. in it")
+        path = fields["path"].matching(is_inner, INNER_FORM)
         own = fields["mode"].optional(_read_mode)
         key = fields["key"].non_empty()
         data = config.get(key) if config is not None else None
@@ -95,7 +95,7 @@ def _read_item(node: Node, findings: Findings, config: Config | None, mode: int,
 
 def _read_pod_file(node: Node, findings: Findings, sources: Sources, mode: int) -> VolumeFile | None:
     with Fields(node, findings) as fields:
-        path = posixpath.normpath(fields["path"].matching(is_inner, "a relative path without .. in it"))
+        path = posixpath.normpath(fields["path"].matching(is_inner, INNER_FORM))
         own = fields["mode"].optional(_read_mode)
         mode = mode if own is None else own
         if fields["resourceFieldRef"].given:
@@ -112,8 +112,3 @@ def _read_pod_file(node: Node, findings: Findings, sources: Sources, mode: int) 
 
 def _read_mode(node: Node) -> int:
     return node.integer(0, _MODE_MAX)
-
-
-def is_inner(path: str) -> bool:
-    """Tell whether a path leads to something below where it begins, as far as one can see."""
-    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and posixpath.normpath(path) != "."
