@@ -232,9 +232,10 @@ def test_several_actions_for_installing() -> None:
 
 def test_too_large_a_filter() -> None:
     """What the kernel would not take is said, not tried."""
+    # For one call, or the library takes longer and longer.
     rules = tuple(
-        Rule(call=name, action=KILL, tests=tuple(Argument(argument=n, value=number << 33) for n in range(6)))
-        for number, name in enumerate(list(NATIVE.names.values())[:300])
+        Rule(call="read", action=KILL, tests=tuple(Argument(argument=n, value=number << 33 | 1) for n in range(6)))
+        for number in range(300)
     )
     with pytest.raises(OSError, match="instructions is too large"):
         compiled(SeccompProfile(rules=rules))
