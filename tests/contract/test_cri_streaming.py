@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -390,6 +391,31 @@ async def test_attached_output_is_whole(pod: Pod) -> None:
                         await stdout.changed.wait()
                     numbers = [*map(int, stdout.data.split()[1:-1])]
                     assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+
+
+@pytest.mark.trio
+async def test_an_attachment_that_is_killed(pod: Pod) -> None:
+    """A client whose process of minit is killed is told that this was not the container's end."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with (
+            pod.container("exec sleep 1000") as container,
+            attached(pod, container, stdout=True) as client,
+        ):
+            error, _ = await client.open_all("error", "stdout")
+            [directory] = pod.daemon.minit.data.glob("pods/run/*")
+            [process] = [path for path in Path("/proc").glob("[0-9]*") if is_attached(path, directory)]
+            os.kill(int(process.name), signal.SIGKILL)
+            status = json.loads(await error.whole())
+            assert (status["status"], status["message"]) == ("Failure", f"container {container}: attach was killed")
+
+
+def is_attached(process: Path, directory: Path) -> bool:
+    """Tell whether a process is attached to an app of the pod with this directory."""
+    try:
+        is_there = process.joinpath("cwd").readlink() == directory
+        return is_there and b"--action=custom-attach" in process.joinpath("cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 @pytest.mark.trio

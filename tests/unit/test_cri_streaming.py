@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import socket
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +18,10 @@ from hypothesis import strategies as st
 
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.streaming.channels import WAITING_BYTES, Channel, ChannelReset, ConnectionFailed
+from minit.cri.streaming.portforward import MOST_STREAMS, PortForward
 from minit.cri.streaming.spdy import SpdyConnection
 from minit.cri.streaming.spdyframes import (
+    CANCEL,
     DEFAULT_WINDOW_BYTES,
     DICTIONARY,
     INITIAL_WINDOW_SIZE,
@@ -40,6 +46,7 @@ from tests.support.spdyclient import SpdyClient, Stream
 
 PATIENCE_SECONDS = 60
 LARGE = 10 * DEFAULT_WINDOW_BYTES
+PAIR = ("error", "data")
 
 numbers = st.integers(1, (1 << 31) - 1)
 words = st.integers(0, (1 << 32) - 1)
@@ -216,6 +223,79 @@ async def test_a_client_that_goes_while_nobody_takes(autojump_clock: trio.testin
             await trio.sleep(0)
         await pair.client.stream.aclose()
         await pair.ended.wait()
+
+
+@pytest.mark.trio
+async def test_small_pieces_take_no_more_room() -> None:
+    """What waits for its taker is as large as its bytes, in however many pieces they come."""
+    async with served() as pair:
+        channel, _ = await pair.channel()
+        tracemalloc.start()
+        try:
+            for _ in range(WAITING_BYTES):
+                channel.put(b"x")
+            assert tracemalloc.get_traced_memory()[0] < 4 * WAITING_BYTES
+        finally:
+            tracemalloc.stop()
+        assert await channel.receive_some() == b"x" * WAITING_BYTES
+
+
+def tasks() -> int:
+    """Return how many tasks there are."""
+    waiting, count = [trio.lowlevel.current_root_task()], 0
+    while waiting:
+        task = waiting.pop()
+        assert task is not None
+        count += 1
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return count
+
+
+def of_port(stream: int, name: str, kind: str = "data") -> SynStream:
+    """Return one half of a forwarded connection to a port."""
+    return SynStream(stream=stream, headers=(("streamtype", kind), ("requestid", name), ("port", "9")))
+
+
+@pytest.mark.trio
+async def test_halves_of_connections_that_are_given_up() -> None:
+    """A client that makes streams and resets them has no more of them, and of what waits for them, than it may have."""
+    forward = PortForward(ports=(), open_process=os.getpid)
+    async with served(lambda: forward.serve(pair.connection.opened), most=MOST_STREAMS) as pair:
+        await pair.client.send(Ping(number=1))
+        while not pair.client.pings:
+            await trio.sleep(0)
+        before = tasks()
+        for number in range(1, 8 * MOST_STREAMS, 2):
+            pair.client.streams[number] = Stream(number)
+            await pair.client.send(of_port(number, str(number)), RstStream(stream=number, status=CANCEL))
+        await pair.client.send(Ping(number=3))
+        while len(pair.client.pings) < 2:
+            await trio.sleep(0)
+        gc.collect()
+        assert tasks() == before
+        assert sum(isinstance(each, Channel) for each in gc.get_objects()) <= 2 * MOST_STREAMS
+
+
+@pytest.mark.trio
+@pytest.mark.skipif(os.geteuid() != 0, reason="joins a network namespace, which needs root")
+async def test_connecting_ends_with_its_stream() -> None:
+    """A connection that nobody accepts is given up when its client resets the stream of it."""
+    forward = PortForward(ports=(), open_process=lambda: os.pidfd_open(os.getpid()))
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, socket.socket() as first:
+        port = str(listening.getsockname()[1])
+        first.connect(listening.getsockname())  # there is room for one
+        async with served(lambda: forward.serve(pair.connection.opened)) as pair:
+            before = len(os.listdir("/proc/self/fd"))
+            for number in (1, 5, 9, 13):
+                headers = [(("streamtype", kind), ("port", port), ("requestid", str(number))) for kind in PAIR]
+                for offset, of_half in zip((0, 2), headers):
+                    pair.client.streams[number + offset] = Stream(number + offset)
+                    await pair.client.send(SynStream(stream=number + offset, headers=of_half))
+                while len(os.listdir("/proc/self/fd")) == before:
+                    await trio.sleep(0)
+                await pair.client.send(*(RstStream(stream=number + offset, status=CANCEL) for offset in (0, 2)))
+                while len(os.listdir("/proc/self/fd")) != before:
+                    await trio.sleep(0)
 
 
 @pytest.mark.trio

@@ -44,13 +44,15 @@ async def attached(
             async def run(streams: Streams) -> int:
                 if streams.stdin is not None and not has_input:
                     streams.stdin.discard()
+                code = 0
                 async with trio.open_nursery() as nursery:
                     for process in processes[:-1]:
                         nursery.start_soon(process.serve, streams)
                     for process in processes[-1:]:
-                        if await process.serve(streams) != 0:
-                            raise AttachError(f"container {container.id}: {failures.reason() or 'attach was killed'}")
+                        code = await process.serve(streams)
                     nursery.cancel_scope.cancel()
+                if code != 0:
+                    raise AttachError(f"container {container.id}: {failures.reason() or 'attach was killed'}")
                 return 0
 
             yield Ready(run=run, terminal=terminal)

@@ -8,8 +8,8 @@ connection. What is sent to a client that does not read waits with its sender. S
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -42,24 +42,30 @@ class Channel:
     def __init__(self, connection: Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number
         self.headers = headers
-        self.waiting_bytes = 0
         self.has_finished = self.is_reset = False
         self.has_ended = False
         self._connection = connection
-        self._chunks: deque[bytes] = deque()
+        # Not pieces as they come: many small ones would be many times as large.
+        self._waiting = bytearray()
         self._arrived = trio.lowlevel.ParkingLot()
         self._is_discarded = False
+        self._until_reset = trio.CancelScope()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The number of bytes that wait for their taker."""
+        return len(self._waiting)
 
     async def receive_some(self) -> bytes:
         """Return what has come, as soon as there is something; empty at its end. ChannelReset if it was given up."""
-        while not self._chunks:
+        while not self._waiting:
             if self.is_reset:
                 raise ChannelReset
             if self.has_ended:
                 return b""
             await self._arrived.park()
-        data = self._chunks.popleft()
-        self.waiting_bytes -= len(data)
+        data = bytes(self._waiting)
+        self._waiting.clear()
         self._connection.on_taken(self, len(data))
         return data
 
@@ -76,8 +82,8 @@ class Channel:
     def discard(self) -> None:
         """Take nothing any more: what comes is for nobody."""
         self._is_discarded = True
-        size_bytes, self.waiting_bytes = self.waiting_bytes, 0
-        self._chunks.clear()
+        size_bytes = self.waiting_bytes
+        self._waiting.clear()
         self._connection.on_taken(self, size_bytes)
 
     def give_up(self) -> None:
@@ -90,14 +96,22 @@ class Channel:
         if data and self._is_discarded:
             self._connection.on_taken(self, len(data))
         elif data and not self.has_ended:
-            self._chunks.append(data)
-            self.waiting_bytes += len(data)
+            self._waiting += data
         self.has_ended = self.has_ended or end
         self._arrived.unpark_all()
+
+    @contextmanager
+    def until_reset(self) -> Iterator[None]:
+        """Cancel what is done within when the client gives up this channel."""
+        with trio.CancelScope() as self._until_reset:
+            if self.is_reset:
+                self._until_reset.cancel()
+            yield
 
     def put_reset(self) -> None:
         """Have nothing more come, and nothing more go."""
         self.is_reset = True
+        self._until_reset.cancel()
         self.discard()
         self._arrived.unpark_all()
 
@@ -109,6 +123,7 @@ class Connection(ABC):
         self.channels: dict[int, Channel] = {}
         self._stream = stream
         self._outbox = bytearray()
+        self._has_said_all = False
         self._written = trio.lowlevel.ParkingLot()
         self._work = trio.lowlevel.ParkingLot()
         self._taken = trio.lowlevel.ParkingLot()
@@ -146,6 +161,8 @@ class Connection(ABC):
 
     def queue(self, data: bytes) -> None:
         """Have bytes sent, without waiting for it. ConnectionFailed if far too many wait already."""
+        if self._has_said_all:
+            return
         if len(self._outbox) > _LARGEST_OUTBOX_BYTES:
             raise ConnectionFailed("the client does not read the answers to what it sends")
         self._outbox += data
@@ -188,6 +205,7 @@ class Connection(ABC):
         for channel in self.channels.values():
             channel.discard()
         self.close()
+        self._has_said_all = True  # or an answer to what still comes would meet the end
         # A socket that is closed before all was read resets the connection, and what was sent is lost with it.
         with trio.move_on_after(_LINGER_SECONDS):
             while self._outbox:

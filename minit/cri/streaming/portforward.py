@@ -61,8 +61,9 @@ class PortForward(Value):
 
     async def serve(self, opened: trio.MemoryReceiveChannel[Channel]) -> None:
         """Forward connections as long as the client is there."""
-        halves: dict[str, Channel] = {}
+        halves: dict[str, tuple[float, Channel]] = {}
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expire, halves)
             async for channel in opened:
                 kind, name = channel.headers.get("streamtype"), channel.headers.get("requestid", "")
                 if kind not in ("data", "error"):
@@ -70,12 +71,14 @@ class PortForward(Value):
                     continue
                 # Old clients have no names for connections: the stream of the data follows that of the error.
                 name = name or str(channel.number - (2 if kind == "data" else 0))
-                other = halves.pop(name, None)
+                _, other = halves.pop(name, (0.0, None))
                 if other is None or other.headers["streamtype"] == kind:
-                    halves[name] = channel
-                    nursery.start_soon(_expire, halves, name, channel)
-                    if other is not None:
-                        other.give_up()
+                    halves[name] = trio.current_time() + _PAIR_SECONDS, channel
+                    # A client may have reset them, and made others.
+                    surplus = [*halves][:-MOST_STREAMS]
+                    for given_up in (other, *(halves.pop(first)[1] for first in surplus)):
+                        if given_up is not None:
+                            given_up.give_up()
                     continue
                 data, error = (channel, other) if kind == "data" else (other, channel)
                 nursery.start_soon(self._forward, data, error)
@@ -88,15 +91,17 @@ class PortForward(Value):
     async def _forward(self, data: Channel, error: Channel) -> None:
         """Forward one connection to its end."""
         text = data.headers.get("port", "")
+        connection: trio.socket.SocketType | None = None
         try:
             port = int(text) if text.isascii() and text.isdecimal() else 0
             if not 0 < port <= LARGEST_PORT:
                 raise MinitError("expected a number up to 65535")
-            connection = await self._connect(port)
+            with data.until_reset():
+                connection = await self._connect(port)
         except (MinitError, OSError) as failure:
             with suppress(ChannelReset):
                 await error.send_all(f"failed to forward port {harmless(text)[:20]}: {describe(failure)}".encode())
-        else:
+        if connection is not None:
             with connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_send, data, connection, nursery.cancel_scope)
@@ -169,8 +174,12 @@ async def _receive(connection: trio.socket.SocketType, data: Channel, error: Cha
         scope.cancel()
 
 
-async def _expire(halves: dict[str, Channel], name: str, channel: Channel) -> None:
-    """Give up a stream whose other half does not come."""
-    await trio.sleep(_PAIR_SECONDS)
-    if halves.get(name) is channel:
-        halves.pop(name).give_up()
+async def _expire(halves: dict[str, tuple[float, Channel]]) -> None:
+    """Give up streams whose other halves do not come in time."""
+    while True:
+        now = trio.current_time()
+        for name, (until, channel) in [*halves.items()]:
+            if until <= now:
+                del halves[name]
+                channel.give_up()
+        await trio.sleep_until(min((until for until, _ in halves.values()), default=now + _PAIR_SECONDS))
