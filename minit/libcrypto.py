@@ -1,7 +1,8 @@
 """
 SHA-2 by OpenSSL's library, SHA256_Init(3), for an interpreter that has no module of OpenSSL's: the dumped command.
 
-These functions keep all that they know in memory of the caller, so they work in a program that was dumped.
+These functions keep all that they know in memory of the caller, so they work in a program that was dumped. The library
+asks the processor which instructions it has when the first digest is made, as the program may have come from elsewhere.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class _Functions:
 
     def __init__(self, library: str, name: str) -> None:
         alone = ctypes.PyDLL(library)
+        # dlopen(3) has called it already, and then it has no name; to call it again does nothing.
+        self.ask_processor = getattr(alone, "_init", _is_done)
         self.init = alone[f"{name}_Init"]
         self.final = alone[f"{name}_Final"]
         self.update_alone = alone[f"{name}_Update"]
@@ -43,6 +46,7 @@ class Digest:
         self._functions = functions
         self._size_bytes = size_bytes
         self._state = ctypes.create_string_buffer(_STATE_BYTES)
+        functions.ask_processor()
         functions.init(self._state)
         self.update(data)
 
@@ -68,3 +72,7 @@ class Digest:
     def hexdigest(self) -> str:
         """Return it in hex digits."""
         return self.digest().hex()
+
+
+def _is_done() -> None:
+    """Do nothing."""

@@ -8,7 +8,7 @@
  *
  * Constructors run when an object is loaded, on the machine that builds. So its processor should decide nothing:
  * getauxval(3) knows none then, and functions that are chosen by it (IFUNC) are refused. Who asks by the instruction
- * cpuid of x86-64 is not noticed.
+ * cpuid of x86-64 is not noticed. DT_INIT, by which OpenSSL's library does, is for the program to call, as _init.
  */
 #include "dump.h"
 #include <elf.h>
@@ -51,7 +51,7 @@ enum {
 
 struct object {
     struct object *next;
-    char *base, *text, *strings, *thread_variables;
+    char *base, *text, *strings, *thread_variables, *initializer;
     size_t text_size;
     Elf64_Sym *symbols;
     size_t symbol_count;
@@ -194,11 +194,12 @@ static void relocate_packed(const struct object *object, const Elf64_Relr *entry
         }
 }
 
-static void initialize(const struct object *object, const Elf64_Dyn *entry)
+static char *initializer(const struct object *object, const Elf64_Dyn *entry)
 {
     for (; entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == DT_INIT)
-            ((void (*)(void))(object->base + entry->d_un.d_ptr))();
+            return object->base + entry->d_un.d_ptr;
+    return NULL;
 }
 
 /* A destructor would be one of the program, which has its own end. */
@@ -287,8 +288,7 @@ static struct object *place(const char *file, size_t size, const char *name)
             memcpy(object->thread_variables, object->base + segments[i].p_vaddr, segments[i].p_filesz);
     __builtin___clear_cache(object->text, object->text + object->text_size);
     protect(object);
-    if (dynamic)
-        initialize(object, dynamic);
+    object->initializer = dynamic ? initializer(object, dynamic) : NULL;
     for (int i = 0; i < header->e_shnum; i++)
         if (sections[i].sh_type == SHT_INIT_ARRAY)
             construct(object, &sections[i]);
@@ -345,6 +345,8 @@ void *object_dlsym(void *handle, const char *name)
 {
     void *address = handle == THIS_PROGRAM || !handle ? find(name) : find_in_object(handle, name);
 
+    if (!address && handle && handle != THIS_PROGRAM && !strcmp(name, "_init"))
+        address = ((struct object *)handle)->initializer;
     if (!address)
         snprintf(message, sizeof message, "undefined symbol: %s", name);
     return address;

@@ -28,12 +28,13 @@ import hashlib  # noqa: E402
 from entrypoints import _dumped  # noqa: E402
 from minit import libcrypto  # noqa: E402
 
-if openssl:
-    with contextlib.suppress(OSError, AttributeError):
-        hashlib.sha256, hashlib.sha512 = libcrypto.load_sha2(openssl)  # type: ignore[assignment]
 # Where the static library lacks one of them this is the end, and there is no program that fails later.
 hashlib.sha256(b"")
 hashlib.sha512(b"")
+# Not to be called from here on: the processor that the program runs on decides how they do it.
+if openssl:
+    with contextlib.suppress(OSError, AttributeError):
+        hashlib.sha256, hashlib.sha512 = libcrypto.load_sha2(openssl)  # type: ignore[assignment]
 
 start = sys.modules["minit.cli.dumped"].start
 with open(sources_file, "rb") as file:
