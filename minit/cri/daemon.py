@@ -37,8 +37,8 @@ from minit.stage0.files.locks import lock_directory
 from minit.value import Value
 
 _BACKLOG = 128
-_PATIENCE_SECONDS = 3.0
-"""From a signal on, for calls that are being carried out."""
+_PATIENCE_SECONDS = 6.0
+"""From a signal on, for calls that are being carried out; streams have ended their commands long before."""
 
 
 class Settings(Value):

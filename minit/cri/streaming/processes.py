@@ -25,7 +25,7 @@ from minit.terminal import CTRL_D
 from minit.value import Value
 
 _READ_BYTES = 1 << 15
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 2.0
 _KILLED = 128
 _NAMES = ("stdin", "stdout", "stderr")
 
