@@ -59,19 +59,12 @@ async def cut_off(node: CriNode, name: str, request: Message) -> None:
 
 async def end_during(daemon: Daemon, **calls: Message) -> None:
     """End a daemon when calls are on their way."""
-    assert daemon.process is not None
-    threads = Path(f"/proc/{daemon.process.pid}/task")
-    before = _children(threads)
     async with daemon.node() as node, trio.open_nursery() as nursery:
         for name, request in calls.items():
             nursery.start_soon(cut_off, node, name, request)
-        while len(_children(threads)) < len(before) + len(calls):
+        while len(daemon.busy()) < len(calls):
             await trio.sleep(0.01)
         assert daemon.end() == 0
-
-
-def _children(threads: Path) -> list[str]:
-    return " ".join(path.read_text() for path in threads.glob("*/children")).split()
 
 
 async def _sandbox(node: CriNode, root: Path) -> api.SandboxId:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,16 +191,24 @@ class Daemon:
         assert self.process is not None
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def children(self) -> set[int]:
+        """Return its processes."""
+        assert self.process is not None
+        # A process belongs to the thread that started it.
+        lists = [path.read_text() for path in Path(f"/proc/{self.process.pid}/task").glob("*/children")]
+        return {int(pid) for pid in " ".join(lists).split()}
+
     def hands(self) -> set[int]:
         """Return the processes that carry out its commands."""
-        assert self.process is not None
+        return {pid for pid in self.children() if _words(pid)[-1:] == [WORD]}
+
+    def busy(self) -> set[int]:
+        """Return the processes that carry out calls: hands with a command, whose input is in memory, and all others."""
         found = set()
-        # A process belongs to the thread that started it.
-        for path in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
-            for pid in path.read_text().split():
-                with suppress(FileNotFoundError):
-                    if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0{WORD}\0".encode()):
-                        found.add(int(pid))
+        for pid in self.children():
+            words = _words(pid)
+            if words and (words[-1] != WORD or "memfd:" in _input(pid)):
+                found.add(pid)
         return found
 
     def node(self, package: str = "runtime.v1") -> AbstractAsyncContextManager[CriNode]:
@@ -214,6 +222,21 @@ async def node_at(socket: Path, package: str = "runtime.v1") -> AsyncIterator[Cr
     stream = await trio.open_unix_socket(os.fspath(socket))
     async with grpc_client(stream) as client:
         yield CriNode(client, package)
+
+
+def _words(pid: int) -> list[str]:
+    """Return the command line of a process, none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _input(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @contextmanager
