@@ -283,9 +283,9 @@ def test_a_killed_sidecar_of_a_handler_loses_nothing(make_pod: MakePod, tmp_path
     with (tmp_path / "out").open("wb") as file:
         process = pod.start(stdout=file)
     pod.wait_file("a", "/tmp/up")
-    sidecars = _sidecars(pod)
-    assert len(sidecars) == 2
-    for pid in sidecars:
+    # What the handler wrote was in its pipe before they had their name.
+    wait_for(lambda: len(_sidecars(pod)) == 2, "the sidecars")
+    for pid in _sidecars(pod):
         os.kill(pid, signal.SIGKILL)
     pod.file("a", "/tmp/go").touch()
     assert process.wait(60) == 0

@@ -170,9 +170,13 @@ def test_memory_that_is_not_there(make_pod: MakePod) -> None:
 
 def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
     """The pod's limit counts for an app without one, and PID 1 survives to record its end."""
-    take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1")
-    pod = make_pod({"a": take, "b": shell(IDLE)}, isolators=[limit("memory", "16M")])
-    assert (pod.run().returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
+    take = shell("until [ -e /tmp/go ]; do sleep 0.01; done; dd if=/dev/zero of=/dev/null bs=64M count=1")
+    pod = make_pod({"a": take, "b": shell(f"touch /tmp/up; {IDLE}")}, isolators=[limit("memory", "16M")])
+    process = pod.start()
+    # Before it is executed it has a part of PID 1's memory, and might be the one that is killed.
+    pod.wait_file("b", "/tmp/up")
+    pod.file("a", "/tmp/go").touch()
+    assert (pod.finish(process).returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
 
 
 @pytest.mark.private_users
