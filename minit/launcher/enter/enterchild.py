@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -181,11 +182,18 @@ class _Command:
                 os.chdir("/")
             self._path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
         with Step("wait for the parent"):
-            if self._link.recv(_GO_BYTES) != GO:
+            if self._link.recv(_GO_BYTES) != GO or self._is_alone():
                 raise SystemExit(EXIT_FAILURE)
         with Step("close descriptors"):
             syscalls.close_range(3)
         return self._path, arguments, variables
+
+    def _is_alone(self) -> bool:
+        """Tell whether the parent died, maybe after its "go", before that had become a signal for this process."""
+        try:
+            return not self._link.recv(_GO_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
 
 
 class _NotExecuted(Exception):
