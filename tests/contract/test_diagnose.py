@@ -58,8 +58,13 @@ def test_a_running_pod(make_pod: MakePod) -> None:
 
 def test_an_app_that_failed(make_pod: MakePod) -> None:
     """Its status is told with the end of its output; an app that could not be executed, with the reason."""
-    pod = make_pod({"web": shell("echo no database >&2; exit 3"), "other": shell("exec sleep 1000")})
-    pod.run()
+    failing = "until [ -e /tmp/go ]; do sleep 0.01; done; echo no database >&2; exit 3"
+    pod = make_pod({"web": shell(failing), "other": shell("touch /tmp/up; exec sleep 1000")})
+    process = pod.start()
+    # An app that has not been executed has no status.
+    pod.wait_file("other", "/tmp/up")
+    pod.file("web", "/tmp/go").touch()
+    pod.finish(process)
     assert report(pod)["conclusions"] == [
         'App "web" ended with status 3 (exited with 3); the last line of its log: no database'
     ]
