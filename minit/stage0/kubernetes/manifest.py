@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minit import jsontext, paths
 from minit.errors import ManifestError
-from minit.manifest.image import ImageManifest
+from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.container.containers import Container, ContainerMount
@@ -38,7 +38,6 @@ SIDECAR = "minit/sidecar"
 SYSCTLS = "minit/sysctls"
 MEMORY_VOLUMES = "minit/memory-volumes"
 _OWN = "minit/"
-_ENTRYPOINT = "appc.io/docker/entrypoint"
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 _NO_PROFILES: Mapping[str, str] = {}
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
@@ -86,13 +85,13 @@ def command_of(container: Container, image: ImageManifest) -> tuple[str | None, 
     arguments = container.arguments or ()
     if container.command is not None:
         return container.command[0], (*container.command[1:], *arguments)
-    entrypoint = image.annotation(_ENTRYPOINT)
+    entrypoint = image.annotation(ANNOTATION_ENTRYPOINT)
     if not arguments or entrypoint is None:
         # An image that does not tell its program from the default arguments has none of these.
         return None, arguments
-    words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {_ENTRYPOINT}')
+    words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}')
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ManifestError(f'image "{image.name}": annotation {_ENTRYPOINT}: expected a list of strings')
+        raise ManifestError(f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}: expected a list of strings')
     every = (*map(str, words), *arguments)
     return every[0], every[1:]
 
