@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from minit import jsontext
 from minit.archives.compression import Limits, Uncompressed
 from minit.errors import ImageError
-from minit.value import Value
+from minit.value import Value, replace
 
 _SECTION = b".modinfo"
 _SUFFIXES = (".ko", ".ko.gz", ".ko.xz", ".ko.zst")
@@ -22,16 +23,22 @@ _MAXIMUM_BYTES = 256 << 20
 
 
 class KernelModule(Value):
-    """A kernel module: its content, the names of those it needs, and the patterns of MODALIAS it is for."""
+    """
+    A kernel module: its content, the names of those it needs, and the patterns of MODALIAS it is for.
+
+    It can do without those in `pre` and `post`, which are better loaded before and after it (modprobe.d(5), softdep).
+    """
 
     name: str
     data: bytes
     depends: tuple[str, ...] = ()
+    pre: tuple[str, ...] = ()
+    post: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
 
 class KernelModules(Value):
-    """Modules of one kernel, each after those it needs; `builtin` are those asked for that the kernel has in itself."""
+    """Modules of one kernel, in the order of loading; `builtin` are those asked for that the kernel has in itself."""
 
     release: str
     modules: tuple[KernelModule, ...] = ()
@@ -43,7 +50,12 @@ class KernelModules(Value):
             {
                 "release": self.release,
                 "modules": [
-                    {"name": module.name, "depends": list(module.depends), "aliases": list(module.aliases)}
+                    {
+                        "name": module.name,
+                        "before": [*module.depends, *module.pre],
+                        "after": list(module.post),
+                        "aliases": list(module.aliases),
+                    }
                     for module in self.modules
                 ],
             }
@@ -54,19 +66,14 @@ def collect_modules(directory: Path, names: Sequence[str]) -> KernelModules:
     """
     Return the modules `names` and all they need, from an unpacked kernel package or a directory /lib/modules/RELEASE.
 
-    ImageError names a module that is not there.
+    With them come those that they name in a softdep, if there are such. ImageError names a module that is not there.
     """
     top = _find_release(directory)
-    files = {}
-    for path in sorted(top.rglob("*.ko*")):
-        suffix = next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), None)
-        if suffix is not None:
-            files[_canonical(path.name.removesuffix(suffix))] = path
-    builtin = _read_builtin(top)
+    package = _Package(top)
     found: dict[str, KernelModule] = {}
     for name in names:
-        _collect(_canonical(name), files, builtin, found, ())
-    present = tuple(name for name in map(_canonical, names) if name not in files)
+        _collect(_canonical(name), package, found, ())
+    present = tuple(name for name in map(_canonical, names) if name not in package.files)
     return KernelModules(release=top.name, modules=tuple(found.values()), builtin=present)
 
 
@@ -80,28 +87,91 @@ def find_kernel(directory: Path) -> Path:
     return found
 
 
-def _collect(
-    name: str, files: dict[str, Path], builtin: set[str], found: dict[str, KernelModule], needed_by: tuple[str, ...]
-) -> None:
+class _Package:
+    """The modules in a directory /lib/modules/RELEASE, by their names."""
+
+    def __init__(self, top: Path) -> None:
+        self.files: dict[str, Path] = {}
+        for path in sorted(top.rglob("*.ko*")):
+            suffix = next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), None)
+            if suffix is not None:
+                self.files[_canonical(path.name.removesuffix(suffix))] = path
+        self.builtin = _read_builtin(top)
+
+    @cached_property
+    def by_alias(self) -> dict[str, list[str]]:
+        """The names of modules by what else they are called: `crypto_crc32c`, for several of them perhaps."""
+        names: dict[str, list[str]] = {}
+        for name, path in self.files.items():
+            try:
+                information = list(_read_information(_read_module(path), path))
+            except ImageError:
+                continue  # it matters when somebody needs that very module
+            for key, value in information:
+                if key == "alias":
+                    names.setdefault(_canonical(value), []).append(name)
+        return names
+
+    def providers(self, name: str) -> list[str]:
+        """Return the modules that a softdep means: the one of that name, or else those with that alias."""
+        if name in self.files or name in self.builtin:
+            return [name] if name in self.files else []
+        return self.by_alias.get(name, [])
+
+
+def _collect(name: str, package: _Package, found: dict[str, KernelModule], needed_by: tuple[str, ...]) -> None:
     if name in found:
         return
     if name in needed_by:
         raise ImageError(f"kernel module {name} needs itself")
-    if name not in files:
-        if name in builtin:
+    if name not in package.files:
+        if name in package.builtin:
             return
         asked = f", which {needed_by[-1]} needs" if needed_by else ""
         raise ImageError(f"there is no kernel module {name}{asked}")
-    data = _read_module(files[name])
-    information = list(_read_information(data, files[name]))
+    data = _read_module(package.files[name])
+    information = list(_read_information(data, package.files[name]))
     depends = [value for key, value in information if key == "depends"]
     needs = tuple(_canonical(word) for value in depends for word in value.split(",") if word)
     for other in needs:
-        _collect(other, files, builtin, found, (*needed_by, name))
-    aliases = tuple(value for key, value in information if key == "alias")
-    found[name] = KernelModule(
-        name=name, data=data, depends=tuple(other for other in needs if other in found), aliases=aliases
+        _collect(other, package, found, (*needed_by, name))
+    pre, post = parse_softdeps(value for key, value in information if key == "softdep")
+    module = KernelModule(
+        name=name,
+        data=data,
+        depends=tuple(other for other in needs if other in found),
+        pre=_collect_softly(pre, package, found, (*needed_by, name)),
+        aliases=tuple(value for key, value in information if key == "alias"),
     )
+    found[name] = module
+    found[name] = replace(module, post=_collect_softly(post, package, found, ()))
+
+
+def _collect_softly(
+    words: Iterable[str], package: _Package, found: dict[str, KernelModule], needed_by: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Collect those of a softdep that there are, and return their names."""
+    collected = []
+    for name in dict.fromkeys(one for word in words for one in package.providers(_canonical(word))):
+        try:
+            _collect(name, package, found, needed_by)
+        except ImageError:
+            continue  # nobody has asked for it
+        collected.append(name)
+    return tuple(collected)
+
+
+def parse_softdeps(values: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names before and after a module in its softdeps, `pre: a b post: c` (modprobe.d(5))."""
+    sides: dict[str, list[str]] = {"pre:": [], "post:": []}
+    for value in values:
+        side = None
+        for word in value.split():
+            if word in sides:
+                side = word
+            elif side is not None:  # modprobe too ignores names without a side
+                sides[side].append(word)
+    return sides["pre:"], sides["post:"]
 
 
 def _find_release(directory: Path) -> Path:

@@ -22,17 +22,17 @@ _HARMLESS = (errno.EEXIST, errno.ENODEV)
 
 
 class Modules:
-    """The modules of the image, each with what it needs and the patterns of MODALIAS it is for."""
+    """The modules of the image, each with its neighbours in the order of loading, and its patterns of MODALIAS."""
 
     def __init__(self, table: Mapping[str, Any], directory: str = paths.MACHINE_MODULES) -> None:
         self.release = str(table.get("release", ""))
         self._directory = directory
-        self._needs: dict[str, Sequence[str]] = {}
+        self._neighbours: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
         self._aliases: list[tuple[str, str]] = []
         self._done: set[str] = set()
         self._seen: set[str] = set()
         for module in table.get("modules", ()):
-            self._needs[module["name"]] = module["depends"]
+            self._neighbours[module["name"]] = module["before"], module["after"]
             self._aliases += [(pattern, module["name"]) for pattern in module["aliases"]]
 
     @property
@@ -42,9 +42,9 @@ class Modules:
         return any(":" in pattern for pattern, _ in self._aliases)
 
     def load(self, name: str) -> None:
-        """Load a module after those it needs; what fails is said, and is not tried again."""
+        """Load a module with its neighbours; what fails is said, and is not tried again."""
         name = name.replace("-", "_")
-        if name not in self._needs:
+        if name not in self._neighbours:
             if name not in self._done and not os.path.isdir(f"/sys/module/{name}"):
                 complain_at_once(f"minit: module {name}: not in this image")
             self._done.add(name)
@@ -72,8 +72,14 @@ class Modules:
         if name in self._done:
             return
         self._done.add(name)
-        for other in self._needs[name]:
+        before, after = self._neighbours[name]
+        for other in before:
             self._load(other)
+        self._insert(name)
+        for other in after:
+            self._load(other)
+
+    def _insert(self, name: str) -> None:
         try:
             fd = os.open(f"{self._directory}/{name}.ko", os.O_RDONLY | os.O_CLOEXEC)
             try:

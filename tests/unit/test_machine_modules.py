@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ImageError
-from minit.image.kernelmodules import collect_modules, find_kernel
+from minit.image.kernelmodules import collect_modules, find_kernel, parse_softdeps
 from minit.machine.modules import Modules
 from minit.machine.volumeids import parse_volume_ids
 from tests.support.elf import module_bytes
@@ -40,9 +40,61 @@ def test_modules_come_with_what_they_need(package: Path) -> None:
     assert found.modules[0].data == module_bytes("depends=", "alias=virtio:d*")
     assert json.loads(found.table())["modules"][2] == {
         "name": "net_card",
-        "depends": ["bus", "helper_lib"],
+        "before": ["bus", "helper_lib"],
+        "after": [],
         "aliases": ["pci:v00001AF4d00001000sv*"],
     }
+
+
+@pytest.fixture
+def soft_package(tmp_path: Path) -> Path:
+    """The modules of Debian's kernel 6.1 that have a softdep, and those they name, with their own words."""
+    drivers = tmp_path / "lib/modules/6.1.0-test/kernel"
+    drivers.mkdir(parents=True)
+    for name, pairs in {
+        "btrfs": ("depends=libcrc32c", "softdep=pre: blake2b-256", "softdep=pre: crypto-crc32c", "alias=fs-btrfs"),
+        "libcrc32c": ("depends=", "softdep=pre: crc32c"),
+        "crc32c-intel": ("alias=crypto-crc32c-intel", "alias=crc32c", "alias=crypto-crc32c"),
+        "crc32c-slow": ("depends=nowhere", "alias=crypto-crc32c"),
+        "vfio": ("depends=", "softdep=post: vfio_iommu_type1 vfio_iommu_spapr_tce"),
+        "vfio_iommu_type1": ("depends=vfio",),
+        "cifs": ("softdep=gcm", "softdep=pre: ext4"),
+        "gcm": (),
+        "chicken": ("softdep=pre: egg",),
+        "egg": ("depends=chicken",),
+    }.items():
+        (drivers / f"{name}.ko").write_bytes(module_bytes(*pairs))
+    (drivers.parent / "modules.builtin").write_bytes(b"kernel/fs/ext4/ext4.ko\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("btrfs", ["crc32c_intel", "libcrc32c", "btrfs"]),
+        ("vfio", ["vfio", "vfio_iommu_type1"]),
+        ("cifs", ["cifs"]),
+        ("chicken", ["chicken"]),
+        ("egg", ["chicken", "egg"]),
+    ],
+)
+def test_a_softdep(
+    soft_package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, order: list[str]
+) -> None:
+    """Modules of a softdep, by name or alias, come along where there are such, and are loaded before or after."""
+    found = collect_modules(soft_package, [name])
+    assert [one.name for one in found.modules] == order
+    Modules(json.loads(found.table()), str(tmp_path)).load(name)
+    # No file is there, so that each is tried in vain.
+    assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == [f"{one}:" for one in order]
+
+
+@given(st.lists(st.text(st.sampled_from("pre:ost \n-_ab")) | st.text()))
+def test_any_softdep(values: list[str]) -> None:
+    """Nothing in a softdep is more than names, and each has a side."""
+    pre, post = parse_softdeps(values)
+    assert not {"", "pre:", "post:"} & {*pre, *post}
+    assert {*pre, *post} <= {word for value in values for word in value.split()}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +138,7 @@ def test_modules_of_a_device(package: Path) -> None:
 
 def test_the_module_of_a_file_system(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is found by the alias that the kernel would ask modprobe for; without one the kernel has it in itself."""
-    table = {"modules": [{"name": "odd", "depends": [], "aliases": ["fs-oddfs"]}]}
+    table = {"modules": [{"name": "odd", "before": [], "after": [], "aliases": ["fs-oddfs"]}]}
     modules = Modules(table, str(tmp_path))
     assert not modules.are_for_devices
     for fstype in ("oddfs", "ext4"):
