@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,10 @@ import pytest
 from minit.errors import ImageError
 from minit.image.foreign.builder import ARM64, foreign_stage1
 from minit.image.foreign.packages import fetch_packages, unpack_packages
+from minit.loop import wait_readable
 from minit.progress import silent
 from tests.support.foreignmachine import stand_in
+from tests.support.waiting import wait_for
 
 
 def make_repository(directory: Path, *packages: dict[str, str]) -> None:
@@ -112,6 +117,26 @@ def test_a_machine_that_does_not(tmp_path: Path, script: str, message: str) -> N
     with pytest.raises(ImageError, match=message):
         foreign_stage1(stand_in(tmp_path / "machine", tmp_path, script), tmp_path / "machine", silent)
     assert sorted(path.name for path in (tmp_path / "machine").iterdir()) == ["disk", "kernel", "lock"]
+
+
+def test_a_build_that_is_killed(tmp_path: Path) -> None:
+    """Its machine ends with it."""
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+    processor = stand_in(tmp_path / "machine", tmp_path, f"echo $$ > {pid}; exec sleep 1000")
+    builder = multiprocessing.get_context("fork").Process(
+        target=foreign_stage1, args=(processor, tmp_path / "machine", silent)
+    )
+    builder.start()
+    machine = os.pidfd_open(int(pid.read_text()))
+    try:
+        builder.kill()
+        builder.join()
+        wait_for(lambda: bool(wait_readable([machine], 0)), "the end of the machine")
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(machine, signal.SIGKILL)
+        os.close(machine)
 
 
 def test_an_interpreter_that_is_not_dumped(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit.errors import ImageError, describe
+from minit import syscalls
+from minit.errors import EXIT_FAILURE, ImageError, describe
 from minit.image.foreign.onmachine import ERROR, IMAGE, OBSTACLE, PROGRESS
 from minit.image.foreign.packages import fetch_packages, unpack_packages
 from minit.image.pythonmodules import PACKAGES, package_directories, package_versions, source_files
@@ -220,8 +222,14 @@ def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progr
         command += ["-drive", f"file={disk},format=raw,if=none,id=disk{number},{mode}"]
         command += ["-device", f"nvme,drive=disk{number},serial={number}"]
     lines: list[str] = []
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT) as machine:
+    pipe, parent = subprocess.PIPE, os.getpid()
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: _end_with(parent),
+    ) as machine:
         assert machine.stdout is not None
         try:
             for line in machine.stdout:
@@ -233,6 +241,13 @@ def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progr
         finally:
             machine.kill()
     return lines
+
+
+def _end_with(parent: int) -> None:
+    """Have this process killed when `parent` is: a machine that nobody waits for would work on for minutes."""
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_FAILURE)
 
 
 def _read_report(data: bytes) -> tuple[str, int, int | None]:
