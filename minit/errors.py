@@ -99,6 +99,10 @@ class PodError(MinitError):
     """A pod is not in a state that allows the operation."""
 
 
+class UpdateError(MinitError):
+    """The other version of a machine cannot be written or booted."""
+
+
 class Step:
     """A step of a sequence: whatever is raised within it carries its name, by which `step_of` finds it."""
 

@@ -68,6 +68,7 @@ POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
+MACHINE_SLOTS = ("a", "b")
 MACHINE_ROOT_OPENER = "usr/lib/minit/openroot"
 
 REMOVER_VARIABLE = "MINIT_REMOVER"

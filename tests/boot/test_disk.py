@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.disk.layout import SECTOR_BYTES, SLOTS
+from minit import paths
+from minit.image.disk.layout import SECTOR_BYTES
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.disks import assert_clean, find_partition, read_disk
@@ -92,7 +93,7 @@ def test_the_other_slot(firmware: Firmware, build_machine: BuildMachine, tmp_pat
     disk = build_machine({"one": shell("echo hello")}, _CONFIG, form="disk")
     with disk.open("r+b") as file:
         for kind in ("boot", "root"):
-            (first, size), (second, _) = (find_partition(disk, f"{kind}-{slot}") for slot in SLOTS)
+            (first, size), (second, _) = (find_partition(disk, f"{kind}-{slot}") for slot in paths.MACHINE_SLOTS)
             file.seek(first)
             data = file.read(size)
             file.seek(first)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit import paths
 from minit.errors import ImageError
 from minit.image.disk.disk import find_stub
-from minit.image.disk.layout import ARCHITECTURES, DATA_BYTES, SLOTS, plan_disk, sfdisk_script
+from minit.image.disk.layout import ARCHITECTURES, DATA_BYTES, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.manifest.machineconfig import Disk
 from minit.value import replace
@@ -32,8 +33,8 @@ def test_everything_has_its_place(boot_mib: int, root_bytes: int) -> None:
     assert all(one.start_bytes + one.size_bytes == other.start_bytes for one, other in pairwise(layout.partitions))
     last = layout.partitions[-1]
     assert layout.size_bytes - (last.start_bytes + last.size_bytes) >= 33 * 512
-    assert {layout.partition(f"boot-{slot}").size_bytes for slot in SLOTS} == {boot_mib * MIB}
-    (slot_bytes,) = {layout.partition(f"root-{slot}").size_bytes for slot in SLOTS}
+    assert {layout.partition(f"boot-{slot}").size_bytes for slot in paths.MACHINE_SLOTS} == {boot_mib * MIB}
+    (slot_bytes,) = {layout.partition(f"root-{slot}").size_bytes for slot in paths.MACHINE_SLOTS}
     assert 2 * root_bytes <= slot_bytes < 2 * root_bytes + MIB
     assert last.size_bytes == DATA_BYTES
 

@@ -41,8 +41,8 @@ _ZSTD_LEVEL = 9
 _MAXIMUM_TIME_DIGITS = 10
 _DISK = "disk"
 _FORMATS = ("gzip", "zstd", "none", "directory", _DISK)
-# Of a root that is read-only.
-_MODULES_OF_DISKS = ("overlay",)
+# Of a root that is read-only, and of the firmware's variables.
+_MODULES_OF_DISKS = ("overlay", "efivarfs")
 
 
 @click.group("init", cls=MinitGroup)

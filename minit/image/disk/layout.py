@@ -14,12 +14,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from minit import paths
 from minit.errors import ImageError
 from minit.manifest.machineconfig import Disk
 from minit.value import Value
 
 SECTOR_BYTES = 512
-SLOTS = ("a", "b")
 DATA = "data"
 DATA_BYTES = 64 << 20
 """The size of the data file system until it grows."""
@@ -91,7 +91,7 @@ def plan_disk(disk: Disk, efi: EfiNames, program_bytes: int, root_bytes: int, se
     slot_bytes = _align(2 * root_bytes) if disk.root_mib is None else disk.root_mib * _MIB
     if root_bytes > slot_bytes:
         raise _too_small("root_mib", slot_bytes // _MIB, "root", root_bytes)
-    sizes = [(f"{kind}-{slot}", kind) for slot in SLOTS for kind in ("boot", "root")]
+    sizes = [(f"{kind}-{slot}", kind) for slot in paths.MACHINE_SLOTS for kind in ("boot", "root")]
     kinds = {"boot": (_ESP, boot_bytes), "root": (efi.root_kind, slot_bytes)}
     planned = [(name, *kinds[kind]) for name, kind in sizes] + [(DATA, _LINUX, DATA_BYTES)]
     partitions, end = [], _ALIGNMENT_BYTES

@@ -1,5 +1,5 @@
 """
-The disk that a machine has booted from: its partitions, and the last of them, which grows to the disk's end.
+The disk that a machine has booted from: its partitions, the last of which grows, and the two slots.
 
-Read `partitions.py` first.
+Read `slots.py` first.
 """

@@ -7,7 +7,15 @@ import os
 import struct
 
 from minit import syscalls
-from minit.machine.disk.partitiontable import PRIMARY_SECTOR, SECTOR_BYTES, grow_last, read_table
+from minit.machine.disk.partitiontable import (
+    PRIMARY_SECTOR,
+    SECTOR_BYTES,
+    PartitionEntry,
+    Table,
+    grow_last,
+    read_entry,
+    read_table,
+)
 
 _BLOCK_DEVICES = "/sys/class/block"
 _BY_NUMBER = "/sys/dev/block"
@@ -29,6 +37,26 @@ def find_partition(name: str) -> str | None:
     return None
 
 
+def root_partition() -> str | None:
+    """Return the name of the partition with the machine's root, None if the root is on none that has a name."""
+    place = _device_of_root()
+    return None if place is None else _partition_name(place)
+
+
+def partition_entry(node: str) -> PartitionEntry:
+    """Return a partition as its disk's table has it; OSError if the disk cannot be read, ValueError without a table."""
+    place = os.path.realpath(f"{_BLOCK_DEVICES}/{os.path.basename(node)}")
+    disk = os.path.dirname(place)
+    fd = os.open(f"/dev/{os.path.basename(disk)}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        table = _read_table(fd, int(_read(f"{disk}/size")))
+    finally:
+        os.close(fd)
+    if table is None:
+        raise ValueError(f"/dev/{os.path.basename(disk)} has no table of partitions")
+    return read_entry(table, int(_read(f"{place}/partition")))
+
+
 def grow_partition(node: str) -> None:
     """
     Grow a partition to the end of its disk, in the table there and for the kernel, if it is the last one.
@@ -43,13 +71,8 @@ def grow_partition(node: str) -> None:
     sectors = int(_read(f"{disk}/size"))
     fd = os.open(f"/dev/{os.path.basename(disk)}", os.O_RDWR | os.O_CLOEXEC)
     try:
-
-        def read(sector: int, size_bytes: int) -> bytes:
-            return os.pread(fd, size_bytes, sector * SECTOR_BYTES)
-
-        # The first may be half written, the last one is where the disk has ended so far.
-        table = read_table(PRIMARY_SECTOR, read) or read_table(sectors - 1, read)
-        grown = None if table is None else grow_last(table, number, sectors, read(0, SECTOR_BYTES))
+        table = _read_table(fd, sectors)
+        grown = None if table is None else grow_last(table, number, sectors, os.pread(fd, SECTOR_BYTES, 0))
         if grown is None:
             return
         for sector, data in grown.writes:
@@ -71,15 +94,28 @@ def grow_ext4(target: str, node: str) -> None:
         os.close(fd)
 
 
+def _read_table(disk: int, sectors: int) -> Table | None:
+    def read(sector: int, size_bytes: int) -> bytes:
+        return os.pread(disk, size_bytes, sector * SECTOR_BYTES)
+
+    # The first may be half written, the last one is where the disk has ended so far.
+    return read_table(PRIMARY_SECTOR, read) or read_table(sectors - 1, read)
+
+
 def _disk_of_root() -> str | None:
-    """Return the disk of the machine's root in sysfs; behind a root that is verified there is another device."""
+    """Return the disk of the machine's root in sysfs."""
+    own = _device_of_root()
+    return os.path.dirname(own) if own is not None and os.path.exists(f"{own}/partition") else own
+
+
+def _device_of_root() -> str | None:
+    """Return the device of the machine's root in sysfs; behind a root that is verified there is another one."""
     device = os.stat("/").st_dev
     place = f"{_BY_NUMBER}/{os.major(device)}:{os.minor(device)}"
     if not os.path.exists(place):
         return None
     behind = sorted(os.listdir(f"{place}/slaves")) if os.path.isdir(f"{place}/slaves") else []
-    own = os.path.realpath(f"{place}/slaves/{behind[0]}" if behind else place)
-    return os.path.dirname(own) if os.path.exists(f"{own}/partition") else own
+    return os.path.realpath(f"{place}/slaves/{behind[0]}" if behind else place)
 
 
 def _partition_name(place: str) -> str | None:

@@ -51,6 +51,15 @@ class Table(Value):
         return -(-len(self.entries) // SECTOR_BYTES)
 
 
+class PartitionEntry(Value):
+    """A partition by its number, from 1, its identifier as a GUID's bytes, and its place."""
+
+    number: int
+    identifier: bytes
+    start_sector: int
+    sectors: int
+
+
 class GrownTable(Value):
     """What is to be written, in this order and each on the disk before the next: sectors with their bytes."""
 
@@ -86,6 +95,17 @@ def read_table(sector: int, read: Callable[[int, int], bytes]) -> Table | None:
         entry_bytes=entry_bytes,
         entries=entries,
     )
+
+
+def read_entry(table: Table, number: int) -> PartitionEntry:
+    """Return a partition by its number, from 1; ValueError if the table has none."""
+    offset = (number - 1) * table.entry_bytes
+    if number < 1 or offset + _ENTRY.size > len(table.entries):
+        raise ValueError(f"no partition {number}")
+    kind, identifier, start, end, _, _ = _ENTRY.unpack_from(table.entries, offset)
+    if not any(kind) or end < start:
+        raise ValueError(f"no partition {number}")
+    return PartitionEntry(number=number, identifier=identifier, start_sector=start, sectors=end - start + 1)
 
 
 def grow_last(table: Table, number: int, disk_sectors: int, first_sector: bytes) -> GrownTable | None:
