@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from minit.errors import ManifestError
 from minit.hostname import find_fault
+from minit.manifest.httpurl import parse_url
+from minit.manifest.machineupdate import read_model, read_version
 from minit.manifest.reader import Node
 from minit.value import Value, replace
 
@@ -130,6 +132,24 @@ class Disk(Value):
     command_line: str = "panic=10"
 
 
+class Update(Value):
+    """
+    Updates of a machine: of its `model` alone, newer than its `version`, signed by the owner of one of the `keys`.
+
+    A key is the name of a file beside machine.toml. An update is looked for at the `url`, if there is one, every
+    `check_seconds`. Apps may bring one through the `socket`. The machine starts again by itself after both of these,
+    if it is to `reboot`.
+    """
+
+    model: str
+    version: str
+    keys: tuple[str, ...]
+    url: str | None = None
+    check_seconds: int = 3600
+    socket: bool = False
+    reboot: bool = True
+
+
 class MachineConfig(Value):
     """
     All that machine.toml says; the kernel says `debug`, `rescue` and `manifest`, the path of another pod manifest.
@@ -150,6 +170,7 @@ class MachineConfig(Value):
     watchdog: Watchdog | None = None
     state: State | None = None
     disk: Disk = Disk()
+    update: Update | None = None
     console: bool = False
     debug: bool = False
     manifest: str | None = None
@@ -176,6 +197,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
         disk=root["disk"].optional(_disk) or MachineConfig.disk,
+        update=root["update"].optional(_update),
         console=_boolean(root["console"], MachineConfig.console),
     )
 
@@ -290,6 +312,34 @@ def _disk(node: Node) -> Disk:
         root_mib=root_mib.integer(1, _MAXIMUM_MIB) if root_mib.given else Disk.root_mib,
         command_line=node["command_line"].optional(_command_line) or Disk.command_line,
     )
+
+
+def _update(node: Node) -> Update:
+    _refuse_others(node, Update._fields)
+    keys, check_seconds = node["keys"].each(_key), node["check_seconds"]
+    if not keys or len(set(keys)) != len(keys):
+        raise node["keys"].error("at least one name of a file, and none twice")
+    return Update(
+        model=read_model(node["model"]),
+        version=read_version(node["version"]),
+        keys=keys,
+        url=node["url"].optional(_url),
+        check_seconds=check_seconds.integer(1, _MAXIMUM_SECONDS) if check_seconds.given else Update.check_seconds,
+        socket=_boolean(node["socket"], Update.socket),
+        reboot=_boolean(node["reboot"], Update.reboot),
+    )
+
+
+def _key(node: Node) -> str:
+    return node.matching(
+        lambda text: "/" not in text and text not in ("", ".", ".."),
+        'the name of a file beside this one ("update.pub")',
+    )
+
+
+def _url(node: Node) -> str:
+    node.parsed(parse_url, "a URL of HTTP (http://updates.example.org/sensor.update)")
+    return node.string()
 
 
 def _command_line(node: Node) -> str:

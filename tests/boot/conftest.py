@@ -102,6 +102,7 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         modules: tuple[str, ...] = (),
         volumes: tuple[dict[str, Any], ...] = (),
         form: str = "none",
+        signing_key: Path | None = None,
     ) -> Path:
         runtime = [
             {
@@ -118,7 +119,8 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         words = ["--manifest", tmp_path / "pod.json", "--config", tmp_path / "machine.toml", "--stage1-path", stage1]
         words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--overwrite"]
         words += ["--modules-from", kernel.modules]
-        words += ["--efi-stub", STUB] if form == "disk" else []
+        words += ["--efi-stub", STUB] if form in ("disk", "update") else []
+        words += ["--signing-key", signing_key] if signing_key is not None else []
         words += [word for name in modules for word in ("--module", name)]
         done = stage0.call("init", "build", *words, timeout=BOOT_SECONDS)
         assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from minit.manifest.machineconfig import (
     Interface,
     MachineConfig,
     State,
+    Update,
     Watchdog,
     parse_machine,
     with_command_line,
@@ -45,6 +46,15 @@ modules = ["virtio_blk"]
 boot_mib = 64
 root_mib = 100
 command_line = "console=ttyS0 panic=10"
+
+[update]
+model = "sensor"
+version = "1.10"
+keys = ["update.pub", "next.pub"]
+url = "http://[2001:db8::1]:8080/sensor.update"
+check_seconds = 60
+socket = true
+reboot = false
 
 [[device]]
 subsystem = "tty"
@@ -88,6 +98,15 @@ def test_everything_that_can_be_said() -> None:
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
         disk=Disk(modules=("virtio_blk",), boot_mib=64, root_mib=100, command_line="console=ttyS0 panic=10"),
+        update=Update(
+            model="sensor",
+            version="1.10",
+            keys=("update.pub", "next.pub"),
+            url="http://[2001:db8::1]:8080/sensor.update",
+            check_seconds=60,
+            socket=True,
+            reboot=False,
+        ),
         console=True,
         devices=(
             DeviceRule(
@@ -162,6 +181,16 @@ def test_nothing_need_be_said() -> None:
         ),
         ("[disk]\nboot_mib = 35", "disk.boot_mib: expected an integer from 36 to"),
         ('[disk]\ncommand_line = "a\\nb"', "disk.command_line: expected at most 1500 printable"),
+        (
+            '[update]\nmodel = "a"\nversion = "x"\nkeys = ["k"]',
+            "update.version: expected a version of numbers",
+        ),
+        ('[update]\nmodel = "a"\nversion = "1"', "update.keys: expected at least one name of a file, and none twice"),
+        ('[update]\nmodel = "a"\nversion = "1"\nkeys = ["../k"]', r"update.keys\[0\]: expected the name of a file"),
+        (
+            '[update]\nmodel = "a"\nversion = "1"\nkeys = ["k"]\nurl = "https://x/"',
+            "update.url: expected a URL of HTTP ",
+        ),
         (f"x = {'9' * 5000}", "expected TOML"),
         (f"x = 0x{'f' * 5000}", "expected integers of 64 bits"),
         ("x = 1979-05-27", "expected strings, integers, true and false, got 1979-05-27"),

@@ -24,10 +24,12 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.errors import PodError, describe
 from minit.image.cpio import write_cpio
 from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
+from minit.image.disk.update import write_update
 from minit.image.foreign.builder import ForeignProcessor
 from minit.image.kernelmodules import collect_modules, find_kernel
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
+from minit.manifest.machineupdate import read_public_key
 from minit.progress import Progress
 from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.files.temporary import scratch_directory
@@ -40,8 +42,11 @@ _ZSTD_LEVEL = 9
 # Until the year 2286, which an initial file system can hold.
 _MAXIMUM_TIME_DIGITS = 10
 _DISK = "disk"
-_FORMATS = ("gzip", "zstd", "none", "directory", _DISK)
-# Of a root that is read-only, and of the firmware's variables.
+_UPDATE = "update"
+_FORMATS = ("gzip", "zstd", "none", "directory", _DISK, _UPDATE)
+# With a kernel, and a root that is read-only.
+_OF_DISKS = (_DISK, _UPDATE)
+# The second one is of the firmware's variables.
 _MODULES_OF_DISKS = ("overlay", "efivarfs")
 
 
@@ -62,7 +67,7 @@ def init_group() -> None:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Initial file system to write, or a directory or disk.",
+    help="Initial file system to write, or a directory, disk or update.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="How the machine is to be, a .toml.")
 @click.option(
@@ -77,13 +82,19 @@ def init_group() -> None:
     "form",
     type=click.Choice(_FORMATS),
     default="gzip",
-    help="How the initial file system is compressed, or that it is a directory or a disk.  [default: gzip]",
+    help="How the initial file system is compressed, or that it is a directory, a disk or an update.  [default: gzip]",
 )
 @click.option(
     "--efi-stub",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Program of a disk by which a firmware starts the kernel.  [default: of Debian's systemd-boot-efi]",
+)
+@click.option(
+    "--signing-key",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Private key (PEM, Ed25519) that an update is signed with.",
 )
 @arch_option
 @stage1_path_option
@@ -100,6 +111,7 @@ def build_machine(
     module: tuple[str, ...],
     form: str,
     efi_stub: Path | None,
+    signing_key: Path | None,
     arch: str | None,
     stage1_path: str | None,
     overwrite: bool,
@@ -117,6 +129,8 @@ def build_machine(
           --modules-from linux-image.deb --module virtio_net --module virtio_blk
       minit init build --manifest pod.json --config machine.toml --output machine.disk --format disk \\
           --modules-from linux-image.deb
+      minit init build --manifest pod.json --config machine.toml --output 2.update --format update \\
+          --modules-from linux-image.deb --signing-key update.key
 
     """
     invocation.require_root()
@@ -125,14 +139,20 @@ def build_machine(
     processor = other_processor(arch)
     if module and modules_from is None and processor is None:
         raise click.UsageError("--module needs --modules-from")
-    if form == _DISK and modules_from is None and processor is None:
-        raise click.UsageError("--format disk needs --modules-from: the kernel comes from there as well")
-    if efi_stub is not None and form != _DISK:
-        raise click.UsageError("--efi-stub needs --format disk")
+    is_of_disk = form in _OF_DISKS
+    if is_of_disk and modules_from is None and processor is None:
+        raise click.UsageError(f"--format {form} needs --modules-from: the kernel comes from there as well")
+    if efi_stub is not None and not is_of_disk:
+        raise click.UsageError("--efi-stub needs --format disk or update")
+    if (signing_key is None) == (form == _UPDATE):
+        raise click.UsageError("--format update and --signing-key need each other")
     bad = next((name for name in module if not is_module_name(name)), None)
     if bad is not None:
         raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
     data, parsed = _read_config(config)
+    if form == _UPDATE and parsed.update is None:
+        raise click.UsageError("--format update needs --config with a table [update]: model, version, keys")
+    keys = tuple(_read_keys(config, parsed))
     with (
         Store(invocation.data) as store,
         show_progress(invocation, quiet=quiet) as progress,
@@ -141,13 +161,12 @@ def build_machine(
         apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
         stage1 = _choose_stage1(invocation, store, processor, stage1_path, progress)
         check_processors(stage1, [app.image for app in apps], arch)
-        is_disk = form == _DISK
-        if modules_from is None and processor is not None and (module or parsed.modules or is_disk):
+        if modules_from is None and processor is not None and (module or parsed.modules or is_of_disk):
             modules_from = kernel_for(processor, progress)
-        names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_disk else ())]
+        names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_of_disk else ())]
         with _unpacked(modules_from) as package:
             modules = tuple(_collect_modules(invocation, stage1, package, names))
-            disk = _disk_parts(stage1, package, parsed, efi_stub) if is_disk else None
+            disk = _disk_parts(stage1, package, parsed, efi_stub) if is_of_disk else None
         parts = MachineParts(
             stage1=stage1,
             apps=apps,
@@ -155,6 +174,7 @@ def build_machine(
             config=parsed,
             config_bytes=data,
             modules=modules,
+            keys=keys,
             built_seconds=_time_of_build(),
         )
         if dry_run or form != "directory":
@@ -166,7 +186,11 @@ def build_machine(
                 work = scratch / "disk"
                 work.mkdir()
                 with output_file(output, overwrite=overwrite, exists=_exists(output)) as file:
-                    write_disk(file, root, disk, work, progress)
+                    if signing_key is not None and parsed.update is not None:
+                        signer = write_update(file, root, disk, parsed.update, signing_key, work, progress)
+                        _warn_of_signer(invocation, signer, keys, signing_key)
+                    else:
+                        write_disk(file, root, disk, work, progress)
             elif not dry_run:
                 assert output is not None
                 for name in lost_capabilities(root):
@@ -211,6 +235,23 @@ def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:
     return data, parse_machine(data, str(path))
 
 
+def _read_keys(config: Path | None, parsed: MachineConfig) -> Iterator[tuple[str, bytes]]:
+    for name in () if config is None or parsed.update is None else parsed.update.keys:
+        assert config is not None
+        path = config.parent / name
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise PodError(f"{config}: update.keys: cannot read {describe(error)}") from error
+        read_public_key(data, str(path))
+        yield name, data
+
+
+def _warn_of_signer(invocation: Invocation, signer: bytes, keys: Sequence[tuple[str, bytes]], path: Path) -> None:
+    if all(read_public_key(data, name) != signer for name, data in keys):
+        invocation.note(f"warning: update.keys have no public key of {path}: the machine takes no further update of it")
+
+
 def _collect_modules(
     invocation: Invocation, stage1: StoredImage, package: Path | None, names: Sequence[str]
 ) -> Iterator[tuple[str, bytes]]:
@@ -232,12 +273,14 @@ def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig
     assert package is not None
     # Before all the work that a disk is made of.
     kernel = find_kernel(package)
-    names = check_disk(stage1.manifest.label("arch") or "")
+    architecture = stage1.manifest.label("arch") or ""
+    names = check_disk(architecture)
     path = stub or find_stub(names, package)
     modules = collect_modules(package, [*config.disk.modules, *ROOT_MODULES])
     check_modules(modules, stage1)
     return DiskParts(
         disk=config.disk,
+        architecture=architecture,
         names=names,
         kernel=kernel.read_bytes(),
         modules=modules,

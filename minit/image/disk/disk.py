@@ -11,8 +11,8 @@ from typing import IO
 from minit import paths
 from minit.errors import ImageError
 from minit.image.cpio import write_cpio
-from minit.image.disk.filesystems import make_boot, make_data, make_root
-from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, EfiNames, plan_disk, sfdisk_script
+from minit.image.disk.filesystems import VerifiedRoot, make_boot, make_data, make_root
+from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout, EfiNames, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.image.kernelmodules import KernelModules
 from minit.image.toolchain import require_tools, run_tool
@@ -32,11 +32,12 @@ _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
 
 class DiskParts(Value):
     """
-    What a disk is made of, beside the root: `modules` are those that are loaded before there is a root, and `stub` is
-    what `stub_path` has.
+    What a disk is made of, beside the root: `architecture` is appc's name, `modules` are those that are loaded before
+    there is a root, and `stub` is what `stub_path` has.
     """
 
     disk: Disk
+    architecture: str
     names: EfiNames
     kernel: bytes
     modules: KernelModules
@@ -61,13 +62,27 @@ def find_stub(names: EfiNames, package: Path) -> Path:
     return found
 
 
-def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, progress: Progress) -> None:
-    """Write a disk with the root that the directory `root` has; `scratch` is an empty directory to work in."""
+class Slot(Value):
+    """
+    A version of a machine in files: its root, and the file system for the firmware in `boot`.
+
+    All of that which is used is in its first `boot_used_bytes`. `layout` is that of a disk for both.
+    """
+
+    root: VerifiedRoot
+    boot: Path
+    boot_used_bytes: int
+    layout: DiskLayout
+    built_seconds: int
+
+
+def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, steps: int) -> Slot:
+    """Make a slot of the root that the directory `root` has; `scratch` is an empty directory to work in."""
     names = parts.names
     built_seconds = int((root / paths.MACHINE_CONFIG.lstrip("/")).stat().st_mtime)
-    progress("compressing the root", 0, _STEPS)
+    progress("compressing the root", 0, steps)
     verified = make_root(root, scratch / "root", built_seconds)
-    progress("making the kernel's program", 1, _STEPS)
+    progress("making the kernel's program", 1, steps)
     # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
     words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
     sections = {
@@ -78,15 +93,28 @@ def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, pro
     program = scratch / names.program
     program.write_bytes(unified_kernel(parts.stub, sections, str(parts.stub_path)))
     layout = plan_disk(parts.disk, names, program.stat().st_size, verified.path.stat().st_size, seed=verified.root_hash)
-    progress("making file systems", 2, _STEPS)
     boot = layout.partition("boot-a")
     make_boot(scratch / "boot", boot.size_bytes, program, names.program, boot.identifier, built_seconds)
-    make_data(scratch / DATA, DATA_BYTES, layout.partition(DATA).identifier, built_seconds)
+    return Slot(
+        root=verified,
+        boot=scratch / "boot",
+        boot_used_bytes=_used_bytes(scratch / "boot"),
+        layout=layout,
+        built_seconds=built_seconds,
+    )
+
+
+def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, progress: Progress) -> None:
+    """Write a disk with the root that the directory `root` has; `scratch` is an empty directory to work in."""
+    slot = make_slot(root, parts, scratch, progress, _STEPS)
+    layout = slot.layout
+    progress("making file systems", 2, _STEPS)
+    make_data(scratch / DATA, DATA_BYTES, layout.partition(DATA).identifier, slot.built_seconds)
     progress("writing the disk", 3, _STEPS)
     file.truncate(layout.size_bytes)
     table = ["--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never"]
     run_tool("sfdisk", *table, f"/proc/{os.getpid()}/fd/{file.fileno()}", standard_input=sfdisk_script(layout))
-    for name, source in (("boot-a", scratch / "boot"), ("root-a", verified.path), (DATA, scratch / DATA)):
+    for name, source in (("boot-a", slot.boot), ("root-a", slot.root.path), (DATA, scratch / DATA)):
         _copy(source, file, layout.partition(name).start_bytes)
 
 
@@ -108,6 +136,18 @@ def _initial_filesystem(root: Path, modules: KernelModules, scratch: Path, built
     with archive.open("wb") as file:
         write_cpio(scratch, file)
     return gzip.compress(archive.read_bytes(), mtime=0)
+
+
+def _used_bytes(path: Path) -> int:
+    """Return how much of a file system is used that has one program in it, and nothing behind that."""
+    used = offset = 0
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            if data.count(0) != len(data):
+                used = offset + len(data)
+            offset += len(data)
+    # The zeros at a program's end, which align its last section, are a part of it.
+    return min(used + _CHUNK_BYTES, offset)
 
 
 def _copy(source: Path, target: IO[bytes], offset: int) -> None:

@@ -25,6 +25,7 @@ _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare", "preparecommand")),
     *("minit.image.compile_modules", "minit.image.record_imports", "minit.image.standins"),
+    "minit.image.disk.sign",
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (

@@ -4,7 +4,8 @@ The root of a machine that minit boots, as a directory: a pod, prepared as for s
     init                        a link to the entrypoint that the kernel executes
     bin/minit                   one to the command
     var/lib/rkt/pods/run/UUID/  the pod directory, with the stage1 tree and the apps' roots in it
-    etc/minit/machine.toml      how the machine is to be, and the same as JSON, which is faster to read
+    etc/minit/machine.toml      how the machine is to be
+    etc/minit/keys/             public keys of whoever signs its updates
     lib/modules/minit/          kernel modules, each with what it says of itself
 """
 
@@ -36,7 +37,7 @@ _COMMAND = "entrypoints/minit"
 
 class MachineParts(Value):
     """
-    The parts of a machine's root; `modules` are the files of lib/modules/minit by name.
+    The parts of a machine's root; `modules` are the files of lib/modules/minit by name, `keys` those of etc/minit/keys.
 
     `built_seconds` since 1970 is the time of files that come from no image. None stands for the time of the newest
     file of the images, so that the same parts make the same bytes.
@@ -48,6 +49,7 @@ class MachineParts(Value):
     config: MachineConfig
     config_bytes: bytes
     modules: tuple[tuple[str, bytes], ...] = ()
+    keys: tuple[tuple[str, bytes], ...] = ()
     built_seconds: int | None = None
 
 
@@ -85,6 +87,8 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         _write(pod, f"appsinfo/{app.name}/manifest", (place / "manifest").read_bytes())
     (pod / paths.POD_MANIFEST).write_bytes(parts.manifest_bytes)
     _write(root, paths.MACHINE_CONFIG, parts.config_bytes)
+    for name, key in parts.keys:
+        _write(root, f"{paths.MACHINE_KEYS}/{name}", key)
     (root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
     for link, entrypoint in ((paths.MACHINE_INIT, _INIT), (paths.MACHINE_COMMAND, _COMMAND)):
         path = root / link.lstrip("/")

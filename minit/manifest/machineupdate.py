@@ -1,0 +1,182 @@
+"""
+An update of a machine: another version of its root and of its kernel, signed, in one file that is read from its start.
+
+    16 bytes     the kind of the file
+    64 bytes     the signature of the kind and the manifest: Ed25519, RFC 8032
+     4 bytes     the size of the manifest, the highest byte first
+    manifest     JSON
+    root         all of a root partition that is used
+    boot         all of a boot partition that is used
+
+Pure. Nothing of it is trusted before its signature, and nothing behind the manifest before its digest there.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from struct import Struct
+
+from minit import jsontext
+from minit.ed25519 import SIGNATURE_BYTES, is_key, verify
+from minit.errors import ManifestError
+from minit.manifest.reader import Node
+from minit.value import Value
+
+HEADER = Struct(f">16s{SIGNATURE_BYTES}sI")
+BLOCK_BYTES = 4096
+"""The size of a block of a root; parts are whole blocks."""
+
+_KIND = b"minit update 1\n\0"
+_MAXIMUM_MANIFEST_BYTES = 1 << 16
+_MAXIMUM_PART_BYTES = 1 << 40
+_DIGEST_DIGITS = 128
+_HASH_DIGITS = 64
+_MAXIMUM_NUMBERS, _MAXIMUM_DIGITS = 8, 9
+_MAXIMUM_NAME = 64
+# RFC 8410: what is in front of the key itself, of this one algorithm.
+_KEY_PREFIX = bytes.fromhex("302a300506032b6570032100")
+_PEM_LINES = ("-----BEGIN PUBLIC KEY-----", "-----END PUBLIC KEY-----")
+
+
+class UpdatePart(Value):
+    """A part: its size and digest, and the size of the partition that it needs at least."""
+
+    size_bytes: int
+    sha512: str
+    partition_bytes: int
+
+
+class UpdateManifest(Value):
+    """
+    The contents of an update: the version of a `model` of machines, for an `architecture` by appc's name.
+
+    `root_hash` is the one on the kernel's command line, of a root with so many blocks before its hash tree.
+    """
+
+    model: str
+    version: str
+    architecture: str
+    root_hash: str
+    root_blocks: int
+    root: UpdatePart
+    boot: UpdatePart
+
+
+class UpdateHeader(Value):
+    """The beginning of an update: its signature, and the size of its manifest."""
+
+    signature: bytes
+    manifest_bytes: int
+
+
+def parse_header(data: bytes, source: str) -> UpdateHeader:
+    """Return the header that the first `HEADER.size` bytes of a file are; ManifestError if it is no update."""
+    if len(data) != HEADER.size or not data.startswith(_KIND):
+        raise ManifestError(f"{source}: expected an update for a machine, as init build --format update writes it")
+    _, signature, manifest_bytes = HEADER.unpack(data)
+    if manifest_bytes > _MAXIMUM_MANIFEST_BYTES:
+        raise ManifestError(f"{source}: expected at most {_MAXIMUM_MANIFEST_BYTES} bytes of manifest")
+    return UpdateHeader(signature=signature, manifest_bytes=manifest_bytes)
+
+
+def make_header(manifest: bytes, signature: bytes) -> bytes:
+    """Return the bytes in front of a manifest."""
+    return HEADER.pack(_KIND, signature, len(manifest))
+
+
+def signed_bytes(manifest: bytes) -> bytes:
+    """Return what the signature of a manifest is of: no signature for something else is one of an update."""
+    return _KIND + manifest
+
+
+def parse_update(header: UpdateHeader, data: bytes, keys: tuple[bytes, ...], source: str) -> UpdateManifest:
+    """Return the manifest of an update, which one of the public keys has signed; ManifestError else."""
+    if len(data) != header.manifest_bytes:
+        raise ManifestError(f"{source}: expected {header.manifest_bytes} bytes of manifest, got {len(data)}")
+    if not any(verify(key, header.signature, signed_bytes(data)) for key in keys):
+        raise ManifestError(f"{source}: expected a signature by one of this machine's keys (update.keys)")
+    node = Node(jsontext.parse(data, source), None, source)
+    manifest = UpdateManifest(
+        model=read_model(node["model"]),
+        version=read_version(node["version"]),
+        architecture=node["arch"].non_empty(),
+        root_hash=_hexadecimal(node["root_hash"], _HASH_DIGITS),
+        root_blocks=node["root_blocks"].integer(1, _MAXIMUM_PART_BYTES // BLOCK_BYTES),
+        root=_part(node["root"]),
+        boot=_part(node["boot"]),
+    )
+    # Or the block with the root hash is none of the root.
+    if manifest.root_blocks >= manifest.root.size_bytes // BLOCK_BYTES:
+        raise node["root_blocks"].error("fewer blocks than the root has with its hash tree")
+    return manifest
+
+
+def dump_update(manifest: UpdateManifest) -> bytes:
+    """Return a manifest as JSON."""
+    fields = {name: getattr(manifest, name) for name in ("model", "version", "root_hash", "root_blocks")}
+    parts = {
+        name: {field: getattr(getattr(manifest, name), field) for field in UpdatePart._fields}
+        for name in ("root", "boot")
+    }
+    return jsontext.dump({**fields, "arch": manifest.architecture, **parts})
+
+
+def read_model(node: Node) -> str:
+    """Return the name of a kind of machines."""
+    return node.matching(
+        lambda text: 0 < len(text) <= _MAXIMUM_NAME and text.isascii() and text.isprintable(),
+        f"1 to {_MAXIMUM_NAME} printable characters of ASCII",
+    )
+
+
+def read_version(node: Node) -> str:
+    """Return a version that `version_numbers` understands."""
+    return node.matching(_is_version, 'a version of numbers and dots ("1.10.2")')
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return what versions are compared by; 1.0 is 1."""
+    numbers = [int(number) for number in version.split(".")]
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def read_public_key(data: bytes, source: str) -> bytes:
+    """Return the key of a PEM file, as `openssl pkey -pubout` writes it; ManifestError if it is none of Ed25519."""
+    try:
+        begin, *lines, end = data.decode("ascii").strip().splitlines()
+        key = a2b_base64("".join(lines), strict_mode=True) if (begin, end) == _PEM_LINES else b""
+    except ValueError:
+        key = b""
+    raw = key.removeprefix(_KEY_PREFIX)
+    if len(key) != len(_KEY_PREFIX) + len(raw) or not is_key(raw):
+        raise ManifestError(f"{source}: expected a public key (PEM) for Ed25519")
+    return raw
+
+
+def _part(node: Node) -> UpdatePart:
+    partition_bytes = node["partition_bytes"].integer(BLOCK_BYTES, _MAXIMUM_PART_BYTES)
+    size = node["size_bytes"]
+    size_bytes = size.integer(BLOCK_BYTES, partition_bytes)
+    if size_bytes % BLOCK_BYTES:
+        raise size.error(f"whole blocks of {BLOCK_BYTES}")
+    return UpdatePart(
+        size_bytes=size_bytes,
+        sha512=_hexadecimal(node["sha512"], _DIGEST_DIGITS),
+        partition_bytes=partition_bytes,
+    )
+
+
+def _hexadecimal(node: Node, digits: int) -> str:
+    return node.matching(
+        lambda text: len(text) == digits and set(text) <= set("0123456789abcdef"), f"{digits} hexadecimal digits"
+    )
+
+
+def _is_version(text: str) -> bool:
+    numbers = text.split(".")
+    return len(numbers) <= _MAXIMUM_NUMBERS and all(
+        number.isascii() and number.isdigit() and len(number) <= _MAXIMUM_DIGITS and str(int(number)) == number
+        for number in numbers
+    )
