@@ -11,9 +11,9 @@ from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
 from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
-from minit.machine.network import MachineNetwork
+from minit.machine.network.machinenetwork import MachineNetwork
 from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
-from minit.machine.state import prepare_state
+from minit.machine.state import prepare_state, state_directory
 from minit.manifest.machineconfig import DeviceRule, MachineConfig
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
@@ -73,7 +73,7 @@ def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
 def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> MachineNetwork | None:
     if not config.interfaces and not config.name_servers:
         return None
-    network = MachineNetwork(config)
+    network = MachineNetwork(config, state=state_directory(config))
     if waits:
         network.wait(devices)
     else:

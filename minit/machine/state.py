@@ -3,6 +3,7 @@ The files that outlive a boot, in a directory on a file system of the machine:
 
     DIRECTORY/000012/   the files of the twelfth boot: /rkt of its stage1 root, with statuses, logs and events
     DIRECTORY/roots/    files that apps have written into their own roots, as overlayfs keeps them
+    DIRECTORY/network/  the addresses of the last leases, which are asked for first
 
 Each boot begins with a directory of its own, so that nothing in it is of another one. Its paths are those of any pod.
 Without the directory all of that is where the pod is, and forgotten at the next boot.
@@ -50,6 +51,12 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
         else:
             return
     _forget_records()
+
+
+def state_directory(config: MachineConfig) -> str | None:
+    """Return the state directory if the machine has one that can be used."""
+    state = config.state
+    return None if state is None or _obstacle(config, state) is not None else state.directory
 
 
 def _obstacle(config: MachineConfig, state: State) -> str | None:

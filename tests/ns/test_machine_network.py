@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 
 from minit.machine.devices import MachineDevices
 from minit.machine.modules import Modules
-from minit.machine.network import MachineNetwork
+from minit.machine.network.machinenetwork import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp.client import BOUND, INIT, DhcpClient
+from minit.network.netlink.links import open_namespace, run_in_namespace
+from tests.support.dhcpresponder import DISCOVER, REQUEST, DhcpResponder
 from tests.support.pods import BUSYBOX
 
 NAMESPACE = "minit-dhcp"
@@ -81,8 +85,32 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[DhcpClient]:
         begun.append(DhcpClient(*arguments))
         return begun[-1]
 
-    monkeypatch.setattr("minit.machine.network.DhcpClient", begin)
+    monkeypatch.setattr("minit.machine.network.connection.DhcpClient", begin)
     return begun
+
+
+@pytest.fixture
+def responder(wire: None) -> Iterator[DhcpResponder]:
+    """A server that says what a test wants."""
+    namespace = open_namespace(f"/run/netns/{NAMESPACE}")
+    made = run_in_namespace(namespace, lambda: DhcpResponder("server", "192.0.2.20", {}))
+    os.close(namespace)
+    yield made
+    made.close()
+
+
+def play(network: MachineNetwork, server: DhcpResponder, until: Callable[[], object]) -> None:
+    """Have both do what is due until something is so."""
+    end = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < end
+        network.turn()
+        server.turn()
+
+
+def routes_by_client() -> set[str]:
+    """Return the routes of leases."""
+    return {" ".join(line.split()) for line in run("ip", "-4", "route", "show", "proto", "dhcp").splitlines()}
 
 
 def connect(tmp_path: Path, *interfaces: Interface, name_servers: tuple[str, ...] = ()) -> MachineNetwork:
@@ -190,6 +218,75 @@ def test_an_address_that_is_in_use(
             client.deadline = 0.0
         network.turn()
     assert "192.0.2.20/24" in run("ip", "-4", "address", "show", "client")
+
+
+def test_all_that_a_server_tells(
+    responder: DhcpResponder, clients: list[DhcpClient], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Classless routes take the place of the router, and change with the lease; so do the MTU and the domains."""
+    responder.options = {
+        3: IPv4Address("192.0.2.99").packed,
+        15: b"lan",
+        26: (1400).to_bytes(2, "big"),
+        119: b"\3one\4test\0\3two\xc0\4",
+        121: bytes.fromhex("00c6336401 20c633640100000000 180a0101c0000202"),
+    }
+    network = connect(tmp_path, Interface(name="other"), Interface(name="client", dhcp=True))
+    play(network, responder, lambda: clients and clients[0].state == BOUND)
+    assert routes_by_client() == {
+        "default via 198.51.100.1 dev client metric 1",
+        "198.51.100.1 dev client scope link metric 1",
+        "10.1.1.0/24 via 192.0.2.2 dev client metric 1",
+    }
+    assert "mtu 1400" in run("ip", "link", "show", "client")
+    assert (tmp_path / "resolv.conf").read_text() == "search one.test two.test\n"
+    wanted = responder.asked[0][1][55]
+    assert wanted.index(121) < wanted.index(3)
+    # Half a route is none, and a small MTU would end IPv6.
+    responder.options = {3: IPv4Address("192.0.2.1").packed, 26: b"\2\0", 119: b"\3one\4", 121: b"\x18\x0a"}
+    clients[0].deadline = 0.0
+    play(network, responder, lambda: responder.kinds()[2:] and clients[0].state == BOUND)
+    assert routes_by_client() == {"default via 192.0.2.1 dev client metric 1"}
+    assert "mtu 1500" in run("ip", "link", "show", "client")
+    assert (tmp_path / "resolv.conf").read_text() == ""
+    assert capfd.readouterr().err == "minit: interface client: 192.0.2.20/24\n"
+
+
+@pytest.mark.parametrize("confirms", [True, False, None])
+def test_an_address_of_an_earlier_boot(
+    responder: DhcpResponder, clients: list[DhcpClient], tmp_path: Path, confirms: bool | None
+) -> None:
+    """The address of the last lease is asked for at once; if a server says no, or none says anything, from scratch."""
+    config = MachineConfig(interfaces=(Interface(name="client", dhcp=True),))
+    network = MachineNetwork(config, str(tmp_path / "resolv.conf"), str(tmp_path / "state"))
+    play(network, responder, lambda: clients and clients[0].state == BOUND)
+    assert responder.kinds() == [DISCOVER, REQUEST]
+    responder.confirms, responder.asked = confirms, []
+    again = MachineNetwork(config, str(tmp_path / "resolv.conf"), str(tmp_path / "state"))
+    play(again, responder, lambda: responder.asked)
+    kind, options = responder.asked[0]
+    assert (kind, options[50], 54 in options) == (REQUEST, IPv4Address("192.0.2.20").packed, False)
+    if not confirms:
+        play(again, responder, lambda: DISCOVER in responder.kinds())
+        responder.confirms, responder.address = True, IPv4Address("192.0.2.21")
+    play(again, responder, lambda: clients[1].state == BOUND)
+    kinds = [REQUEST] if confirms else [REQUEST] * (2 if confirms is None else 1) + [DISCOVER, REQUEST]
+    assert responder.kinds() == kinds
+    kept = (tmp_path / "state/network/address-client").read_text()
+    assert kept == ("192.0.2.20\n" if confirms else "192.0.2.21\n")
+
+
+def test_addresses_that_cannot_be_kept(
+    responder: DhcpResponder, clients: list[DhcpClient], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A machine has its lease though its state cannot be written, which is said."""
+    (tmp_path / "state/network/address-client").mkdir(parents=True)
+    config = MachineConfig(interfaces=(Interface(name="client", dhcp=True),))
+    network = MachineNetwork(config, str(tmp_path / "resolv.conf"), str(tmp_path / "state"))
+    play(network, responder, lambda: clients and clients[0].state == BOUND)
+    assert responder.kinds() == [DISCOVER, REQUEST]
+    line = "minit: network: address-client is not kept: failed to write"
+    assert line in capfd.readouterr().err
 
 
 def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

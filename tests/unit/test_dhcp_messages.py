@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Interface
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.network.dhcp import message
+from minit.network.dhcp.domainnames import is_domain_name, parse_domain_names
 from minit.network.dhcp.message import Answer, Identity, encode_request, machine_identity, parse_answer, unwrap, wrap
 
 MAC = bytes.fromhex("525400123456")
@@ -98,6 +100,56 @@ def test_routes() -> None:
     for broken in ("7905 21 0a010203", "7904 00c00002", "7906 00c0000201 18"):
         answer = parse_answer(reply(bytes.fromhex(f"350105 {broken} ff")), TRANSACTION, MAC)
         assert answer is not None and answer.classless_routes == ()
+
+
+def test_options_of_wrong_lengths() -> None:
+    """A lease whose mask, time or server is of another length is none; any other such option is left out."""
+    for broken in ("3503020202", "3603c00002", "0105ffffff0000", "330300000e", "330500000e1000"):
+        rest = OFFER.replace(bytes.fromhex("330400000e10"), b"") if broken.startswith("33") else OFFER
+        assert parse_answer(reply(bytes.fromhex(broken) + rest), TRANSACTION, MAC) is None
+    loose = bytes.fromhex("350105 0305c000020101 0603c00002 1a01ff 2a05c000023501 7704036f6e65 3a0100 ff")
+    assert parse_answer(reply(loose), TRANSACTION, MAC) == Answer(
+        kind=message.ACK, address=IPv4Interface("192.0.2.7/24")
+    )
+
+
+def test_what_a_network_tells_beside_addresses() -> None:
+    """The MTU, servers of time and domains to look in, which may point to each other, are read."""
+    options = bytes.fromhex("350105 1a0205dc 2a08c0000235c0000236") + b"\x77\x10\3one\4test\0\3two\xc0\4\xff"
+    answer = parse_answer(reply(options), TRANSACTION, MAC)
+    assert answer is not None
+    assert (answer.mtu, answer.search) == (1500, ("one.test", "two.test"))
+    assert answer.ntp_servers == (IPv4Address("192.0.2.53"), IPv4Address("192.0.2.54"))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"\3one",
+        b"\3one\xc0\0",
+        b"\xc0\0",
+        b"\3one\xc0",
+        b"\3o\ne\0",
+        b"\3a.b\0",
+        b"\x40one\0",
+        b"\0\3one\0",
+        b"\1\xff\0",
+    ]
+    + [(b"\x3f" + b"a" * 63) * 4 + b"\0"],
+)
+def test_no_list_of_domains(broken: bytes) -> None:
+    """A name that is broken, endless, too long or no text of resolv.conf spoils the list."""
+    assert parse_domain_names(broken, compressed=True) == ()
+
+
+@given(
+    st.binary(max_size=80) | st.lists(st.sampled_from([b"\1a", b"\0", b"\xc0\0", b"\xc0\2"])).map(b"".join),
+    st.booleans(),
+)
+def test_any_list_of_domains(data: bytes, compressed: bool) -> None:
+    """No list makes reading it fail or last, and each name is one of resolv.conf."""
+    for name in parse_domain_names(data, compressed=compressed):
+        assert 0 < len(name) <= 253 and is_domain_name(name)
 
 
 def test_a_packet_holds_its_message() -> None:

@@ -31,13 +31,14 @@ _MOST_PACKETS = 64
 _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 32.0
 _REQUEST_ATTEMPTS = 4
+_REBOOT_ATTEMPTS = 2
 _RENEWAL_RETRY_SECONDS = 60.0
 _MINIMUM_LEASE_SECONDS = 10
 _DECLINED_SECONDS = 10.0  # RFC 2131, 3.1: before anything is asked again
 
 # States, as the RFC names them, but for the one in which others are asked whether they have the address.
-INIT, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
-    *("init", "selecting", "requesting", "checking"),
+INIT, REBOOTING, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
+    *("init", "rebooting", "selecting", "requesting", "checking"),
     *("bound", "renewing", "rebinding"),
 )
 
@@ -47,7 +48,8 @@ class DhcpClient:
     Gets a lease, keeps it, and tells by `changed` of it each time: an Answer, or None when it is lost.
 
     `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read. `complain` gets a
-    line about an address that cannot be used. The last lease ends at `expires_at` (monotonic).
+    line about an address that cannot be used. The last lease ends at `expires_at` (monotonic). An address that is
+    `remembered` of an earlier lease is asked for first; whichever server knows that it is wrong says so.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class DhcpClient:
         identity: Identity,
         changed: Callable[[Answer | None], None],
         complain: Callable[[str], None],
+        remembered: IPv4Address = NO_ADDRESS,
     ) -> None:
         self.state = INIT
         self.deadline: float = 0.0
@@ -63,6 +66,7 @@ class DhcpClient:
         self._identity = identity
         self._changed = changed
         self._complain = complain
+        self._remembered = remembered
         self._raw: socket.socket | None = None
         self._unicast: socket.socket | None = None
         self._probe: AddressProbe | None = None
@@ -108,7 +112,7 @@ class DhcpClient:
             self._open()
             self._transaction = int.from_bytes(os.urandom(4), "big")
             self._begun, self._attempt = now, 0
-            self.state = SELECTING
+            self.state = SELECTING if self._remembered == NO_ADDRESS else REBOOTING
         elif self.state == BOUND:
             assert self._lease is not None
             self._open()
@@ -125,6 +129,9 @@ class DhcpClient:
         elif self.state == REQUESTING and self._attempt >= _REQUEST_ATTEMPTS:
             self.state = INIT
             return
+        elif self.state == REBOOTING and self._attempt >= _REBOOT_ATTEMPTS:
+            self._lose()
+            return
         self._send()
 
     def _send(self) -> None:
@@ -132,6 +139,8 @@ class DhcpClient:
         seconds = int(now - self._begun)
         if self.state == SELECTING:
             self._broadcast(self._message(messages.DISCOVER, seconds=seconds))
+        elif self.state == REBOOTING:
+            self._broadcast(self._message(messages.REQUEST, seconds=seconds, requested=self._remembered))
         elif self.state == REQUESTING:
             assert self._offer is not None
             address, server = self._offer.address.ip, self._offer.server
@@ -155,9 +164,9 @@ class DhcpClient:
             if answer.kind == messages.OFFER and NO_ADDRESS not in (answer.address.ip, answer.server):
                 # It is asked for in the next turn: whoever has to be able to give it back can note it before.
                 self._offer, self._attempt, self.state, self.deadline = answer, 0, REQUESTING, 0.0
-        elif self.state in (REQUESTING, RENEWING, REBINDING):
+        elif self.state in (REBOOTING, REQUESTING, RENEWING, REBINDING):
             is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
-            if is_given and self.state == REQUESTING:
+            if is_given and self.state in (REBOOTING, REQUESTING):
                 self._probe = AddressProbe(self._interface, self._identity.mac, answer.address.ip)
                 self._offer, self.state, self.deadline = answer, CHECKING, 0.0
             elif is_given:
@@ -178,6 +187,7 @@ class DhcpClient:
     def _decline(self, offer: Answer, owner: bytes) -> None:
         self._broadcast(self._message(messages.DECLINE, requested=offer.address.ip, server=offer.server))
         self.close()
+        self._remembered = NO_ADDRESS
         self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
         self._complain(f"{offer.address.ip} is in use by {owner.hex(':')}")
 
@@ -201,10 +211,12 @@ class DhcpClient:
 
     def _lose(self) -> None:
         self.close()
-        had_lease, self._lease, self.state, self.deadline = self._lease is not None, None, INIT, 0.0
+        had_lease, self._lease = self._lease is not None, None
+        had_memory, self._remembered = self._remembered != NO_ADDRESS, NO_ADDRESS
+        self.state, self.deadline = INIT, 0.0
         if had_lease:
             self._changed(None)
-        else:
+        elif not had_memory:
             self.deadline = time.monotonic() + _FIRST_RETRY_SECONDS
 
     def _message(self, kind: int, **fields: Any) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+from minit.network.dhcp.domainnames import is_domain_name, parse_domain_names
 from minit.value import Value
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE = 1, 2, 3, 4, 5, 6, 7
@@ -26,13 +27,20 @@ _ADDRESS_BITS = 32
 _MINIMUM_BYTES = 300  # of BOOTP, which some relays insist on
 _MAXIMUM_BYTES = 1472
 
-# Options of RFC 2132 and RFC 3442.
+# Options of RFC 2132, RFC 3397 and RFC 3442.
 SUBNET_MASK, ROUTERS, NAME_SERVERS, HOST_NAME, DOMAIN, STATIC_ROUTES = 1, 3, 6, 12, 15, 33
 CLIENT_IDENTIFIER, CLASSLESS_ROUTES = 61, 121
+_MTU, _NTP_SERVERS, _SEARCH = 26, 42, 119
 _PAD = 0
 _REQUESTED, _LEASE, _KIND, _SERVER, _PARAMETERS = 50, 51, 53, 54, 55
 _MAXIMUM_SIZE, _RENEWAL, _REBINDING, _END = 57, 58, 59, 255
-_MACHINE_WANTS = bytes((SUBNET_MASK, ROUTERS, NAME_SERVERS, DOMAIN, _LEASE, _RENEWAL, _REBINDING))
+# The routes that count stand before the router (RFC 3442).
+_MACHINE_WANTS = bytes(
+    (CLASSLESS_ROUTES, SUBNET_MASK, ROUTERS, NAME_SERVERS, DOMAIN, _SEARCH, _NTP_SERVERS, _MTU)
+    + (_LEASE, _RENEWAL, _REBINDING)
+)
+# Without one of these a lease would be another one: what has them in another length is no answer.
+_LENGTHS = {_KIND: 1, SUBNET_MASK: 4, _LEASE: 4, _SERVER: 4}
 _LONGEST_OPTION_BYTES = 255
 
 _IP = struct.Struct(">BBHHHBBHII")
@@ -78,7 +86,10 @@ class Answer(Value):
     static_routes: tuple[StaticRoute, ...] = ()
     classless_routes: tuple[StaticRoute, ...] = ()
     name_servers: tuple[IPv4Address, ...] = ()
+    ntp_servers: tuple[IPv4Address, ...] = ()
     domain: str = ""
+    search: tuple[str, ...] = ()
+    mtu: int | None = None
     lease_seconds: int = INFINITE_SECONDS
     renewal_seconds: int | None = None
     rebinding_seconds: int | None = None
@@ -137,20 +148,24 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
     if (reply, number, cookie) != (_BOOT_REPLY, transaction, _COOKIE) or owner[: len(mac)] != mac:
         return None
     options = _parse_options(data[_HEADER.size :])
-    kind = options.get(_KIND, b"")
     mask = _number(options, SUBNET_MASK, 4)
-    if len(kind) != 1 or (mask is not None and not _is_mask(mask)):
+    if any(len(options[code]) != size for code, size in _LENGTHS.items() if code in options):
+        return None
+    if _KIND not in options or (mask is not None and not _is_mask(mask)):
         return None
     length = _class_prefix(address) if mask is None else mask.bit_count()
     return Answer(
-        kind=kind[0],
+        kind=options[_KIND][0],
         address=IPv4Interface((address, length)),
         server=next(iter(_addresses(options, _SERVER)), NO_ADDRESS),
         routers=_addresses(options, ROUTERS),
         static_routes=_static_routes(options),
         classless_routes=_classless_routes(options.get(CLASSLESS_ROUTES, b"")),
         name_servers=_addresses(options, NAME_SERVERS),
+        ntp_servers=_addresses(options, _NTP_SERVERS),
         domain=_domain(options.get(DOMAIN, b"")),
+        search=parse_domain_names(options.get(_SEARCH, b""), compressed=True),
+        mtu=_number(options, _MTU, 2),
         lease_seconds=lease if (lease := _number(options, _LEASE, 4)) is not None else INFINITE_SECONDS,
         renewal_seconds=_number(options, _RENEWAL, 4),
         rebinding_seconds=_number(options, _REBINDING, 4),
@@ -206,7 +221,7 @@ def _number(options: dict[int, bytes], code: int, size: int) -> int | None:
 
 def _addresses(options: dict[int, bytes], code: int) -> tuple[IPv4Address, ...]:
     text = options.get(code, b"")
-    return tuple(IPv4Address(text[at : at + 4]) for at in range(0, len(text) - 3, 4))
+    return tuple(IPv4Address(text[at : at + 4]) for at in range(0, len(text), 4)) if len(text) % 4 == 0 else ()
 
 
 def _static_routes(options: dict[int, bytes]) -> tuple[StaticRoute, ...]:
@@ -236,7 +251,7 @@ def _classless_routes(text: bytes) -> tuple[StaticRoute, ...]:
 def _domain(text: bytes) -> str:
     # It becomes a line of resolv.conf.
     name = text.rstrip(b"\0").decode("ascii", "replace")
-    return name if all(letter.isascii() and (letter.isalnum() or letter in "-._") for letter in name) else ""
+    return name if is_domain_name(name) else ""
 
 
 def _is_mask(mask: int) -> bool:

@@ -177,6 +177,13 @@ class Links:
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
         self.change(f"set the hardware address of {link.name}", message)
 
+    def set_mtu(self, link: Link, mtu: int) -> None:
+        """Have a link take packets of so many bytes at most."""
+        message = link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_MTU", mtu]]
+        self.change(f"give {link.name} the MTU {mtu}", message)
+
     def addresses(self, link: Link, *, leased: bool = False) -> list[IPInterface]:
         """Return the addresses of a link, IPv4 first, or only those with an end."""
         return [address for address, flags in self.address_flags(link) if not (leased and flags & IFA_F_PERMANENT)]

@@ -22,12 +22,13 @@ TABLE_MAIN = 254
 SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 SCOPE_HOST = 254
+PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
+PROTOCOL_DHCP = 16
 
 _FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
 _VERSIONS = {family: version for version, family in _FAMILIES.items()}
 _IFF_LOWER_UP = 0x10000
 _TABLE_UNSPECIFIED = 0
-_PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
 _TYPE_UNICAST = 1
 _SCOPE_NOWHERE = 255
 _BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast address
@@ -56,11 +57,12 @@ class Link(Value):
 
 
 class Route(Value):
-    """A route that there is; the default route's destination is 0.0.0.0/0 or ::/0."""
+    """A route that there is; the default route's destination is 0.0.0.0/0 or ::/0. `protocol` says who has added it."""
 
     destination: IPNetwork
     gateway: IPAddress | None = None
     index: int = 0
+    protocol: int = PROTOCOL_BOOT
 
 
 class NewRoute(Value):
@@ -81,6 +83,7 @@ class NewRoute(Value):
     mtu: int | None = None
     advertised_mss: int | None = None
     table: int | None = None
+    protocol: int = PROTOCOL_BOOT
 
 
 def link_message(kind: int, flags: int = 0) -> Any:
@@ -115,7 +118,7 @@ def new_route(link: Link, new: NewRoute) -> Any:
     """Return a message that adds a route by a link."""
     message = route_message(RTM_NEWROUTE, new.destination)
     message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if new.is_alternative else NLM_F_EXCL)
-    message["proto"] = _PROTOCOL_BOOT
+    message["proto"] = new.protocol
     message["scope"] = new.scope
     message["type"] = _TYPE_UNICAST
     metrics = _given({"RTAX_MTU": new.mtu, "RTAX_ADVMSS": new.advertised_mss})
@@ -176,6 +179,7 @@ def route_of(answer: Any) -> Route:
         destination=ip_network((destination, answer["dst_len"])) if destination else everywhere,
         gateway=None if gateway is None else parse_address(gateway),
         index=answer.get_attr("RTA_OIF") or 0,
+        protocol=answer["proto"],
     )
 
 
