@@ -137,7 +137,7 @@ $(CLEAN): $(STAMP)
 		"$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@.new/root >$@.new/log || { tail -n 5 $@.new/log; false; }
 	@chroot $@.new/root apt-get clean
 	@chroot $@.new/root apt-get install -qq -y --download-only \
-		gcc libc6-dev binutils patchelf libseccomp2 libudev1 libpython3-dev >/dev/null
+		gcc libc6-dev binutils patchelf libudev1 libpython3-dev >/dev/null
 	@$(BIN)/python -c 'import importlib.metadata as m; print(*m.requires("minit"), "setuptools<85", sep="\n")' | \
 		grep -v extra | $(BIN)/pip download --quiet --dest $@.new/wheels --requirement /dev/stdin
 	@mv $@.new $@

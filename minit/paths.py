@@ -76,10 +76,9 @@ REMOVER_VARIABLE = "MINIT_REMOVER"
 """In the environment of `run`: the process that removes the pod, a child of this one, for which it is to wait."""
 
 READY_TARGET = "ready"
-# In the order in which they have to be installed.
-DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
+DEFAULT_FILTER = "calls.bpf"
 # The same list where the calls that it refuses fail with EPERM, and are not fatal.
-LENIENT_FILTERS = ("arguments.bpf", "calls-eperm.bpf")
+LENIENT_FILTER = "calls-eperm.bpf"
 SIDECAR_FILTER = "sidecar.bpf"
 STATUS_DIRECTORY = "rkt/status"
 # In the directory of an app's attachable streams: rkt's two, and the one of minit's own sessions.

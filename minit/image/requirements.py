@@ -14,10 +14,9 @@ from minit.errors import ImageError
 from minit.image.dump.program import static_library
 from minit.image.libraries import LibrarySearch
 from minit.image.toolchain import DEBIAN_PACKAGES, find_tool
-from minit.libseccomp import LIBRARY as LIBSECCOMP
 
-LOADED_LIBRARIES = {LIBSECCOMP: "libseccomp2", "libudev.so.1": "libudev1"}
-"""What minit.libseccomp and pyudev load, by the names, with the packages that Debian has it in."""
+LOADED_LIBRARIES = {"libudev.so.1": "libudev1"}
+"""The library that pyudev loads, by its name, with the package that Debian has it in."""
 
 _PROGRAMS = ("cc", "strip", "nm", "objcopy", "patchelf")
 _HEADER = "stdlib.h"

@@ -537,9 +537,9 @@ def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:
         "grep ^Seccomp_filters: /proc/self/status > /seen; (: >> /proc/sys/kernel/hostname) && echo open >> /seen; true"
     )
     for flags, own, seen in (
-        ((), (), "Seccomp_filters:\t2\n"),
+        ((), (), "Seccomp_filters:\t1\n"),
         (("--disable-seccomp", "--disable-paths"), (), "Seccomp_filters:\t1\nopen\n"),
-        (("--disable-seccomp",), ("--disable-seccomp=false", "--disable-paths"), "Seccomp_filters:\t2\nopen\n"),
+        (("--disable-seccomp",), ("--disable-seccomp=false", "--disable-paths"), "Seccomp_filters:\t1\nopen\n"),
     ):
         sandbox = Sandbox(make_pod, *flags)
         ok(sandbox.add("web", shell(script), *own))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Callable, Sequence
 
-from minit.libseccomp import LIBRARY
+from minit.plan.rights.syscallnumbers import numbers_of
 
 X86_64 = 0xC000003E  # AUDIT_ARCH_X86_64
 I386 = 0x40000003
 ARM = 0x40000028
 AARCH64 = 0xC00000B7
 X32_BIT = 0x40000000
-_NUMBERS = 500  # of system calls, more than there are
+_NAMES = {X86_64: "x86_64", I386: "i386", ARM: "arm", AARCH64: "aarch64"}
 
 _JUMPS: dict[int, Callable[[int, int], bool]] = {
     0x15: lambda a, k: a == k,
@@ -63,15 +62,10 @@ def answer(programs: Sequence[Program], architecture: int, number: int, argument
 
 
 class Calls:
-    """The system calls of an architecture, by number, as the library names them."""
+    """The system calls of an architecture, by number."""
 
     def __init__(self, architecture: int) -> None:
-        library = ctypes.CDLL(LIBRARY)
-        library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-        self.names: dict[int, str] = {}
-        for number in range(_NUMBERS):
-            if text := library.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(architecture), number):
-                self.names[number] = ctypes.string_at(text).decode()
+        self.names = {number: name for name, number in numbers_of(_NAMES[architecture]).items()}
 
     def number(self, name: str) -> int:
         """Return the number of a call."""

@@ -104,7 +104,7 @@ def importers_of(name: str) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "importers"),
     [
-        ("ctypes", {"minit/ctypescalls.py", "minit/libcrypto.py", "minit/libseccomp.py"}),
+        ("ctypes", {"minit/ctypescalls.py", "minit/libcrypto.py"}),
         ("trio", {"minit/supervisor/control/serve.py"}),
         ("structlog", {"minit/log.py"}),
         ("pyudev", {"minit/devices/lookup.py"}),

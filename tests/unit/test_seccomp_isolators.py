@@ -18,7 +18,7 @@ from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SE
 from minit.plan.appplan import plan_app
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS
-from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filters_of
+from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filter_of
 from minit.value import replace
 
 WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])
@@ -132,45 +132,31 @@ def test_any_set(name: str, words: list[str], error: str) -> None:
     if policy is None:
         assert ALL in words and name == RETAIN
         return
-    guard, filters = filters_of(policy, DEFAULT_GUARDS)[0], filters_of(policy, DEFAULT_GUARDS)[1:]
-    assert guard.default == ALLOW and {rule.action for rule in guard.rules}.isdisjoint({ALLOW, KILL})
-    allowed = {rule.call for rule in filters[-1].rules if rule.action == ALLOW}
+    filter = filter_of(policy, DEFAULT_GUARDS)
+    assert filter is not None
+    allowed = {rule.call for rule in filter.rules if rule.action == ALLOW}
     if policy.is_blacklist:
-        assert len(filters) == 1 and filters[0].default == ALLOW and not allowed
+        assert filter.default == ALLOW and not allowed
     else:
         wanted = DEFAULT if policy.names is None else policy.names
         assert allowed == MINIMUM | wanted
-        assert filters[-1].default == fail_with(errno.ENOSYS)
-        assert {rule.call for rule in filters[-1].rules} == ANCIENT | allowed
-
-
-def test_rules_never_contradict() -> None:
-    """No filter has an unconditional rule beside another for one call: a library would have to choose."""
-    policies = [DEFAULT_POLICY, SeccompPolicy(error=errno.ENOSYS)]
-    policies += [
-        SeccompPolicy(is_blacklist=is_blacklist, names=names | {"ioctl", "clone"})
-        for is_blacklist in (False, True)
-        for names in SETS.values()
-    ]
-    for policy in policies:
-        for filter in filters_of(policy, DEFAULT_GUARDS):
-            flat = [rule.call for rule in filter.rules if not rule.tests]
-            conditional = {rule.call for rule in filter.rules if rule.tests}
-            assert len(flat) == len(set(flat)) and not conditional & {*flat}
-            assert all(rule.action != filter.default for rule in filter.rules)
+        assert filter.default == fail_with(errno.ENOSYS)
+        assert {rule.call for rule in filter.rules} == ANCIENT | allowed
 
 
 def test_the_guards_of_the_default() -> None:
     """They are about calls that the list allows: what it lacks is fatal, whatever a guard would answer."""
-    guards, calls = filters_of(DEFAULT_POLICY, DEFAULT_GUARDS)
-    assert [rule.call for rule in guards.rules] == [*["clone"] * 7, "prlimit64", *["ioctl"] * 2, "socket"]
-    assert {rule.action for rule in calls.rules} == {ALLOW, KILL}
+    filter = filter_of(DEFAULT_POLICY, DEFAULT_GUARDS)
+    assert filter is not None
+    guards = [rule for rule in filter.rules if rule.action not in (ALLOW, KILL)]
+    assert [rule.call for rule in guards] == [*["clone"] * 7, "prlimit64", *["ioctl"] * 2, "socket"]
 
 
 def test_guards_without_a_list() -> None:
     """They stand alone where every call is allowed, and without any there is no filter."""
-    assert filters_of(None, frozenset()) == ()
-    [alone] = filters_of(None, frozenset({FILESYSTEMS}))
+    assert filter_of(None, frozenset()) is None
+    alone = filter_of(None, frozenset({FILESYSTEMS}))
+    assert alone is not None
     assert alone.default == ALLOW and {rule.call for rule in alone.rules} == {"mount", "fsopen"}
 
 

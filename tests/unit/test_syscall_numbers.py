@@ -13,8 +13,9 @@ import pytest
 
 from minit import syscalls
 from minit.image import stage1
-from minit.libseccomp import LIBRARY
-from tests.support.bpf import AARCH64, X86_64
+from minit.plan.rights.syscallnumbers import multiplexed_calls, numbers_of
+from tests.support.bpf import AARCH64, ARM, I386, X86_64
+from tests.support.libseccomp import LIBRARY
 
 ARCHITECTURES = {"x86_64": X86_64, "aarch64": AARCH64}
 
@@ -46,3 +47,23 @@ def test_the_numbers_of_programs_in_c(machine: str, name: str) -> None:
     numbers = {name: int(value) for name, value in re.findall(r"\bSYS_(\w+) = (\d+)", common + own)}
     assert len(numbers) > 10
     assert wrong_numbers(machine, numbers) == {}
+
+
+@pytest.mark.parametrize(("name", "architecture"), [*ARCHITECTURES.items(), ("i386", I386), ("arm", ARM)])
+def test_the_numbers_of_filters(name: str, architecture: int) -> None:
+    """A filter has every call that the library knows, by its number, and newer ones."""
+    library = ctypes.CDLL(LIBRARY)
+    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_char_p
+    own = numbers_of(name)
+    for number in (*range(600), *range(0xF0000, 0xF0010)):
+        known = library.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(architecture), number)
+        assert known is None or own[known.decode()] == number, (known, number)
+    assert own["mseal"] == 462
+
+
+def test_the_calls_within_others() -> None:
+    """The library gives those of i386 numbers below zero, in which their own are."""
+    resolve = ctypes.CDLL(LIBRARY).seccomp_syscall_resolve_name_arch
+    for name, (multiplexer, number) in multiplexed_calls().items():
+        base = {"socketcall": -100, "ipc": -200}[multiplexer]
+        assert resolve(ctypes.c_uint32(I386), name.encode()) == base - number, name

@@ -54,7 +54,7 @@ PROCESSORS = {processor.name: processor for processor in (ARM64,)}
 
 _KERNEL, _DISK = "kernel", "disk"
 _PACKAGES = (
-    *("python3", "libpython3-dev", "gcc", "libc6-dev", "binutils", "patchelf", "libseccomp2", "libudev1"),
+    *("python3", "libpython3-dev", "gcc", "libc6-dev", "binutils", "patchelf", "libudev1"),
     "busybox-static",
 )
 # Of a disk that a firmware boots.

@@ -12,22 +12,23 @@ from collections.abc import Iterable, Sequence
 
 from minit import paths
 from minit.launcher.ownimage import image_root
-from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan, AppSpec
+from minit.plan.rights.filterprogram import compile_filter
 from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
-from minit.plan.rights.seccompprofile import INSTALLING_CALLS, SeccompProfile, filters_of_profile
+from minit.plan.rights.seccompprofile import INSTALLING_CALLS, SeccompProfile, filter_of_profile
 from minit.plan.rights.sidecarfilter import SIDECAR_FILTER
-from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, filters_of, with_calls
+from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, filter_of, with_calls
+from minit.plan.rights.syscallnumbers import is_system_call
 from minit.stdio import complain
 from minit.value import replace
 
 # A list, None for all system calls, the guards, and a profile.
 _Restriction = tuple[SeccompPolicy | None, frozenset[str], SeccompProfile | None]
 
-_SHIPPED: dict[_Restriction, tuple[str, ...]] = {
-    (DEFAULT_POLICY, DEFAULT_GUARDS, None): paths.DEFAULT_FILTERS,
-    (LENIENT_POLICY, DEFAULT_GUARDS, None): paths.LENIENT_FILTERS,
+_SHIPPED: dict[_Restriction, str] = {
+    (DEFAULT_POLICY, DEFAULT_GUARDS, None): paths.DEFAULT_FILTER,
+    (LENIENT_POLICY, DEFAULT_GUARDS, None): paths.LENIENT_FILTER,
 }
 
 
@@ -35,7 +36,7 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
     """
     Return the apps of a plan with their filters, and say which system calls of theirs nobody knows.
 
-    OSError if the library is missing that compiles them.
+    OSError for a filter that is too large for the kernel.
     """
     compiled: dict[_Restriction, tuple[bytes, ...]] = {}
 
@@ -77,8 +78,8 @@ def write_default_filters(directory: str) -> None:
     """Compile what sidecars get, and an app that asks for nothing, into files below `directory`, which is made."""
     os.makedirs(directory, exist_ok=True)
     programs = {paths.SIDECAR_FILTER: compile_sidecar_filter()}
-    for restriction, names in _SHIPPED.items():
-        programs |= dict(zip(names, compile_filters(*restriction), strict=True))
+    for restriction, name in _SHIPPED.items():
+        [programs[name]] = compile_filters(*restriction)
     for name, program in programs.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(program)
@@ -87,8 +88,8 @@ def write_default_filters(directory: str) -> None:
 def _load_filters(
     policy: SeccompPolicy | None, guards: frozenset[str], profile: SeccompProfile | None
 ) -> tuple[bytes, ...]:
-    names = _SHIPPED.get((policy, guards, profile))
-    return compile_filters(policy, guards, profile) if names is None else tuple(_read(name) for name in names)
+    name = _SHIPPED.get((policy, guards, profile))
+    return compile_filters(policy, guards, profile) if name is None else (_read(name),)
 
 
 def _read(name: str) -> bytes:
@@ -102,14 +103,16 @@ def compile_filters(
     """
     Return the filters of a policy as the kernel takes them, in the order in which they have to be installed.
 
-    Those of a profile come after it, and the policy does not keep them from being installed.
+    That of a profile comes after it, and the policy does not keep it from being installed.
     """
-    if profile is None:
-        return tuple(_compile(filter) for filter in filters_of(policy, guards))
-    first = filters_of(None if policy is None else with_calls(policy, INSTALLING_CALLS), guards)
+    if profile is not None and policy is not None:
+        policy = with_calls(policy, INSTALLING_CALLS)
+    first = filter_of(policy, guards)
+    last = None if profile is None else filter_of_profile(profile)
+    has_secondary = profile is None or profile.has_secondary
     return (
-        *(_compile(filter) for filter in first),
-        *(_compile(filter, has_secondary=profile.has_secondary) for filter in filters_of_profile(profile)),
+        *(() if first is None else (_compile(first),)),
+        *(() if last is None else (_compile(last, has_secondary=has_secondary),)),
     )
 
 
@@ -119,14 +122,7 @@ def compile_sidecar_filter() -> bytes:
 
 
 def _compile(filter: Filter, *, has_secondary: bool = True) -> bytes:
-    return compile_filter(
-        filter.default,
-        [
-            (rule.call, rule.action, [(test.argument, test.operator, test.value, test.mask) for test in rule.tests])
-            for rule in filter.rules
-        ],
-        has_secondary=has_secondary,
-    )
+    return compile_filter(filter, os.uname().machine, has_secondary=has_secondary)
 
 
 def _unknown(names: Iterable[str]) -> list[str]:

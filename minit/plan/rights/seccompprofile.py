@@ -8,7 +8,6 @@ Kubernetes take; rules for some capabilities, architectures and kernels alone ar
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from minit.manifest.capabilities import NAMES, capability_mask
 from minit.manifest.reader import Node, read_json
@@ -32,7 +31,6 @@ from minit.plan.rights.syscallfilter import (
 from minit.value import Value
 
 _MOST_RULES = 4096
-_MOST_TESTS = 512  # the library takes seconds for more
 _ERRNO = "SCMP_ACT_ERRNO"
 _ACTIONS = {
     "SCMP_ACT_ALLOW": ALLOW,
@@ -52,7 +50,6 @@ _OPERATORS = {
     "SCMP_CMP_MASKED_EQ": MASKED_EQUAL,
     "SCMP_CMP_NE": UNEQUAL,
 }
-_INEQUALITIES = (AT_LEAST, AT_MOST, GREATER, LESS)
 # The name of a machine's architecture, that of its 32-bit programs, and the one that Go has for it.
 _MACHINES = {
     "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "amd64"),
@@ -62,7 +59,7 @@ _ARCHITECTURE = re.compile(r"SCMP_ARCH_[A-Z0-9_]{1,32}")
 _CALL = re.compile(r"[a-z0-9_]{1,64}")
 _KERNEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 _LARGEST_ARGUMENT = (1 << 64) - 1
-_LARGEST_ERROR = 4094  # below MAX_ERRNO, which the library refuses
+_LARGEST_ERROR = 4094  # below MAX_ERRNO, as in libseccomp
 _LAST_ARGUMENT = 5
 INSTALLING_CALLS = frozenset({"seccomp"})
 
@@ -102,35 +99,9 @@ class SeccompProfile(Value):
 UNCONFINED = SeccompProfile()
 
 
-def filters_of_profile(profile: SeccompProfile) -> tuple[Filter, ...]:
-    """
-    Return the filters of a profile, in the order in which they have to be installed.
-
-    Of several rules that hold for a call the strictest counts, of several errors any. The kernel takes the
-    strictest action of several filters. So each
-    action of a call that has several has a filter of its own.
-    """
-    if profile.allows_everything:
-        return ()
-    actions: dict[str, set[int]] = {}
-    for rule in profile.rules:
-        actions.setdefault(rule.call, set()).add(rule.action)
-    several = [rule for rule in profile.rules if len(actions[rule.call]) > 1]
-    strict = [action for action in dict.fromkeys(rule.action for rule in several) if action != ALLOW]
-    apart = [Filter(default=ALLOW, rules=tuple(rule for rule in several if rule.action == action)) for action in strict]
-    rules = [
-        Rule(call=rule.call, action=ALLOW, tests=rule.tests) if len(actions[rule.call]) > 1 else rule
-        for rule in profile.rules
-    ]
-    # Last, as it may allow no filter after it.
-    last = Filter(default=profile.default, rules=tuple(rule for rule in rules if rule.action != profile.default))
-    return tuple(Filter(default=each.default, rules=_needed(each.rules)) for each in (*reversed(apart), last))
-
-
-def _needed(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Return rules without those of calls that another one is about whatever the arguments."""
-    plain = {rule.call for rule in rules if not rule.tests}
-    return tuple(rule for rule in dict.fromkeys(rules) if not rule.tests or rule.call not in plain)
+def filter_of_profile(profile: SeccompProfile) -> Filter | None:
+    """Return the filter of a profile, None if it allows everything."""
+    return None if profile.allows_everything else Filter(default=profile.default, rules=profile.rules)
 
 
 def read_profile(text: str, where: str, surroundings: Surroundings) -> SeccompProfile:
@@ -149,16 +120,7 @@ def read_profile(text: str, where: str, surroundings: Surroundings) -> SeccompPr
         rules += _read_rules(node, surroundings)
         if len(rules) > _MOST_RULES:
             raise node.error(f"at most {_MOST_RULES} rules", "more")
-        if sum(len(rule.tests) for rule in rules) > _MOST_TESTS:
-            raise node.error(f"at most {_MOST_TESTS} arguments in all rules", "more")
     kept = tuple(rule for rule in dict.fromkeys(rules) if rule.action != default)
-    if len({rule.action for rule in kept if rule.call in INSTALLING_CALLS}) > 1:
-        raise root["syscalls"].error("one action for seccomp(2), by which filters are installed", "several")
-    rules_of = Counter(rule.call for rule in kept)
-    for rule in kept:
-        if rules_of[rule.call] > 1 and any(test.operator in _INEQUALITIES for test in rule.tests):
-            # Those of several rules the library mixes up.
-            raise root["syscalls"].error(f"one rule for {rule.call}, of which an argument has a bound", "several")
     return SeccompProfile(
         default=default, rules=kept, has_secondary=_has_secondary(root, surroundings) or _is_open(default, kept)
     )

@@ -1,5 +1,5 @@
 """
-From a seccomp policy to the filters that enforce it, with system calls still by name.
+From a seccomp policy to the filter that enforces it, with system calls still by name.
 
 An action is what the kernel is to be told, SECCOMP_RET_* of seccomp(2). Several filters answer together: of their
 actions the kernel takes the least permissive.
@@ -19,7 +19,7 @@ KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 _RET_ERRNO = 0x00050000
 
-# SCMP_CMP_* of seccomp_rule_add(3).
+# How an argument is compared: SCMP_CMP_* of seccomp_rule_add(3).
 UNEQUAL, LESS, AT_MOST, EQUAL, AT_LEAST, GREATER, MASKED_EQUAL = range(1, 8)
 
 _TIOCSTI = 0x5412
@@ -59,7 +59,7 @@ class Rule(Value):
 
 
 class Filter(Value):
-    """Rules of which no two are about the same calls, and the action for what none of them is about."""
+    """Rules, of which the strictest counts that holds, and the action for what none of them is about."""
 
     default: int
     rules: tuple[Rule, ...]
@@ -77,35 +77,25 @@ def with_calls(policy: SeccompPolicy, calls: frozenset[str]) -> SeccompPolicy:
     return replace(policy, names=(policy.names or frozenset()) - calls)
 
 
-def filters_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[Filter, ...]:
+def filter_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> Filter | None:
     """
-    Return the filters of a policy, in the order in which they have to be installed: the guards, then the list.
+    Return the filter of a policy and of guards, which refuse some uses of what it allows; None if neither is there.
 
-    Without a policy the guards are all. They are a filter of their own, as where a call is allowed no rule of the same
-    filter can refuse some uses of it. A call that a whitelist does not have is refused if it existed when rkt's lists
-    were written; a newer one fails with ENOSYS, as it would have in a kernel of that time, and whoever tries it does
-    without.
+    A call that a whitelist does not have is refused if it existed when rkt's lists were written; a newer one fails with
+    ENOSYS, as it would have in a kernel of that time, and whoever tries it does without.
     """
     opened = frozenset() if policy is None else policy.opened
-    rules = [rule for guard in sorted(guards) for rule in _GUARDS[guard] if rule.call not in opened]
+    guarding = tuple(rule for guard in sorted(guards) for rule in _GUARDS[guard] if rule.call not in opened)
     if policy is None:
-        return (_guard_filter(rules),) if rules else ()
+        return Filter(default=ALLOW, rules=guarding) if guarding else None
     refusal = KILL if policy.error is None else fail_with(policy.error)
     if policy.is_blacklist:
-        return _guard_filter(rules), Filter(default=ALLOW, rules=_rules(policy.names or (), refusal))
+        return Filter(default=ALLOW, rules=(*_rules(policy.names or (), refusal), *guarding))
     allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names) | opened
     unknown = fail_with(errno.ENOSYS)
     refused = () if refusal == unknown else _rules(ANCIENT - allowed, refusal)
-    return (
-        _guard_filter([rule for rule in rules if rule.call in allowed]),
-        Filter(default=unknown, rules=(*_rules(allowed, ALLOW), *refused)),
-    )
-
-
-def _guard_filter(rules: Iterable[Rule]) -> Filter:
-    # A call that one guard refuses altogether needs no rule of another about some uses of it.
-    flat = {rule.call: rule for rule in rules if not rule.tests}
-    return Filter(default=ALLOW, rules=(*flat.values(), *(rule for rule in rules if rule.call not in flat)))
+    guarding = tuple(rule for rule in guarding if rule.call in allowed)
+    return Filter(default=unknown, rules=(*_rules(allowed, ALLOW), *refused, *guarding))
 
 
 def _rules(names: Iterable[str], action: int) -> tuple[Rule, ...]:
