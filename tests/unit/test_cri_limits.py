@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,6 +185,23 @@ async def test_many_large_requests(served: Served, autojump_clock: trio.testing.
             assert (await client.call("/t.T/Exec", large)).code == Code.OK
         nursery.cancel_scope.cancel()
     tracemalloc.stop()
+
+
+@pytest.mark.trio
+async def test_a_connection_of_many_calls(served: Served) -> None:
+    """It takes no more memory for having made them: a kubelet's has some every second for as long as its node is up."""
+
+    async def call(client: GrpcClient, count: int) -> int:
+        for _ in range(count):
+            await client.call("/t.T/Version", VersionRequest())
+            client.answers.clear()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    more = 2 * server.MOST_ENDED_CALLS
+    async with served.connections() as connect, grpc_client(connect.stream()) as client:
+        before = await call(client, more)
+        assert await call(client, more) - before < more
 
 
 @pytest.mark.trio

@@ -35,6 +35,8 @@ from minit.value import Value
 
 MOST_CONNECTIONS = 64
 MOST_CALLS = 100  # of a connection, as h2 tells its clients
+MOST_ENDED_CALLS = 4 * MOST_CALLS
+"""Of a connection, that h2 knows the end of: what its client has sent before it heard of that is no error."""
 MOST_LARGE_BYTES = 64 << 20
 """Of all requests that are on their way, but for what each connection may always send."""
 REQUEST_SECONDS = 30.0
@@ -112,6 +114,10 @@ class _Call:
         self.scope = trio.CancelScope()
 
 
+class _FewEndedCalls(H2Connection):
+    MAX_CLOSED_STREAMS = MOST_ENDED_CALLS  # its own 65,536 are 11 MB of each connection after some hours
+
+
 class _Connection:
     def __init__(self, stream: trio.abc.Stream, server: Server) -> None:
         self.answering = 0
@@ -123,7 +129,7 @@ class _Connection:
         self._scope = trio.CancelScope()
         self._is_greeted = trio.Event()
         self._request_bytes = 0
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._h2 = _FewEndedCalls(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._calls: dict[int, _Call] = {}
         self._writing = trio.Lock()
         self._room = trio.Event()
