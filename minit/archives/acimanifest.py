@@ -21,7 +21,7 @@ from minit.archives.layered import LayeredImage
 from minit.archives.platforms import choose_platform, platform_of_machine
 from minit.errors import ImageError, ManifestError
 from minit.manifest.image import APPC_VERSION
-from minit.manifest.names import is_environment_name, sanitize_ac_name
+from minit.manifest.names import is_variable_name, sanitize_ac_name
 
 STOP_SIGNAL = "minit/stop-signal"
 
@@ -118,10 +118,10 @@ def _environment(image: LayeredImage) -> Iterable[tuple[str, str]]:
         name, equals, value = text.partition("=")
         if not equals:
             continue  # means nothing, to docker as well
-        if not is_environment_name(name):
+        if not is_variable_name(name):
             raise ImageError(
                 f"{image.source}: the environment variable {jsontext.quote(name)[:80]} cannot be given to an app:"
-                " expected letters, digits, _, . and -, and no digit first"
+                " expected printable ASCII"
             )
         variables[name] = value
     return variables.items()

@@ -6,7 +6,7 @@ The values of isolators are left to the planner; here only the list of isolators
 
 from __future__ import annotations
 
-from minit.manifest.names import is_environment_name
+from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
 from minit.value import Value
 
@@ -134,7 +134,7 @@ def _read_working_directory(node: Node) -> str:
 
 
 def _read_variable(node: Node) -> tuple[str, str]:
-    name = node["name"].matching(is_environment_name, "the name of an environment variable")
+    name = node["name"].matching(is_variable_name, "the name of an environment variable")
     return name, node["value"].string()
 
 

@@ -45,8 +45,13 @@ def is_image_id(text: str) -> bool:
 
 
 def is_environment_name(text: str) -> bool:
-    """Tell whether `text` may name a variable of an app's environment."""
+    """Tell whether `text` may name a variable of an app's environment by the appc spec, and so in rkt."""
     return text[:1] in _VARIABLE_START and _VARIABLE.issuperset(text)
+
+
+def is_variable_name(text: str) -> bool:
+    """Tell whether `text` may name a variable by the rule of Kubernetes 1.34: printable ASCII without `=`."""
+    return text != "" and text.isascii() and text.isprintable() and "=" not in text
 
 
 def is_version(text: str) -> bool:

@@ -184,8 +184,10 @@ async def test_values_that_look_like_options(daemon: Daemon, tmp_path: Path) -> 
                 config = container_config("true", image=api.ImageSpec(image=image))
                 asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
                 assert await outcome(node, "CreateContainer", asked) in (Code.NOT_FOUND, Code.INVALID_ARGUMENT)
-            words = ["--privileged", "--", "--help", "x y"]
+            words = ["--privileged", "--", "---", "--help", "---", "--caps-retain=CAP_SYS_ADMIN", "x y"]
             config = container_config('for word; do echo "$word"; done; exec sleep 1000', "words")
+            odd = {"-x": "1", ".y": "2", "3 z": "4"}
+            config.envs.extend(api.KeyValue(key=key, value=value.encode()) for key, value in odd.items())
             config.args.extend(["sh", *words])
             asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
             container = await node.ask("CreateContainer", asked)
@@ -193,15 +195,17 @@ async def test_values_that_look_like_options(daemon: Daemon, tmp_path: Path) -> 
             command = ["sh", "-c", 'for word; do echo "$word"; done', "sh", "---", *words]
             execute = api.ExecSyncRequest(container_id=container.container_id, cmd=command)
             assert (await node.ask("ExecSync", execute)).stdout.decode().splitlines() == ["---", *words]
+            execute = api.ExecSyncRequest(container_id=container.container_id, cmd=["busybox", "env"])
+            told = (await node.ask("ExecSync", execute)).stdout.decode().splitlines()
+            assert {f"{key}={value}" for key, value in odd.items()} <= {*told}
             execute = api.ExecSyncRequest(container_id=container.container_id, cmd=["--privileged", "sh"])
             assert (await node.ask("ExecSync", execute)).exit_code != 0
             log = tmp_path / "logs/words/2.log"
             while len(lines := log.read_text().splitlines()) < len(words):
                 await trio.sleep(0.02)
             assert [line.split(" ", 3)[3] for line in lines] == words
-            more = container_config("true", "more")
-            more.args.extend(["---", "--caps-retain=CAP_SYS_ADMIN"])
-            for config in (more, container_config("a\0b", "nul"), container_config("x" * 200_000, "long")):
+            equals = container_config("true", "equals", envs=[api.KeyValue(key="a=b")])
+            for config in (equals, container_config("a\0b", "nul"), container_config("x" * 200_000, "long")):
                 asked = api.CreateContainerRequest(pod_sandbox_id=uuid, config=config)
                 assert await outcome(node, "CreateContainer", asked) in (Code.INVALID_ARGUMENT, Code.UNKNOWN)
             broken = sandbox_config(tmp_path, hostname="a\0b", metadata=api.PodSandboxMetadata(name="other"))

@@ -187,6 +187,13 @@ def test_arguments_survive_as_they_are(pods: list[tuple[str, list[str]]]) -> Non
     assert [(image.reference, list(image.overrides.arguments)) for image in images] == pods
 
 
+@given(st.lists(st.text() | st.just("---")))
+def test_all_words_are_arguments_of_one_image(arguments: list[str]) -> None:
+    """No word ends them where there is only one image."""
+    _, [image] = scan_images(["image", "--", *arguments], FLAGS, APP_FLAGS, SHARED_FLAGS, one_image=True)
+    assert list(image.overrides.arguments) == arguments
+
+
 @given(st.lists(st.text()))
 def test_any_line_is_read_or_refused(words: list[str]) -> None:
     """No line leads to anything but a result or a FlagError."""

@@ -41,7 +41,7 @@ CONFIGS = """
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: conf}
-data: {MODE: fast, "not a name": x, web.ini: "a=1\\n"}
+data: {MODE: fast, "né": x, web.ini: "a=1\\n"}
 ---
 apiVersion: v1
 kind: Secret
@@ -157,7 +157,7 @@ def test_environment() -> None:
     assert expected.items() <= environment.items()
     assert environment["POD"] == "web"
     assert (environment["CPUS"], environment["MIB"], environment["NODE"]) == ("2", "64", "localhost")
-    assert "NONE" not in environment and "not a name" not in environment
+    assert "NONE" not in environment and "né" not in environment
 
 
 def test_resources_and_security() -> None:

@@ -211,8 +211,8 @@ def port(**fields: object) -> JsonObject:
             "supplementaryGIDs[0]: expected an integer from 0 to 4294967294, got -1",
         ),
         (
-            {"environment": [{"name": "1A", "value": ""}]},
-            'environment[0].name: expected the name of an environment variable, got "1A"',
+            {"environment": [{"name": "1=A", "value": ""}]},
+            'environment[0].name: expected the name of an environment variable, got "1=A"',
         ),
         (
             {"environment": [{"name": "A", "value": "\0"}]},

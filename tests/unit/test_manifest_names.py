@@ -29,6 +29,13 @@ def test_environment_names_match_the_grammar_of_appc(text: str) -> None:
     assert names.is_environment_name(text) == bool(re.fullmatch(r"[A-Za-z_][A-Za-z_0-9.-]*", text))
 
 
+@SEARCH
+@given(st.text(alphabet="aZ0 ~-.=\n\x7f", max_size=6) | st.text(max_size=4))
+def test_names_of_variables_match_the_rule_of_kubernetes(text: str) -> None:
+    """Printable ASCII but for the equals sign, and never nothing."""
+    assert names.is_variable_name(text) == bool(re.fullmatch(r"[ -<>-~]+", text))
+
+
 @pytest.mark.parametrize("text", ["0.8.11", "1.30.0+git4bb9", "1.2.3-rc.1", "1.2.3-a-b+c.d", "10.20.30"])
 def test_semantic_versions_are_versions(text: str) -> None:
     """Three numbers with an optional pre-release and build."""

@@ -631,7 +631,7 @@ def test_the_way_of_an_image_leaves_no_trace(path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"Env": ["A B=c"]}, 'the environment variable "A B" cannot be given to an app'),
+        ({"Env": ["A\u007f=c"]}, 'the environment variable "A\\u007f" cannot be given to an app'),
         ({"ExposedPorts": {"0/tcp": {}}}, 'cannot expose "0/tcp"'),
         ({"ExposedPorts": {"http": {}}}, 'cannot expose "http"'),
         ({"ExposedPorts": {"9-8": {}}}, 'cannot expose "9-8"'),

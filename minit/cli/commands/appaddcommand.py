@@ -33,6 +33,8 @@ from minit.value import replace
 class _AddCommand(ImageCommand):
     """A command whose first operand is a pod, and all that follows as for images."""
 
+    one_image = True
+
     def split(
         self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
     ) -> tuple[list[tuple[str, str]], list[str]]:
@@ -64,8 +66,8 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
     """
     Put an image as an app into a running pod made by `minit app sandbox`; `minit app start` starts it.
 
-    IMAGE is what it is for `minit run`. Arguments after `--` replace those of the image. If the app cannot be added,
-    the pod is as it was before.
+    IMAGE is what it is for `minit run`. All words after `--` replace the arguments of the image. If the app
+    cannot be added, the pod is as it was before.
 
     \b
       minit app add 2d381b2a busybox.aci --name=shell --exec=/bin/sh -- -c 'sleep 60'

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from minit.cli.flagwords import FlagError
-from minit.manifest.names import is_environment_name
+from minit.manifest.names import is_environment_name, is_variable_name
 
 Variables = tuple[tuple[str, str], ...]
 
 
-def parse_variable(flag: str, text: str) -> tuple[str, str]:
+def parse_variable(flag: str, text: str, is_name: Callable[[str], bool] = is_environment_name) -> tuple[str, str]:
     """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
     name, separator, value = text.partition("=")
-    if not separator or not is_environment_name(name):
+    if not separator or not is_name(name):
         raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
     return name, value
 
@@ -34,13 +34,14 @@ def parse_environment_files(flag: str, files: Sequence[tuple[str, str]]) -> Vari
     Return the variables of files, given by their names and texts, each name only once.
 
     A line is `NAME=VALUE` with the value as it is, empty, or begins with `#` or `;`. A file in which variables end with
-    a NUL, as env(1) writes them with -0, has nothing else, and values of several lines.
+    a NUL, as env(1) writes them with -0, has nothing else, values of several lines, and names of any printable ASCII.
     """
     variables: dict[str, str] = {}
     for path, text in files:
-        for place, line in _lines(text) if "\0" not in text else _records(text):
+        found, is_name = (_records, is_variable_name) if "\0" in text else (_lines, is_environment_name)
+        for place, line in found(text):
             place = f"{flag}: {path} {place}"
-            name, value = parse_variable(place, line)
+            name, value = parse_variable(place, line, is_name)
             if name in variables:
                 raise FlagError(f"{place}: {name} is set twice")
             variables[name] = value

@@ -29,7 +29,9 @@ class ImageArgument(Value):
 
 
 class ImageCommand(MinitCommand):
-    """A command whose operands are images, each with flags and arguments of its own."""
+    """A command whose operands are images, each with flags and arguments of its own, or only one of them."""
+
+    one_image = False
 
     def split(
         self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
@@ -38,7 +40,7 @@ class ImageCommand(MinitCommand):
 
         shared_flags = _names(self.params, SharedAppOption)
         app_flags = _names(self.params, AppOption) | shared_flags
-        found, images = scan_images(arguments, flags, app_flags, shared_flags)
+        found, images = scan_images(arguments, flags, app_flags, shared_flags, one_image=self.one_image)
         ctx.meta[IMAGES] = images
         return found, [image.reference for image in images]
 
@@ -52,12 +54,14 @@ def scan_images(
     flags: Mapping[str, Flag],
     app_flags: frozenset[str],
     shared_flags: frozenset[str] = frozenset(),
+    *,
+    one_image: bool = False,
 ) -> tuple[list[tuple[str, str]], tuple[ImageArgument, ...]]:
     """
     Return the flags for the whole command, and the images.
 
     Those in `app_flags` are for the image before them; those of them in `shared_flags` are for the whole command where
-    there is no image yet.
+    there is no image yet. With `one_image` all words after `--` are arguments of it, `---` too.
     """
     words = list(arguments)
     found: list[tuple[str, str]] = []
@@ -67,7 +71,7 @@ def scan_images(
             if not images:
                 raise FlagError("arguments after -- must follow an image")
             words.pop(0)
-            end = words.index("---") if "---" in words else len(words)
+            end = words.index("---") if "---" in words and not one_image else len(words)
             overrides = images[-1].overrides
             overrides = replace(overrides, arguments=overrides.arguments + tuple(words[:end]))
             images[-1] = replace(images[-1], overrides=overrides)

@@ -13,7 +13,7 @@ from minit.cri.translation.resourcewords import resource_words
 from minit.cri.translation.securitywords import security_words
 from minit.cri.translation.userwords import check_users
 from minit.idrange import IdRange
-from minit.manifest.names import is_environment_name
+from minit.manifest.names import is_variable_name
 
 
 def container_words(
@@ -48,8 +48,6 @@ def container_words(
         return words
     # A command stands in for entrypoint and command of the image, arguments alone for the command.
     first, *rest = [*config.command, *config.args]
-    # Which ends the arguments of an app on a command line: options would come after it.
-    refuse("---" in rest, "args", 'no word "---"')
     return [*words, f"{'--exec' if config.command else '--cmd'}={first}", "--", *rest]
 
 
@@ -66,7 +64,7 @@ def environment_text(config: api.ContainerConfig) -> bytes:
     """Return the environment as a file of `--set-env-file`, in which the last of several of a name counts."""
     variables = {one.key: one.value for one in config.envs}
     for name, value in variables.items():
-        refuse(not is_environment_name(name), f"envs: {name}", "a name of letters, digits, _, - and .")
+        refuse(not is_variable_name(name), f"envs: {name}", "a name of printable ASCII without =")
         refuse(b"\0" in value, f"envs: {name}", "a value without a NUL")
     return b"".join(name.encode() + b"=" + value + b"\0" for name, value in variables.items())
 

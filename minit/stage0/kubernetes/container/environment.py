@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from minit.manifest.names import is_environment_name
+from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Config, find_config
@@ -55,7 +55,7 @@ def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) ->
                 config = find_config(configs, kind, reference["name"], optional)
             for key, data in config.data if config is not None else ():
                 # A key that is no name of a variable is left out in Kubernetes too.
-                if is_environment_name(prefix + key):
+                if is_variable_name(prefix + key):
                     found[prefix + key] = _text(data, node)
     return found
 
@@ -65,7 +65,7 @@ def _read_variable(
 ) -> tuple[str, str | None, bool]:
     """Return a variable, None as its value if it is to be left out, and whether others may be named in it."""
     with Fields(node, findings) as fields:
-        name = fields["name"].matching(is_environment_name, "the name of an environment variable")
+        name = fields["name"].matching(is_variable_name, "the name of an environment variable")
         if not fields["valueFrom"].given:
             return name, fields["value"].optional(read_text) or "", True
         with fields.within("valueFrom") as origin:
