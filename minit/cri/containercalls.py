@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import secrets
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from minit import paths
 from minit.cri.api import cri_pb2 as api
 from minit.cri.cdidevices import with_cdi_devices
 from minit.cri.containerlogs import make_log
@@ -37,7 +39,6 @@ from minit.stage0.apps.applimits import change_limits
 from minit.stage0.pods.poddirectory import open_pod
 
 _ID_BYTES = 32
-_SELINUX = Path("/sys/fs/selinux")
 _EXIT_TIMED_OUT = 124
 _OUTPUT_BYTES = 7 << 20
 """Of each stream of ExecSync: both and the rest have to fit into a message."""
@@ -70,7 +71,7 @@ class ContainerCalls:
         config = self._with_images(with_devices(config))
         if config.linux.security_context.privileged and not sandbox.config.linux.security_context.privileged:
             raise CallError(Code.INVALID_ARGUMENT, "security_context.privileged: its sandbox is not privileged")
-        if config.linux.security_context.selinux_options.ByteSize() and _SELINUX.exists():
+        if config.linux.security_context.selinux_options.ByteSize() and os.path.exists(paths.SELINUX):
             raise CallError(Code.INVALID_ARGUMENT, "selinux_options: minit sets no labels, and this kernel has SELinux")
         words = container_words(
             config,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -72,6 +73,21 @@ def test_an_app_that_failed(make_pod: MakePod) -> None:
     pod.run()
     [conclusion] = report(pod)["conclusions"]
     assert conclusion.startswith('App "web" ended with status 203 (') and "no such file" in conclusion
+
+
+def test_an_app_without_a_status(make_pod: MakePod) -> None:
+    """If its pod was killed, it may have run; in a pod that ended in order it was never executed."""
+    for is_killed, told in ((True, "has no status, since its pod was killed"), (False, "was never executed")):
+        pod = make_pod({"web": shell("touch /tmp/up; exec sleep 1000")})
+        process = pod.start()
+        pod.wait_file("web", "/tmp/up")
+        if is_killed:
+            os.kill(pod.pid, signal.SIGKILL)
+        else:
+            assert pod.stop().returncode == 0
+        pod.finish(process)
+        (pod.stage1 / "rkt/status/web").unlink(missing_ok=is_killed)
+        assert f'App "web" {told}.' in report(pod)["conclusions"]
 
 
 def test_a_pod_that_could_not_be_started(make_pod: MakePod) -> None:

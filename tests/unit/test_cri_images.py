@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
+import pytest
+
 from minit import jsontext
+from minit.cri.images.imageinfo import image_info
 from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated
 from minit.manifest.image import parse_image_manifest
 from minit.stage0.images.imagedigests import ImageDigests
@@ -22,6 +26,7 @@ def stored(
     *,
     is_untagged: bool = False,
     annotations: Mapping[str, str] | None = None,
+    architecture: str = "amd64",
 ) -> StoredImage:
     """Return an image of the store, whose number is that of its import."""
     name, _, version = original.partition("@")[0].partition(":")
@@ -30,7 +35,10 @@ def stored(
         "acKind": "ImageManifest",
         "acVersion": "0.8.11",
         "name": name,
-        "labels": [{"name": "version", "value": version}] if version else [],
+        "labels": [
+            *([{"name": "version", "value": version}] if version else []),
+            *({"name": name, "value": value} for name, value in (("os", "linux"), ("arch", architecture))),
+        ],
         "annotations": [{"name": key, "value": value} for key, value in (named | dict(annotations or {})).items()],
     }
     data = jsontext.dump(document)
@@ -139,3 +147,13 @@ def test_the_name_of_an_image_that_is_given_by_its_id() -> None:
     assert pulled.name_of(RED[:12]) == f"example.com/web@{OTHER}"
     [nameless] = node_images([stored(1, "example.com/web:1", is_untagged=True)])
     assert nameless.name_of(RED) == RED
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"), [("amd64", "amd64"), ("i386", "386"), ("aarch64", "arm64"), ("armv7l", "arm")]
+)
+def test_the_processor_of_an_image(architecture: str, name: str) -> None:
+    """It is told by the name that OCI has for it."""
+    [image] = node_images([stored(1, f"{HUB}:1", architecture=architecture)])
+    told = json.loads(image_info(image)["info"])["imageSpec"]
+    assert (told["os"], told["architecture"]) == ("linux", name)

@@ -26,7 +26,8 @@ PARTS = {
 
 def facts(state: PodState, *apps: AppFacts, **fields: Any) -> PodFacts:
     """Return a pod that reported its pid and is ready, unless `fields` say otherwise."""
-    return PodFacts(**{"state": state, "failure": None, "has_pid": True, "is_ready": True, "apps": apps, **fields})
+    known = {"failure": None, "has_pid": True, "is_ready": True, "ended_in_order": False}
+    return PodFacts(**{"state": state, "apps": apps, **known, **fields})
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,10 @@ def facts(state: PodState, *apps: AppFacts, **fields: Any) -> PodFacts:
             'App "a" ended with status 1 after 5 restarts',
         ),
         (facts(PodState.EXITED, AppFacts(name="a")), 'App "a" was never executed.'),
+        (
+            facts(PodState.EXITED, AppFacts(name="a", was_started=True), ended_in_order=True),
+            'App "a" was never executed.',
+        ),
         (
             facts(PodState.EXITED, AppFacts(name="a", was_started=True)),
             'App "a" has no status, since its pod was killed.',

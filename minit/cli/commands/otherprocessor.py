@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minit.cli.commands.ownprogram import PROGRAMS
@@ -43,26 +44,20 @@ def other_processor(arch: str | None) -> ForeignProcessor | None:
 
 def stage1_for(processor: ForeignProcessor, progress: Progress) -> tuple[Path, str | None]:
     """Return minit's own stage1 image for a processor, and why its interpreter is not dumped if it should be."""
-    try:
-        return foreign_stage1(processor, MACHINES / processor.name, _first_use(progress))
-    except OSError as error:
-        raise _not_kept(processor, error) from error
+    with _machine_of(processor) as directory:
+        return foreign_stage1(processor, directory, _first_use(progress))
 
 
 def kernel_for(processor: ForeignProcessor, progress: Progress) -> Path:
     """Return the unpacked package of Debian's kernel for a processor."""
-    try:
-        return fetch_machine(processor, MACHINES / processor.name, _first_use(progress))
-    except OSError as error:
-        raise _not_kept(processor, error) from error
+    with _machine_of(processor) as directory:
+        return fetch_machine(processor, directory, _first_use(progress))
 
 
 def build_for(processor: ForeignProcessor, output: Path, progress: Progress, *, plain: bool) -> str | None:
     """Write minit's own stage1 image for a processor to a file; returns the same reason."""
-    try:
-        return build_foreign_stage1(processor, MACHINES / processor.name, output, progress, plain=plain)
-    except OSError as error:
-        raise _not_kept(processor, error) from error
+    with _machine_of(processor) as directory:
+        return build_foreign_stage1(processor, directory, output, progress, plain=plain)
 
 
 def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str | None) -> None:
@@ -89,5 +84,10 @@ def _first_use(progress: Progress) -> Progress:
     return lambda step, done, total: progress(f"for another processor (first use): {step}", done, total)
 
 
-def _not_kept(processor: ForeignProcessor, error: OSError) -> ImageError:
-    return ImageError(f"cannot make a machine of {processor.name} in {MACHINES}: {describe(error)}")
+@contextmanager
+def _machine_of(processor: ForeignProcessor) -> Iterator[Path]:
+    """Give the directory of what builds for a processor; ImageError if nothing can be kept there."""
+    try:
+        yield MACHINES / processor.name
+    except OSError as error:
+        raise ImageError(f"cannot make a machine of {processor.name} in {MACHINES}: {describe(error)}") from error

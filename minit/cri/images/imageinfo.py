@@ -7,20 +7,20 @@ from contextlib import suppress
 
 from minit import jsontext
 from minit.archives.acimanifest import STOP_SIGNAL
+from minit.archives.platforms import platform_of_machine
 from minit.cri.images.nodeimages import NodeImage
 from minit.errors import MinitError
 from minit.manifest.app import App
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 
 _COMMAND = "appc.io/docker/cmd"
-_ARCHITECTURES = {"aarch64": "arm64", "i386": "386"}
 
 
 def image_info(image: NodeImage) -> Mapping[str, str]:
     """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
     manifest = image.stored[-1].manifest
-    architecture = manifest.label("arch") or ""
-    machine = {"architecture": _ARCHITECTURES.get(architecture, architecture), "os": manifest.label("os") or ""}
+    platform, _ = platform_of_machine(manifest.label("arch") or "")
+    machine = {"architecture": platform.architecture, "os": manifest.label("os") or ""}
     config = {} if manifest.app is None else _image_config(manifest, manifest.app)
     spec = {**machine, "config": {name: value for name, value in config.items() if value}}
     return {"info": jsontext.dump({"imageSpec": spec}).decode()}

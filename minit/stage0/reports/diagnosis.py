@@ -187,6 +187,7 @@ def _facts(pod: Pod, apps: Sequence[_App]) -> PodFacts:
         failure=podtraces.read_failure(pod),
         has_pid=read_shown_pid(pod) is not None,
         is_ready=_is_ready(pod),
+        ended_in_order=podtraces.has_ended_in_order(pod),
         apps=tuple(app.facts() for app in apps),
         free_share=_free_share(pod),
     )

@@ -65,6 +65,16 @@ def read_events(pod: Pod, count: int) -> list[str] | None:
     return _last_lines(_read(pod, paths.STAGE1_EVENTS), count)
 
 
+def has_ended_in_order(pod: Pod) -> bool:
+    """Return whether PID 1 has seen all of its pod to its end."""
+    last = read_events(pod, 1) or ["{}"]
+    try:
+        event = jsontext.parse(last[0].encode(errors="replace"), paths.STAGE1_EVENTS)
+    except MinitError:
+        return False
+    return isinstance(event, dict) and event.get("event") == "pod.ended"
+
+
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:
     """Return the last lines of PID 1's own log, None if it has none."""
     return _last_lines(_read(pod, paths.STAGE1_SUPERVISOR_LOG), count)

@@ -33,6 +33,7 @@ class PodFacts(Value):
     failure: str | None
     has_pid: bool
     is_ready: bool
+    ended_in_order: bool
     apps: tuple[AppFacts, ...]
     free_share: float | None = None
 
@@ -64,7 +65,8 @@ def _of_app(pod: PodFacts, app: AppFacts) -> Iterator[str]:
         again = f" after {app.restarts} restarts" if app.restarts else ""
         yield f'App "{app.name}" ended with status {app.status}{f" ({app.end})" if app.end else ""}{again}{last}'
     elif app.status is None and pod.state in ENDED_STATES and pod.has_pid:
-        known = "has no status, since its pod was killed" if app.was_started else "was never executed"
+        was_killed = app.was_started and not pod.ended_in_order
+        known = "has no status, since its pod was killed" if was_killed else "was never executed"
         yield f'App "{app.name}" {known}.'
     if app.oom_kills:
         limit = f", of which it may have {app.memory_limit_bytes} bytes" if app.memory_limit_bytes else ""
