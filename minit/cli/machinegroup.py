@@ -38,6 +38,11 @@ _COMMANDS = {
         section=COMMANDS["app"].section,
     ),
     **{name: COMMANDS[name] for name in _OF_A_HOST},
+    "init": Listing(
+        place="machinegroup:init_group",
+        help="Look at the versions of the machine and choose between them.",
+        section=_MACHINE,
+    ),
     "shell": Listing(
         place="commands.machinecommands:shell",
         help="Run /bin/sh outside of all apps, though none runs.",
@@ -70,6 +75,16 @@ _APP_COMMANDS = {
     ),
     **{name: APP_COMMANDS[name] for name in _OF_A_HOSTS_APPS},
 }
+_INIT_COMMANDS = {
+    "status": Listing(
+        place="commands.slotcommands:status",
+        help="Show which version runs, which one is kept, and what came of the last trial.",
+    ),
+    "rollback": Listing(
+        place="commands.slotcommands:rollback",
+        help="Start the machine again with the other version, on trial.",
+    ),
+}
 
 # How a command of a host is told its pod, and with what it is told here.
 _POD: dict[str, object] = {"uuid": paths.MACHINE_UUID, "uuids": (paths.MACHINE_UUID,)}
@@ -90,6 +105,7 @@ class _MachineTable(CommandTable):
 
 _COMMAND_TABLE = _MachineTable(_COMMANDS)
 _APP_COMMAND_TABLE = _MachineTable(_APP_COMMANDS)
+_INIT_COMMAND_TABLE = _MachineTable(_INIT_COMMANDS)
 
 
 @click.group(cls=MinitGroup, name="minit", commands=_COMMAND_TABLE)
@@ -100,6 +116,11 @@ def commands() -> None:
 @click.group("app", cls=MinitGroup, commands=_APP_COMMAND_TABLE)
 def app_group() -> None:
     """Work with the apps of the machine."""
+
+
+@click.group("init", cls=MinitGroup, commands=_INIT_COMMAND_TABLE)
+def init_group() -> None:
+    """Look at the versions of the machine and choose between them."""
 
 
 def main() -> NoReturn:
@@ -146,5 +167,5 @@ def _without_uuids(text: str, app: str) -> str:
     return text
 
 
-for table in (_COMMAND_TABLE, _APP_COMMAND_TABLE):
+for table in (_COMMAND_TABLE, _APP_COMMAND_TABLE, _INIT_COMMAND_TABLE):
     table.import_all()

@@ -8,6 +8,7 @@ import time
 from minit.errors import LaunchError, describe
 from minit.loop import wait_readable
 from minit.machine.devices import MachineDevices
+from minit.machine.disk.trialduty import begin_trial, end_trial
 from minit.machine.filesystems import mount_filesystem
 from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
@@ -34,6 +35,8 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     devices = MachineDevices(modules, config.devices)
     devices.look()
     if is_first:
+        # Before anything of this version can fail.
+        begin_trial(config, link)
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
     if is_first:
@@ -110,8 +113,11 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
             kernel_log.copy()
         if buttons.take_presses():
             send_message(link, {"event": POWER_BUTTON})
-        if link.fileno() in ready and receive_message(link)[0] is None:
-            return
+        if link.fileno() in ready:
+            message, _ = receive_message(link)
+            if message is None:
+                return
+            end_trial(message, link)
         if network is not None:
             network.turn()
 

@@ -19,6 +19,7 @@ from minit.errors import LaunchError, MinitError, describe
 from minit.forks import MACHINE_HELPER, fork
 from minit.launcher.cgroups import write_group_file
 from minit.loop import wait_readable
+from minit.machine.disk.trialduty import TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
 from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
@@ -32,6 +33,7 @@ from minit.supervisor.supervisor import HALT_SIGNALS
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
 _TICK_SECONDS = 1.0
+_NOTE_SECONDS = 10.0
 # When memory is short it is killed after all apps, and before PID 1.
 _OOM_SCORE = -900
 
@@ -41,11 +43,12 @@ class Helper:
     PID 1's side of the helper.
 
     `image` is a descriptor of the stage1 root, and `namespace` one of the machine's mounts if PID 1 has left them: then
-    the machine is prepared already.
+    the machine is prepared already. Whether its version is `on_trial` is known soon after that begins.
     """
 
     def __init__(self, config: MachineConfig, image: int | None, namespace: int | None) -> None:
         self._config = config
+        self.on_trial = False
         self.link, theirs = socket_pair()
         try:
             fork(
@@ -71,17 +74,36 @@ class Helper:
         waits += [rule.wait_seconds for rule in self._config.devices]
         waits += [interface.wait_seconds for interface in self._config.interfaces]
         until = time.monotonic() + _PREPARE_SECONDS + sum(waits)
-        while not wait_readable([self.link.fileno()], _TICK_SECONDS):
-            feed()
-            if time.monotonic() >= until:
-                raise LaunchError("the machine's helper takes too long: the pod is not started")
-            if not signal.sigpending().isdisjoint(HALT_SIGNALS):
-                raise LaunchError("told to end before the machine is prepared: the pod is not started")
-        message, _ = receive_message(self.link)
-        if message is None:
-            raise LaunchError("the machine's helper died before the machine was prepared")
-        if "failed" in message:
-            raise LaunchError(str(message["failed"]))
+        is_prepared = False
+        while not is_prepared:
+            while not wait_readable([self.link.fileno()], _TICK_SECONDS):
+                feed()
+                if time.monotonic() >= until:
+                    raise LaunchError("the machine's helper takes too long: the pod is not started")
+                if not signal.sigpending().isdisjoint(HALT_SIGNALS):
+                    raise LaunchError("told to end before the machine is prepared: the pod is not started")
+            message, _ = receive_message(self.link)
+            if message is None:
+                raise LaunchError("the machine's helper died before the machine was prepared")
+            if "failed" in message:
+                raise LaunchError(str(message["failed"]))
+            is_prepared = "prepared" in message
+            self.on_trial |= message.get("event") == TRIAL_BEGUN
+
+    def note_trial(self, reason: str, feed: Callable[[], None]) -> None:
+        """Have it written down why this version will not be kept, and wait for that, but not for long."""
+        until = time.monotonic() + _NOTE_SECONDS
+        try:
+            send_message(self.link, {TRIAL_FAILED: reason})
+            while (left := until - time.monotonic()) > 0:
+                feed()
+                if not wait_readable([self.link.fileno()], min(left, _TICK_SECONDS)):
+                    continue
+                message, _ = receive_message(self.link)
+                if message is None or message.get("event") == TRIAL_OVER:
+                    return
+        except OSError:
+            pass  # it is gone, and the next boot knows no reason
 
     def take_press(self) -> bool:
         """Take what the helper has said while no supervisor listened; returns whether the power button was pressed."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
 from minit.errors import describe
+from minit.jsontext import dump
+from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.helper import Helper
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
@@ -26,11 +29,22 @@ class HelperLink(LauncherLink):
         super().__init__(*arguments)
         self._start_due = self._loop.deadline(self._start)
         self._machine = machine
+        self._is_asked_to_keep = False
         self._restarts = Restarts(_RESTARTS)
         self._begun = time.monotonic()
 
     def tell_seconds(self, seconds: float) -> None:
         """Do nothing: the helper kills nobody; the watchdog does."""
+
+    def keep_version(self) -> None:
+        """Have the helper tell the firmware to boot this version from now on; its answer ends the trial."""
+        if self._is_asked_to_keep:
+            return
+        try:
+            self._socket.send(dump({KEEP: True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._is_asked_to_keep = True
+        except OSError:
+            pass  # another one is started soon
 
     def _start(self) -> None:
         """Start another helper, unless nobody needs it any more."""
@@ -45,6 +59,7 @@ class HelperLink(LauncherLink):
             self._start_later(f"cannot be started: {describe(error)}")
             return
         self._socket = machine.helper.link
+        self._is_asked_to_keep = False
         self._watch()
 
     def _hear(self) -> None:
@@ -57,6 +72,8 @@ class HelperLink(LauncherLink):
             self._start_later("has ended")
         elif "failed" in message:
             complain_at_once(f"minit: {message['failed']}")
+        elif message.get("event") == TRIAL_OVER:
+            self._machine.on_trial = False
         elif message.get("event") == POWER_BUTTON:
             self._machine.ask_to_power_off()
             self._request_stop(BY_LAUNCHER, POWER_BUTTON)

@@ -74,10 +74,12 @@ def _run(machine: Machine) -> None:
             return
         code = _run_pod(machine)
         complain_at_once(f"minit: the pod has ended with {code}")
+        _end_trial(machine, f"the pod has ended with {code}")
     except (MinitError, OSError) as error:
         # Of a pod that runs it means that nobody supervises it any more.
         machine.failed, machine.crashed = True, machine.supervised
         complain_at_once(f"minit: {describe(error)}")
+        _end_trial(machine, describe(error))
     except BaseException as error:
         machine.failed = machine.crashed = True
         complain_at_once(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
@@ -125,10 +127,18 @@ def _prepare(machine: Machine) -> None:
     try:
         machine.helper.wait(machine.feed)
     finally:
+        # Somebody who asks for a rescue is there, and decides.
+        machine.on_trial = machine.helper.on_trial and not machine.config.rescue
         # Its driver may be a module.
         _open_watchdog(machine, is_last=True)
         # So may the one that the kernel has read the time from now.
         _correct_clock()
+
+
+def _end_trial(machine: Machine, reason: str) -> None:
+    """Have the next boot know why this version is not kept, if it is on trial still."""
+    if machine.on_trial and machine.helper is not None:
+        machine.helper.note_trial(machine.trial_failure or reason, machine.feed)
 
 
 def _correct_clock() -> None:

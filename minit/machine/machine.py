@@ -22,7 +22,8 @@ class Machine:
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
     root, in which a helper that is started later finds libraries, `lock` that of the locked pod directory. Its pod is
     `supervised` once it has been started. It has `failed` if its pod could not be run, and `crashed` if that is a fault
-    of minit itself.
+    of minit itself. The version that runs is `on_trial` if the firmware boots it once, and `trial_failure` is why it
+    will not be kept.
     """
 
     def __init__(self) -> None:
@@ -38,13 +39,15 @@ class Machine:
         self.supervised = False
         self.failed = False
         self.crashed = False
+        self.on_trial = False
+        self.trial_failure: str | None = None
         self._asked: str | None = None
 
     @property
     def ending(self) -> str:
         """The action once the pod has ended: the one that somebody asked for, or else that of the configuration."""
-        # Nobody could ask a machine to end that stays with a broken supervisor.
-        return self._asked or (REBOOT if self.crashed else self.config.on_exit)
+        # Nobody could ask a machine to end that stays with a broken supervisor. A trial ends with the other version.
+        return self._asked or (REBOOT if self.crashed or self.on_trial else self.config.on_exit)
 
     def ask_to_end(self, signals: Sequence[int]) -> None:
         """Take signals for what they say about the end: Ctrl-Alt-Del wants a reboot, failing power none."""
@@ -52,6 +55,11 @@ class Machine:
             self._asked = REBOOT
         elif signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
             self._asked = POWEROFF
+
+    def fail_trial(self, reason: str) -> None:
+        """Have this version not be kept, and the machine start again with the other one."""
+        self.trial_failure = reason
+        self._asked = REBOOT
 
     def ask_to_power_off(self) -> None:
         """The power button was pressed."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from minit.launcher.podhelper import PodHelper
 from minit.machine.helperlink import HelperLink
 from minit.machine.machine import Machine
+from minit.machine.trialwatch import LOOK_SECONDS, AppHealth, TrialWatch
 from minit.messages import Socket
+from minit.stdio import complain_at_once
+from minit.supervisor.apps.lifecycle import RUNNING
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal
@@ -17,13 +23,20 @@ _APPS = "system.slice"
 
 
 class MachineSupervisor(Supervisor):
-    """Feeds the watchdog, starts the helper again when it has died, and remembers what the machine was asked to do."""
+    """
+    Feeds the watchdog, starts the helper again when it has died, remembers what the machine was asked to do, and has a
+    version kept that has proved itself.
+    """
 
     _link: HelperLink
 
     def __init__(self, machine: Machine, *arguments: Any, **options: Any) -> None:
         self._machine = machine
         super().__init__(*arguments, **options)
+        self._trial = TrialWatch(machine.config.trial, time.monotonic()) if machine.on_trial else None
+        if self._trial is not None:
+            self._trial_due = self._loop.deadline(self._look_at_apps)
+            self._look_at_apps()
         for helper in machine.pod_helpers:
             self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
@@ -58,6 +71,39 @@ class MachineSupervisor(Supervisor):
         self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
         super()._on_signals(numbers)
 
+    def _look_at_apps(self) -> None:
+        """Have this version kept if its trial is passed, until somebody has done so, or end it."""
+        assert self._trial is not None
+        if not self._machine.on_trial or self.pod.exit_code is not None:
+            return
+        now = time.monotonic()
+        self._trial.look(
+            {name: AppHealth(starts=app.starts, obstacle=_obstacle(app)) for name, app in self.apps.items()}, now
+        )
+        if self._trial.failed is not None:
+            complain_at_once(f"minit: {self._trial.failed}: the other version is booted")
+            self._machine.fail_trial(self._trial.failed)
+            self.request_stop(BY_LAUNCHER, "trial of this version")
+            return
+        if self._trial.passed:
+            self._link.keep_version()
+        self._trial_due.set(now + LOOK_SECONDS)
+
     def _on_helper_end(self, helper: PodHelper) -> None:
         self._loop.unwatch(helper.fileno())
         helper.report_death()
+
+
+def _obstacle(app: App) -> str | None:
+    """Return what keeps an app from being healthy: one is that runs, with good checks, or that has done its work."""
+    if app.has_ended:
+        assert app.run.end is not None
+        return None if app.run.end.number == 0 else f"has ended with {app.run.end.number}"
+    if app.state != RUNNING:
+        return "does not run"
+    if not app.is_ready:
+        return "is not ready"
+    failed = next(
+        (check.kind for check in app.spec.health if not app.run.health.get(check.kind, {}).get("healthy")), None
+    )
+    return None if failed is None else f"has no good {failed} check"

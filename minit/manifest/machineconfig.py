@@ -81,6 +81,18 @@ class State(Value):
     keep_roots: bool = False
 
 
+class Trial(Value):
+    """
+    The trial of a version that the firmware boots once, from the other slot of the disk.
+
+    It is kept when all apps have been healthy for `healthy_seconds`. If that takes longer than `timeout_seconds`, the
+    machine starts again, with the version that it had before.
+    """
+
+    healthy_seconds: int = 60
+    timeout_seconds: int = 600
+
+
 class DeviceRule(Value):
     """
     A rule for devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
@@ -171,6 +183,7 @@ class MachineConfig(Value):
     state: State | None = None
     disk: Disk = Disk()
     update: Update | None = None
+    trial: Trial = Trial()
     console: bool = False
     debug: bool = False
     manifest: str | None = None
@@ -198,6 +211,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         state=root["state"].optional(_state),
         disk=root["disk"].optional(_disk) or MachineConfig.disk,
         update=root["update"].optional(_update),
+        trial=root["trial"].optional(_trial) or MachineConfig.trial,
         console=_boolean(root["console"], MachineConfig.console),
     )
 
@@ -340,6 +354,17 @@ def _key(node: Node) -> str:
 def _url(node: Node) -> str:
     node.parsed(parse_url, "a URL of HTTP (http://updates.example.org/sensor.update)")
     return node.string()
+
+
+def _trial(node: Node) -> Trial:
+    _refuse_others(node, Trial._fields)
+    trial = Trial(
+        healthy_seconds=_seconds(node["healthy_seconds"], Trial.healthy_seconds),
+        timeout_seconds=_seconds(node["timeout_seconds"], Trial.timeout_seconds),
+    )
+    if trial.timeout_seconds <= trial.healthy_seconds:
+        raise node["timeout_seconds"].error("more seconds than healthy_seconds", str(trial.timeout_seconds))
+    return trial
 
 
 def _command_line(node: Node) -> str:

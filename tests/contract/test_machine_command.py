@@ -99,6 +99,16 @@ def test_a_machine_that_stays(boot: Boot) -> None:
     assert machine.wait().ending == "off"
 
 
+def test_a_machine_without_slots(boot: Boot) -> None:
+    """What is about another version is refused in one line where there is no disk with two."""
+    machine = boot({"one": shell(_ONE)})
+    machine.wait_for_line("up")
+    for command in ("status", "rollback"):
+        done = machine.run(_MINIT, "init", command)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (254, "", 1)
+        assert done.stderr.startswith(f"{command}: the root of this machine is in no slot"), done.stderr
+
+
 def _leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
     return [
         words

@@ -14,6 +14,7 @@ from minit.manifest.machineconfig import (
     Interface,
     MachineConfig,
     State,
+    Trial,
     Update,
     Watchdog,
     parse_machine,
@@ -55,6 +56,10 @@ url = "http://[2001:db8::1]:8080/sensor.update"
 check_seconds = 60
 socket = true
 reboot = false
+
+[trial]
+healthy_seconds = 20
+timeout_seconds = 300
 
 [[device]]
 subsystem = "tty"
@@ -107,6 +112,7 @@ def test_everything_that_can_be_said() -> None:
             socket=True,
             reboot=False,
         ),
+        trial=Trial(healthy_seconds=20, timeout_seconds=300),
         console=True,
         devices=(
             DeviceRule(
@@ -178,6 +184,10 @@ def test_nothing_need_be_said() -> None:
         (
             '[[filesystem]]\nsource = "x"\ntarget = "/x"\ntype = "xfs"\ngrow = true',
             r"filesystem\[0\].grow: expected true with the type ext4 alone",
+        ),
+        (
+            "[trial]\nhealthy_seconds = 600",
+            "trial.timeout_seconds: expected more seconds than healthy_seconds, got 600",
         ),
         ("[disk]\nboot_mib = 35", "disk.boot_mib: expected an integer from 36 to"),
         ('[disk]\ncommand_line = "a\\nb"', "disk.command_line: expected at most 1500 printable"),

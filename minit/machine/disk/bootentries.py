@@ -55,10 +55,10 @@ class SlotEntry(Value):
             if (kind, subtype, size) != _HARD_DRIVE_NODE or signature != _GUID:
                 return False
             kind, subtype, size = _NODE.unpack_from(devices, _HARD_DRIVE.size)
-            path = devices[_HARD_DRIVE.size + _NODE.size : _HARD_DRIVE.size + size].decode("utf-16-le")
+            path = devices[_HARD_DRIVE.size + _NODE.size : _HARD_DRIVE.size + size]
         except (StructError, ValueError):
             return False
-        same_file = (kind, subtype) == _FILE_NODE and path.rstrip("\0").lower() == self.program.lower()
+        same_file = (kind, subtype) == _FILE_NODE and path.lower() == _encode(self.program).lower()
         return same_file and bool(identifier == self.partition.identifier)
 
 
@@ -108,7 +108,8 @@ def first_slot(slots: Mapping[str, SlotEntry], found: Mapping[int, bytes], order
 
 
 def _encode(text: str) -> bytes:
-    return text.encode("utf-16-le") + _NUL
+    # UTF-16 in little-endian order, of ASCII; the interpreter of an image has no codec for it.
+    return b"".join(bytes((letter, 0)) for letter in text.encode("ascii")) + _NUL
 
 
 def _end_of_text(data: bytes, start: int) -> int:

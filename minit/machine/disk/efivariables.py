@@ -101,20 +101,29 @@ def open_variables() -> Iterator[EfiVariables]:
         raise UpdateError("no EFI firmware has started this machine: nothing can tell it which slot to boot")
     read_modules().load_filesystem(_FSTYPE)
     try:
-        context = syscalls.fsopen(_FSTYPE)
+        directory = _open_filesystem()
         try:
-            syscalls.fsconfig_create(context)
-            directory = syscalls.fsmount(context)
+            if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
+                raise UpdateError("the firmware's variables cannot be written while Linux runs")
+            yield EfiVariables(directory)
         finally:
-            os.close(context)
+            os.close(directory)
     except OSError as error:
-        raise UpdateError(f"the variables of the firmware cannot be read: {_FSTYPE}: {describe(error)}") from error
+        raise UpdateError(f"the firmware's variables ({_FSTYPE}): {describe(error)}") from error
+
+
+def _open_filesystem() -> int:
+    context = syscalls.fsopen(_FSTYPE)
     try:
-        if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
-            raise UpdateError("the firmware's variables cannot be written while Linux runs")
-        yield EfiVariables(directory)
+        syscalls.fsconfig_create(context)
+        mount = syscalls.fsmount(context)
     finally:
-        os.close(directory)
+        os.close(context)
+    try:
+        # That one names the directory only.
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+    finally:
+        os.close(mount)
 
 
 def _set_flags(fd: int, flags: int) -> None:

@@ -17,14 +17,23 @@ from minit.errors import UpdateError, describe
 from minit.machine.disk.bootentries import BootPlan, SlotEntry, first_slot, plan_entries
 from minit.machine.disk.efivariables import EfiVariables, open_variables
 from minit.machine.disk.partitions import find_partition, partition_entry, root_partition
-from minit.machine.disk.trials import ASKED, Trial, write_trial
-from minit.value import Value
+from minit.machine.disk.trials import ASKED, FAILED, KEPT, TRIED, TrialRecord, read_trial, write_trial
+from minit.value import Value, replace
 
 _ROOT = "root-"
 _PROGRAMS = {"x86_64": "\\EFI\\BOOT\\BOOTX64.EFI", "aarch64": "\\EFI\\BOOT\\BOOTAA64.EFI"}
 _ORDER, _CURRENT, _NEXT = "BootOrder", "BootCurrent", "BootNext"
 _ENTRY = "Boot"
 _DIGITS = 4
+# The kernel's fs/squashfs/squashfs_fs.h: signature, number of inodes, time, and, further on, the size. Behind it is
+# the superblock of a hash tree: signature, version and kind, identifier (minit/image/disk/filesystems.py).
+_SQUASHFS = struct.Struct("<4s4xI28xQ")
+_SQUASHFS_SIGNATURE = b"hsqs"
+_VERITY = struct.Struct("<8s8x16s")
+_VERITY_SIGNATURE = b"verity\0\0"
+_BLOCK_BYTES = 4096
+_NOT_STARTED = "it did not start"
+_NOT_HEALTHY = "the machine started again before all apps were healthy"
 
 
 class SlotDevices(Value):
@@ -32,6 +41,29 @@ class SlotDevices(Value):
 
     boot: str
     root: str
+
+
+class SlotContent(Value):
+    """What a slot has: the time of its root in seconds since 1970, and the first half of its root hash."""
+
+    root_hash_prefix: str
+    built_seconds: int
+
+
+class SlotsStatus(Value):
+    """
+    The slot that runs, what each of them has, None if that is no root, and what the firmware knows of them.
+
+    It boots `kept`, or once, the next time, `next`. `trial` was the last one, and `obstacle` is why nothing is known of
+    all that.
+    """
+
+    running: str
+    contents: Mapping[str, SlotContent | None]
+    kept: str | None = None
+    next: str | None = None
+    trial: TrialRecord | None = None
+    obstacle: str | None = None
 
 
 def running_slot() -> str:
@@ -63,16 +95,67 @@ def boot_once(slot: str, version: str | None = None) -> None:
     """
     running = running_slot()
     with open_variables() as variables:
-        plan = _tell(variables, kept_slot(variables) or running)
-        # Before the firmware knows: what happens then is known to have been a trial.
-        write_trial(variables, Trial(slot=slot, state=ASKED, asked_seconds=int(time.time()), version=version))
+        kept = kept_slot(variables) or running
+        plan = _tell(variables, kept)
+        if slot != kept:
+            # Before the firmware knows: what happens then is known to have been a trial.
+            record = TrialRecord(slot=slot, state=ASKED, asked_seconds=int(time.time()), version=version)
+            write_trial(variables, record)
         variables.write(_NEXT, _numbers((plan.numbers[slot],)))
 
 
-def keep_slot(slot: str) -> None:
-    """Have the firmware boot a slot from now on; UpdateError as above."""
+def require_kept() -> None:
+    """UpdateError if the slot that runs is on trial: the other one is what the machine falls back to."""
+    running = running_slot()
     with open_variables() as variables:
-        _tell(variables, slot)
+        if kept_slot(variables) not in (None, running):
+            raise UpdateError(f"slot {running} is on trial: slot {other_slot(running)} is needed until it is kept")
+
+
+def begin_boot() -> tuple[bool, TrialRecord | None]:
+    """
+    Return whether the slot that runs is on trial, and the record of a trial that has failed since the last boot.
+
+    Either is written down. UpdateError if the machine has no slots, or no firmware that can be told.
+    """
+    running = running_slot()
+    with open_variables() as variables:
+        record = read_trial(variables)
+        if kept_slot(variables) not in (None, running):
+            if record is None or record.slot != running:
+                record = TrialRecord(slot=running, state=ASKED, asked_seconds=int(time.time()))
+            write_trial(variables, replace(record, state=TRIED, reason=None))
+            return True, None
+        if record is None or record.state in (KEPT, FAILED) or record.slot == next_slot(variables):
+            return False, None
+        if record.slot == running:
+            # The power went in the middle of keep_running().
+            write_trial(variables, replace(record, state=KEPT, reason=None))
+            return False, None
+        unknown = _NOT_STARTED if record.state == ASKED else _NOT_HEALTHY
+        record = replace(record, state=FAILED, reason=record.reason or unknown)
+        write_trial(variables, record)
+        return False, record
+
+
+def keep_running() -> str:
+    """Have the firmware boot the slot that runs from now on, and return it; UpdateError as above."""
+    running = running_slot()
+    with open_variables() as variables:
+        record = read_trial(variables)
+        _tell(variables, running)
+        if record is not None and record.slot == running:
+            write_trial(variables, replace(record, state=KEPT))
+    return running
+
+
+def note_failure(reason: str) -> None:
+    """Write down why the slot that runs will not be kept; UpdateError as above."""
+    running = running_slot()
+    with open_variables() as variables:
+        record = read_trial(variables)
+        if record is not None and record.slot == running and record.state == TRIED:
+            write_trial(variables, replace(record, reason=reason))
 
 
 def kept_slot(variables: EfiVariables) -> str | None:
@@ -83,6 +166,34 @@ def kept_slot(variables: EfiVariables) -> str | None:
 def next_slot(variables: EfiVariables) -> str | None:
     """Return the slot that the firmware boots once, the next time, if it is told to."""
     return first_slot(_slots(), _options(variables), _read_numbers(variables, _NEXT))
+
+
+def read_slots() -> SlotsStatus:
+    """Return what is in the slots, and what the firmware is to do with them; UpdateError if there are none."""
+    running = running_slot()
+    contents = {slot: _read_root(slot_devices(slot).root) for slot in paths.MACHINE_SLOTS}
+    try:
+        with open_variables() as variables:
+            firmware = kept_slot(variables) or running, next_slot(variables), read_trial(variables)
+    except UpdateError as error:
+        return SlotsStatus(running=running, contents=contents, obstacle=str(error))
+    kept, following, trial = firmware
+    return SlotsStatus(running=running, contents=contents, kept=kept, next=following, trial=trial)
+
+
+def _read_root(node: str) -> SlotContent | None:
+    try:
+        with open(node, "rb") as device:
+            signature, built_seconds, size_bytes = _SQUASHFS.unpack(device.read(_SQUASHFS.size))
+            if signature != _SQUASHFS_SIGNATURE:
+                return None
+            device.seek(-(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
+            verity, identifier = _VERITY.unpack(device.read(_VERITY.size))
+    except (OSError, struct.error, OverflowError):
+        return None
+    if verity != _VERITY_SIGNATURE:
+        return None
+    return SlotContent(root_hash_prefix=identifier.hex(), built_seconds=built_seconds)
 
 
 def _tell(variables: EfiVariables, first: str) -> BootPlan:

@@ -21,7 +21,7 @@ _STATES = (ASKED, TRIED, KEPT, FAILED)
 _MAXIMUM_TEXT = 200
 
 
-class Trial(Value):
+class TrialRecord(Value):
     """
     The slot that was last to be booted once, what came of it, and when that was asked for, in seconds since 1970.
 
@@ -35,7 +35,7 @@ class Trial(Value):
     reason: str | None = None
 
 
-def read_trial(variables: EfiVariables) -> Trial | None:
+def read_trial(variables: EfiVariables) -> TrialRecord | None:
     """Return the record, None if there is none, or none that can be understood."""
     data = variables.read(_NAME, OWN)
     try:
@@ -48,11 +48,11 @@ def read_trial(variables: EfiVariables) -> Trial | None:
     if not isinstance(slot, str) or not isinstance(asked, int):
         return None
     texts = {name: fields[name] for name in ("version", "reason") if isinstance(fields.get(name), str)}
-    return Trial(slot=slot, state=fields["state"], asked_seconds=asked, **texts)
+    return TrialRecord(slot=slot, state=fields["state"], asked_seconds=asked, **texts)
 
 
-def write_trial(variables: EfiVariables, trial: Trial) -> None:
+def write_trial(variables: EfiVariables, trial: TrialRecord) -> None:
     """Write the record; UpdateError if the firmware does not take it."""
-    fields = {name: getattr(trial, name) for name in Trial._fields}
+    fields = {name: getattr(trial, name) for name in TrialRecord._fields}
     shown = {name: value[:_MAXIMUM_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
     variables.write(_NAME, dump({name: value for name, value in shown.items() if value is not None}), OWN)

@@ -1,0 +1,116 @@
+"""The commands about the versions of a machine with two slots: init status, init rollback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import click
+
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.text.columns import align
+from minit.cli.text.jsonoutput import format_option, json_text
+from minit.errors import UpdateError
+from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
+
+_INIT = 1
+_HASH_DIGITS = 12
+_RESULTS = {
+    "asked": "it is booted next",
+    "tried": "it runs on trial",
+    "kept": "it was kept",
+    "failed": "it was not kept",
+}
+
+
+@click.command(cls=MinitCommand)
+@format_option
+@click.pass_obj
+def status(invocation: Invocation, output_format: str | None) -> None:
+    """
+    Show which version runs, which one is kept, and what came of the last trial.
+
+    \b
+      minit init status
+      minit init status --format=json-pretty
+
+    """
+    invocation.require_root()
+    slots = read_slots()
+    if output_format is not None:
+        invocation.say(json_text(_fields(slots), output_format))
+        return
+    invocation.say(_text(slots), end="")
+
+
+@click.command(cls=MinitCommand)
+@click.pass_obj
+def rollback(invocation: Invocation) -> None:
+    """
+    Start the machine again with the other version, on trial.
+
+    It is kept when its apps have been healthy for as long as its machine.toml says. Otherwise the next start of the
+    machine is with the version that runs now.
+
+    \b
+      minit init rollback
+
+    """
+    invocation.require_root()
+    slots = read_slots()
+    other = other_slot(slots.running)
+    if slots.contents[other] is None:
+        raise UpdateError(f"slot {other} has no version that could be booted")
+    boot_once(other)
+    os.kill(_INIT, signal.SIGINT)
+
+
+def _text(slots: SlotsStatus) -> str:
+    rows = [("SLOT", "STATE", "BUILT", "ROOT")]
+    for slot, content in slots.contents.items():
+        states = _states(slots, slot)
+        built = "" if content is None else _time(content.built_seconds)
+        root = "" if content is None else content.root_hash_prefix[:_HASH_DIGITS]
+        rows.append((slot, ", ".join(states) if content is not None else "empty", built, root))
+    lines = [align(rows)]
+    if slots.trial is not None:
+        trial = slots.trial
+        version = f", version {trial.version}," if trial.version is not None else ""
+        reason = f": {trial.reason}" if trial.reason is not None else ""
+        asked = _time(trial.asked_seconds)
+        lines.append(f"slot {trial.slot}{version} was to be booted once at {asked}; {_RESULTS[trial.state]}{reason}\n")
+    if slots.obstacle is not None:
+        lines.append(f"none can be chosen: {slots.obstacle}\n")
+    return "".join(lines)
+
+
+def _states(slots: SlotsStatus, slot: str) -> list[str]:
+    states = ["running"] if slot == slots.running else []
+    if slot == slots.kept:
+        states.append("kept")
+    elif slot == slots.running and slots.kept is not None:
+        states.append("on trial")
+    return [*states, "next"] if slot == slots.next else states
+
+
+def _fields(slots: SlotsStatus) -> dict[str, object]:
+    trial = slots.trial
+    return {
+        "running": slots.running,
+        "kept": slots.kept,
+        "next": slots.next,
+        "slots": {
+            slot: None
+            if content is None
+            else {"root_hash_prefix": content.root_hash_prefix, "built_seconds": content.built_seconds}
+            for slot, content in slots.contents.items()
+        },
+        "trial": None if trial is None else {name: getattr(trial, name) for name in trial._fields},
+        "obstacle": slots.obstacle,
+    }
+
+
+def _time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
