@@ -118,6 +118,8 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
             if message is None:
                 return
             end_trial(message, link)
+            if "ask" in message:
+                send_message(link, {"event": "here"})
         if network is not None:
             network.turn()
 

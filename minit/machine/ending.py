@@ -60,9 +60,12 @@ def _linger(machine: Machine) -> None:
 
 
 def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
-    if machine.helper is not None and machine.helper.take_press():
-        machine.ask_to_power_off()
-        return True
+    if machine.helper is not None:
+        if machine.ending == STAY:
+            machine.helper.turn(machine.namespace)
+        if machine.helper.take_press():
+            machine.ask_to_power_off()
+            return True
     return _wait(machine, seconds)
 
 

@@ -2,14 +2,15 @@
 The machine's helper: the one process that does beside PID 1 what the host does for a pod elsewhere.
 
 PID 1 forks it before anything else. It loads modules, mounts file systems and connects the network, reports that, and
-stays for devices that come later, leases that have to be renewed and the power button. One that dies is started again,
-out of a PID 1 that has left the machine's mounts by then.
+stays for devices that come later, leases that have to be renewed and the power button. PID 1 asks it now and then
+whether it hangs, and starts another one for one that does or has died, when it may have left the machine's mounts.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
 from minit.forks import MACHINE_HELPER, fork
+from minit.jsontext import dump
 from minit.launcher.cgroups import write_group_file
 from minit.loop import wait_readable
 from minit.machine.disk.trialduty import TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
@@ -26,42 +28,42 @@ from minit.machine.mounts import CGROUPS
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.manifest.machineconfig import MachineConfig
 from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.process import set_oom_score
 from minit.stdio import complain_at_once
+from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS
 
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
 _TICK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
+# A module that it loads may keep it from answering for a while.
+_PERIOD_SECONDS = 20.0
+_ANSWER_SECONDS = 20.0
+# For the death of one that was killed; a call of the kernel's that does not return keeps it.
+_KILL_SECONDS = 5.0
+_RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.0)
 # When memory is short it is killed after all apps, and before PID 1.
 _OOM_SCORE = -900
 
 
 class Helper:
     """
-    PID 1's side of the helper.
+    PID 1's side of the helper, and of those that are started in its place.
 
-    `image` is a descriptor of the stage1 root, and `namespace` one of the machine's mounts if PID 1 has left them: then
-    the machine is prepared already. Whether its version is `on_trial` is known soon after that begins.
+    `image` is a descriptor of the stage1 root. `link` is the socket to the helper while it `is_there`. At `deadline`,
+    of the monotonic clock, `turn` has something to do. Whether the machine's version is `on_trial` is known soon after
+    that begins.
     """
 
-    def __init__(self, config: MachineConfig, image: int | None, namespace: int | None) -> None:
+    def __init__(self, config: MachineConfig, image: int | None) -> None:
+        """Start the first one, which prepares the machine; OSError if it cannot be."""
         self._config = config
         self.on_trial = False
-        self.link, theirs = socket_pair()
-        try:
-            fork(
-                MACHINE_HELPER,
-                lambda: _help(config, theirs, namespace),
-                {"link": theirs.fileno(), "image": image, "mount namespace of the machine": namespace},
-                tell=lambda error: _fail(theirs, error),
-            )
-        except OSError:
-            self.link.close()
-            theirs.close()
-            raise
-        theirs.close()
+        self._image = image
+        self._restarts = Restarts(_RESTARTS)
+        self._start(None, is_first=True)
 
     def wait(self, feed: Callable[[], None]) -> None:
         """
@@ -89,6 +91,7 @@ class Helper:
                 raise LaunchError(str(message["failed"]))
             is_prepared = "prepared" in message
             self.on_trial |= message.get("event") == TRIAL_BEGUN
+        self._ask_later()
 
     def note_trial(self, reason: str, feed: Callable[[], None]) -> None:
         """Have it written down why this version will not be kept, and wait for that, but not for long."""
@@ -105,23 +108,109 @@ class Helper:
         except OSError:
             pass  # it is gone, and the next boot knows no reason
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that PID 1 needs beside the link."""
+        return [] if self._process is None else [self._process]
+
+    def hear(self) -> object:
+        """Take a message of the helper's, or its end; returns the event that it tells of, None if it is no event."""
+        message, _ = receive_message(self.link)
+        if message is None:
+            self._end()
+            return None
+        # Whatever it says, it does not hang.
+        self._ask_later()
+        if "failed" in message:
+            complain_at_once(f"minit: {message['failed']}")
+        return message.get("event")
+
     def take_press(self) -> bool:
         """Take what the helper has said while no supervisor listened; returns whether the power button was pressed."""
-        while wait_readable([self.link.fileno()], 0):
-            message, _ = receive_message(self.link)
-            if message is None:
-                return False  # it is gone
-            if message.get("event") == POWER_BUTTON:
+        while self.is_there and wait_readable([self.link.fileno()], 0):
+            if self.hear() == POWER_BUTTON:
                 return True
         return False
 
+    def turn(self, namespace: int | None) -> None:
+        """
+        Do what is due: ask the helper whether it hangs, end one that does, start another one in its place.
 
-def _help(config: MachineConfig, link: Socket, namespace: int | None) -> None:
+        `namespace` is a descriptor of the machine's mounts if PID 1 has left them.
+        """
+        if time.monotonic() >= self.deadline:
+            self._due(namespace)
+
+    def _start(self, namespace: int | None, *, is_first: bool) -> None:
+        config, image = self._config, self._image
+        self.link, theirs = socket_pair()
+        self.is_there = True
+        self._process: int | None = None
+        self._reason = "has ended"
+        try:
+            pid = fork(
+                MACHINE_HELPER,
+                lambda: _help(config, theirs, namespace, is_first=is_first),
+                {"link": theirs.fileno(), "image": image, "mount namespace of the machine": namespace},
+                tell=lambda error: _fail(theirs, error),
+            )
+            self._process = os.pidfd_open(pid)
+        finally:
+            theirs.close()
+            self._begun = time.monotonic()
+            self._ask_later()
+
+    def _start_again(self, namespace: int | None) -> None:
+        self.link.close()
+        self._restarts.begin()
+        try:
+            self._start(namespace, is_first=False)
+        except OSError as error:
+            self._reason = f"cannot be started: {describe(error)}"
+            self._end()
+
+    def _ask_later(self) -> None:
+        self._set(_PERIOD_SECONDS, self._ask)
+
+    def _ask(self, _: int | None) -> None:
+        try:
+            # The socket of one that hangs may be full.
+            self.link.send(dump({"ask": True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError:
+            pass
+        self._set(_ANSWER_SECONDS, self._kill)
+
+    def _kill(self, _: int | None) -> None:
+        assert self._process is not None
+        self._reason = "hangs"
+        try:
+            syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._set(_KILL_SECONDS, lambda _: self._end())
+
+    def _end(self) -> None:
+        """Note the end of the helper; the apps go on, with what it has made."""
+        self.is_there = False
+        if self._process is not None:
+            os.close(self._process)
+            self._process = None
+        self._restarts.end(failed=True, ran_seconds=time.monotonic() - self._begun)
+        delay_seconds = self._restarts.delay_seconds
+        assert delay_seconds is not None
+        self._set(delay_seconds, self._start_again)
+        complain_at_once(f"minit: the machine's helper {self._reason}: another one starts in {delay_seconds:g} s")
+
+    def _set(self, seconds: float, due: Callable[[int | None], None]) -> None:
+        self.deadline = time.monotonic() + seconds
+        self._due = due
+
+
+def _help(config: MachineConfig, link: Socket, namespace: int | None, *, is_first: bool) -> None:
     set_oom_score(_OOM_SCORE)
     start_recording()
     if namespace is not None:
         _return_to_machine(namespace)
-    do_duties(config, link, is_first=namespace is None)
+    do_duties(config, link, is_first=is_first)
 
 
 def _fail(link: Socket, error: BaseException) -> None:

@@ -118,7 +118,7 @@ def _prepare(machine: Machine) -> None:
         bring_up_loopback()
     except OSError as error:
         complain_at_once(f"minit: {describe(error)}")
-    machine.helper = Helper(machine.config, machine.image, machine.namespace)
+    machine.helper = Helper(machine.config, machine.image)
     if not machine.config.rescue:
         # A user at the prompt is told that the pod runs, though it is not ready.
         machine.lock = _lock(machine.lock)

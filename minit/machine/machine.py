@@ -78,7 +78,8 @@ class Machine:
     def pod_descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 needs while the pod runs."""
         image = [] if self.image is None else [self.image]
-        return [*self.descriptors(), *image, *(helper.fileno() for helper in self.pod_helpers)]
+        helper = [] if self.helper is None else self.helper.descriptors()
+        return [*self.descriptors(), *image, *helper, *(each.fileno() for each in self.pod_helpers)]
 
     def close(self) -> None:
         """Forget the machine's mounts."""

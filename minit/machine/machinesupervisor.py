@@ -24,8 +24,8 @@ _APPS = "system.slice"
 
 class MachineSupervisor(Supervisor):
     """
-    Feeds the watchdog, starts the helper again when it has died, remembers what the machine was asked to do, and has a
-    version kept that has proved itself.
+    Feeds the watchdog, has the helper be there, remembers what the machine was asked to do, and has a version kept that
+    has proved itself.
     """
 
     _link: HelperLink

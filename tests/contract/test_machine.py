@@ -20,7 +20,7 @@ import pytest
 from tests.support.firstprogram import TIMEOUT_SECONDS, NamespaceMachine
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, copy_descriptor, descriptors_of, status_of
+from tests.support.processes import children_of, copy_descriptor, descriptors_of, named, status_of
 from tests.support.waiting import wait_for
 
 # Asks as a process in the PID namespace of the first process and in the control group of another one.
@@ -114,15 +114,27 @@ def test_a_signal_before_the_machine_is_prepared(boot: Boot) -> None:
 
 @pytest.mark.parametrize("command_line", ["minit.on_exit=stay", "minit.rescue"])
 def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str) -> None:
-    """It is heeded though no pod runs."""
+    """It is heeded though no pod runs, by another helper if one has died meanwhile."""
     machine = boot({"one": shell("true")}, "", command_line)
     machine.wait_for_line("the machine stays")
-    helper = machine.wait_for_helper()
+    first = machine.wait_for_helper()
+    os.kill(first, signal.SIGKILL)
+    machine.wait_for_line("minit: the machine's helper has ended: another one starts in 1 s")
+    helper = machine.wait_for_helper(other_than=first)
     # This machine has no button: what the helper would say of one.
+    found: list[socket.socket] = []
+
+    def find_link() -> bool:
+        for other in found:
+            other.close()
+        numbers = [fd for fd, target in descriptors_of(helper).items() if target.startswith("socket:")]
+        found[:] = [socket.socket(fileno=copy_descriptor(helper, fd)) for fd in numbers]
+        # At first it has its parent's as well.
+        return [each.type for each in found].count(socket.SOCK_SEQPACKET) == 1
+
+    wait_for(find_link, "the helper's socket")
     with ExitStack() as stack:
-        found = [fd for fd, target in descriptors_of(helper).items() if target.startswith("socket:")]
-        copies = [stack.enter_context(socket.socket(fileno=copy_descriptor(helper, fd))) for fd in found]
-        [link] = [copy for copy in copies if copy.type == socket.SOCK_SEQPACKET]
+        [link] = [each for each in map(stack.enter_context, found) if each.type == socket.SOCK_SEQPACKET]
         link.send(b'{"event":"power button"}')
     assert machine.wait().ending == "off"
     assert machine.lines[-1] == "minit: poweroff"
@@ -267,6 +279,29 @@ def test_the_helper_dies(boot: Boot) -> None:
     assert machine.wait().ending == "reboot"
     died = [f"minit: the machine's helper has ended: another one starts in {delay} s" for delay in (1, 2)]
     assert machine.lines[1:] == [*died, "minit: the pod has ended with 0", "minit: reboot"]
+
+
+def test_a_helper_that_hangs(boot: Boot) -> None:
+    """One that does not answer is killed, and another one goes on with what it did; the apps notice nothing."""
+    config = """
+        [[interface]]
+        name = "late"
+        addresses = ["192.0.2.9/24"]
+    """
+    machine = boot({"one": shell("echo up; sleep 1000")}, config)
+    machine.wait_for_line("up")
+    helper = machine.wait_for_helper()
+    os.kill(helper, signal.SIGSTOP)
+    machine.in_network("ip", "link", "add", "late", "type", "veth", "peer", "name", "other")
+    machine.wait_for_line("minit: the machine's helper hangs: another one starts in 1 s")
+    wait_for(lambda: not named([helper], "minit-machine"), "the end of the one that hangs")
+    machine.wait_for_helper(other_than=helper)
+    wait_for(
+        lambda: "192.0.2.9/24" in machine.in_network("ip", "address", "show", "late"), "the address of the interface"
+    )
+    machine.signal(signal.SIGTERM)
+    machine.wait()
+    assert len(machine.lines) == 4 and machine.lines[2:] == ["minit: the pod has ended with 0", "minit: poweroff"]
 
 
 def test_the_start_has_a_processor_to_itself(boot: Boot) -> None:
