@@ -285,28 +285,30 @@ class _Connection:
     async def _work(self, stream_id: int, method: Method, request: Message) -> None:
         if method.answer is not None:
             answer = await method.answer(request)
-            await self._begin(stream_id)
+            self._begin(stream_id)
             await self._send(stream_id, answer)
         if method.stream is not None:
-            await self._begin(stream_id)
+            self._begin(stream_id)
+            await self._flush()
             async with aclosing(method.stream(request)) as answers:
                 async for answer in answers:
                     await self._send(stream_id, answer)
+                    await self._flush()
 
-    async def _begin(self, stream_id: int) -> None:
+    def _begin(self, stream_id: int) -> None:
         if stream_id in self._calls:
             self._calls[stream_id].is_begun = True
             self._h2.send_headers(stream_id, _BEGIN)
-            await self._flush()
 
     async def _send(self, stream_id: int, message: Message) -> None:
-        """Send a message as fast as the client reads."""
+        """Send a message as fast as the client reads; the end of it is left to the next flush."""
         rest = memoryview(frame(message.SerializeToString()))
         deadline = trio.current_time() + STALL_SECONDS
         while rest and stream_id in self._calls:
             room = self._room
             size = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size, len(rest))
             if size <= 0:
+                await self._flush()
                 with trio.move_on_at(deadline):
                     await room.wait()
                 if trio.current_time() >= deadline:
@@ -315,7 +317,8 @@ class _Connection:
             deadline = trio.current_time() + STALL_SECONDS
             self._h2.send_data(stream_id, bytes(rest[:size]))
             rest = rest[size:]
-            await self._flush()
+            if rest:
+                await self._flush()
 
     async def _end(self, stream_id: int, code: Code, message: str, is_begun: bool) -> None:
         headers = status_headers(code, message)
