@@ -23,7 +23,6 @@ from minit.cri.hostdevices import with_devices
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.images.nodeimages import NodeImage
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.openfiles import with_limit_given_back
 from minit.cri.owncommands import OwnCommands, duration, limited
 from minit.cri.records import ContainerRecord
 from minit.cri.statuses import container_status, listed_container
@@ -232,7 +231,7 @@ class ContainerCalls:
         with failure_pipe() as failures:
             entered = self._node.enter(container, request.cmd, limit, failures.theirs)
             process = await trio.lowlevel.open_process(
-                with_limit_given_back(entered.words),
+                entered.words,
                 cwd=entered.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

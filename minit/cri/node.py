@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -24,8 +25,7 @@ from minit.errors import MinitError, PodError
 from minit.harmless import harmless
 from minit.stage0.apps.appattach import attach_command
 from minit.stage0.apps.enter import enter_as_app
-from minit.stage0.images.store import Store
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.treestore import tree_path
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PodState, open_pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
@@ -233,9 +233,9 @@ class Node:
         cannot enter. MinitError if the pod does not run.
         """
         refuse_nul(command)
-        with Store(self.data) as store, open_pod(self.data, container.sandbox.uuid) as pod:
-            tree_path = TreeStore(self.data, store).path
-            words = enter_as_app(pod, tree_path, container.app, command, timeout_seconds, failure_fd)
+        with open_pod(self.data, container.sandbox.uuid) as pod:
+            find_tree = partial(tree_path, self.data)
+            words = enter_as_app(pod, find_tree, container.app, command, timeout_seconds, failure_fd)
             return Program(words=words, directory=pod.path)
 
     def attach(self, container: Container, mode: str, options: Mapping[str, str]) -> Program:

@@ -1,12 +1,14 @@
-"""The limit of open files: the daemon has several for each pod, what it starts has as many as who started it."""
+"""
+The limit of open files: the daemon has several for each pod, and its commands may have as many as who started it.
+
+What enters a container, or attaches to one, keeps that of the daemon: a command in a container has the container's.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
-import termios
 from collections.abc import Sequence
 
 _INHERITED = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -31,13 +33,3 @@ def with_limit_given_back(words: Sequence[str]) -> list[str]:
     if not os.access(words[0], os.X_OK):
         raise FileNotFoundError(errno.ENOENT, "no program", words[0])
     return ["/bin/sh", "-c", f'ulimit -S -n {soft}; exec "$@"', "sh", *words]
-
-
-def give_back_limit_and_take_terminal() -> None:
-    """
-    Give a process the limit from before, and make its standard input its terminal, by which it gets SIGWINCH.
-
-    For between fork and exec: each is one call of the kernel, and takes no lock.
-    """
-    resource.setrlimit(resource.RLIMIT_NOFILE, _INHERITED)
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

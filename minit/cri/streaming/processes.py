@@ -19,7 +19,6 @@ from typing import Self
 import trio
 
 from minit.cri.node import Program
-from minit.cri.openfiles import give_back_limit_and_take_terminal, with_limit_given_back
 from minit.cri.streaming.channels import Channel, ChannelReset
 from minit.terminal import CTRL_D
 from minit.value import Value
@@ -167,7 +166,7 @@ async def running_process(
         with ExitStack() as theirs:
             pipes = _Pipes(names, terminal, ours, theirs)
             process = await trio.lowlevel.open_process(
-                with_limit_given_back(program.words) if terminal is None else program.words,
+                program.words,
                 cwd=program.directory,
                 env=program.environment,
                 stdin=pipes.ends[0],
@@ -175,7 +174,7 @@ async def running_process(
                 stderr=pipes.ends[2],
                 pass_fds=pass_fds,
                 start_new_session=True,
-                preexec_fn=None if terminal is None else give_back_limit_and_take_terminal,
+                preexec_fn=None if terminal is None else _take_terminal,
             )
         try:
             yield Process(process, pipes, end_of_input)
@@ -246,6 +245,15 @@ async def _write_all(file: io.FileIO, data: bytes) -> None:
         rest = rest[file.write(rest) or 0 :]
         if rest:
             await trio.lowlevel.wait_writable(file)
+
+
+def _take_terminal() -> None:
+    """
+    Make the standard input of a process its terminal, by which it gets SIGWINCH.
+
+    For between fork and exec: it is one call of the kernel, and takes no lock.
+    """
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 async def _end(process: trio.Process) -> None:

@@ -29,7 +29,15 @@ from minit.stage0.images.treehash import HASH, OWN_HASH, own_hash, tree_hash
 _TREE_MODE = 0o755
 _STORE_MODE = 0o770
 _FILE_MODE = 0o644
+_TREES = Path("cas/tree")
 _TREE_ID = re.compile(r"deps-sha512-[0-9a-f]{64}")
+
+
+def tree_path(data: Path, tree_id: str) -> Path:
+    """Return the directory of a tree below the data directory `data`, rendered or not; StoreError if it is no ID."""
+    if not _TREE_ID.fullmatch(tree_id):
+        raise StoreError(f'"{tree_id}" is no tree ID (expected deps-sha512- and 64 hex digits)')
+    return data / _TREES / tree_id
 
 
 class TreeStore:
@@ -38,7 +46,7 @@ class TreeStore:
     def __init__(self, data: Path, store: Store) -> None:
         self._data = data
         self._store = store
-        self._trees = data / "cas" / "tree"
+        self._trees = data / _TREES
         self._locks = data / "cas" / "treestorelocks"
         # As rkt's own, on the file system of the trees; a half-made one among them would look like a tree to
         # rkt.
@@ -49,9 +57,7 @@ class TreeStore:
 
     def path(self, tree_id: str) -> Path:
         """Return the directory of a tree, rendered or not."""
-        if not _TREE_ID.fullmatch(tree_id):
-            raise StoreError(f'"{tree_id}" is no tree ID (expected deps-sha512- and 64 hex digits)')
-        return self._trees / tree_id
+        return tree_path(self._data, tree_id)
 
     def tree_id_of(self, image_id: str) -> str:
         """Return the ID of the tree that an image renders to with the dependencies the store has now."""

@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
 from minit import paths
-from minit.errors import PodError, describe
+from minit.errors import ManifestError, PodError, describe
 from minit.goduration import format_duration
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.stage0.pods.nameservice import NameService
@@ -63,7 +64,17 @@ class RunOptions(Value):
 
 def read_stage1_manifest(pod: Pod) -> ImageManifest:
     """Return the manifest of the stage1 image the pod was prepared with."""
-    return parse_image_manifest(pod.read_file(paths.POD_STAGE1_MANIFEST), str(pod.path / paths.POD_STAGE1_MANIFEST))
+    data = pod.read_file(paths.POD_STAGE1_MANIFEST)
+    try:
+        return _parse_manifest(data)
+    except ManifestError:
+        return parse_image_manifest(data, str(pod.path / paths.POD_STAGE1_MANIFEST))  # which the error names
+
+
+@lru_cache(maxsize=8)
+def _parse_manifest(data: bytes) -> ImageManifest:
+    """Return the manifest in `data`, which most pods have in common."""
+    return parse_image_manifest(data, "manifest")
 
 
 def declared_path(manifest: ImageManifest, entrypoint: str) -> str | None:
