@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from minit.errors import LaunchError, describe
 from minit.forks import COMMAND_GUARD, Kept, fork
-from minit.launcher.cgroups import Hierarchy, app_group, read_hierarchies, read_subcgroup
+from minit.launcher.enter.appgroups import AppGroup
 from minit.loop import wait_readable
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.value import replace
 
 # The exit code of timeout(1).
 EXIT_TIMED_OUT = 124
@@ -29,21 +31,25 @@ _FREEZER = "freezer"
 
 
 class CommandGroup:
-    """A new group below that of `app`, in the hierarchy in which a group can best be killed as a whole."""
+    """
+    A new group below that of an app, in the hierarchy in which a group can best be killed as a whole.
 
-    def __init__(self, app: str) -> None:
+    `joined` are the app's groups, with this one in the place of that above it.
+    """
+
+    def __init__(self, groups: Sequence[AppGroup]) -> None:
+        above = _most_suitable(groups)
+        self.path = f"{above.path}/command-{os.urandom(_NAME_BYTES).hex()}"
+        self.joined = [replace(one, path=self.path) if one is above else one for one in groups]
         try:
-            subcgroup = read_subcgroup()
-            self.hierarchy = _most_suitable(app, subcgroup)
-            self.path = f"{app_group(self.hierarchy, subcgroup, app)}/command-{os.urandom(_NAME_BYTES).hex()}"
             os.mkdir(self.path, 0o755)
             directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise LaunchError(f'app "{app}": control group: {describe(error)}') from error
+            raise LaunchError(f'app "{above.app}": control group: {describe(error)}') from error
         self._freezer = None
-        if _FREEZER in self.hierarchy.controllers:
+        if _FREEZER in above.hierarchy.controllers:
             self._freezer = os.open(f"{self.path}/freezer.state", os.O_WRONLY | os.O_CLOEXEC)
-        ends = GroupEnds(app=app, directory=directory, is_v2=self.hierarchy.is_v2, freezer=self._freezer)
+        ends = GroupEnds(app=above.app, directory=directory, is_v2=above.hierarchy.is_v2, freezer=self._freezer)
         self._group = Group(ends)
         self.descriptors = ends.descriptors()
 
@@ -99,9 +105,6 @@ def _guard(pipe: int, group: CommandGroup, until: float) -> int:
     return 0 if is_in_time else EXIT_TIMED_OUT
 
 
-def _most_suitable(app: str, subcgroup: str) -> Hierarchy:
-    """Return v2, where it is one write, or else the freezer, or any, of the hierarchies that have the app's group."""
-    found = [each for each in read_hierarchies() if os.path.isdir(app_group(each, subcgroup, app))]
-    if not found:
-        raise LaunchError(f'app "{app}": no hierarchy of control groups has its group')
-    return next((one for one in found if one.is_v2 or _FREEZER in one.controllers), found[0])
+def _most_suitable(groups: Sequence[AppGroup]) -> AppGroup:
+    """Return v2, where it is one write, or else the freezer, or any."""
+    return next((one for one in groups if one.hierarchy.is_v2 or _FREEZER in one.hierarchy.controllers), groups[0])

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from minit import syscalls
 from minit.errors import LaunchError
 from minit.forks import numbers
+from minit.launcher.enter.appgroups import AppGroup, find_groups, open_groups
 from minit.launcher.enter.commandgroup import CommandGroup, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
-from minit.launcher.enter.findapp import find_app, open_groups
+from minit.launcher.enter.findapp import find_app
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.messages import socket_pair
 from minit.plan.entering import EnterProfile
@@ -50,7 +51,7 @@ def enter_pod(
     bounding = int(status["CapBnd"], 16)
     namespace: int | None = None
     pids: int | None = None
-    groups: list[int] = []
+    groups: Sequence[AppGroup] = ()
     guard: Guard | None = None
     if app is None:
         profile = EnterProfile(environment=tuple(os.environb.items()))
@@ -65,11 +66,7 @@ def enter_pod(
         if privileged:
             profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
         else:
-            own: CommandGroup | None = None
-            if timeout_seconds is not None:
-                own = CommandGroup(app)
-                guard = Guard(own, timeout_seconds)
-            groups = open_groups(app, own)
+            groups = find_groups(app)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
     if as_app:
@@ -77,12 +74,16 @@ def enter_pod(
     if has_ended(pidfd):
         # The process that was opened by its number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
+    if timeout_seconds is not None:
+        # Last: of what is written to between two forks the kernel copies each page twice.
+        own = CommandGroup(groups)
+        guard, groups = Guard(own, timeout_seconds), own.joined
     entrance = Entrance(
         supervisor=pidfd,
         namespace=namespace,
         pids=pids,
         own_users=not _is_same_file(f"/proc/{pid}/ns/user", "/proc/self/ns/user"),
-        groups=tuple(groups),
+        groups=tuple(open_groups(groups)),
         bounding=bounding,
         profile=profile,
         terminal=None if console is None else console.slave,

@@ -1,7 +1,7 @@
 """
-Finding an app of a running pod to enter: its mount namespace, its profile and its control groups.
+Finding an app of a running pod to enter: its mount namespace and its profile.
 
-PID 1 has the first two. While it does not answer the profile is read from the pod directory, and the namespace is that
+PID 1 has both. While it does not answer the profile is read from the pod directory, and the namespace is that
 of a process in the app's control group, if PID 1 holds it too: a program of the app may have made others.
 """
 
@@ -13,7 +13,6 @@ from minit import paths
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, NoAnswerError, describe
 from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
-from minit.launcher.enter.commandgroup import CommandGroup
 from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
 from minit.supervisor.control.ask import ask
@@ -22,29 +21,6 @@ from minit.supervisor.control.operations import OP_ENTER
 # PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
 _ANSWER_SECONDS = 3.0
 _STOPPED = "T"
-
-
-def open_groups(app: str, own: CommandGroup | None = None) -> list[int]:
-    """
-    Return the files, one of each hierarchy, by writing `0` to which a process joins the control groups of `app`.
-
-    In the hierarchy of `own` that is the group joined.
-    """
-    try:
-        subcgroup = read_subcgroup()
-        groups = []
-        for hierarchy in read_hierarchies():
-            if not os.path.isdir(f"{hierarchy.mount_point}/{subcgroup}"):
-                continue  # a hierarchy that was not there when the pod was made
-            # Not cgroup.procs in v1: its first write costs a grace period of the kernel, 13 ms.
-            name = "cgroup.procs" if hierarchy.is_v2 else "tasks"
-            group = own.path if own and own.hierarchy == hierarchy else app_group(hierarchy, subcgroup, app)
-            groups.append(os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC))
-    except OSError as error:
-        raise LaunchError(f'app "{app}": control group: {describe(error)}') from error
-    if not groups:
-        raise LaunchError(f'app "{app}": the pod has no control group {subcgroup}')
-    return groups
 
 
 def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | None]:
