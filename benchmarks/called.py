@@ -13,10 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.apps import maker
 from benchmarks.world import World, world
 from minit.image import dump
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import PodDirectory, app_section
+from tests.support.sandbox import Sandbox
 
 LIST = Path(dump.__file__).with_name("called.txt")
 _FD = 100
@@ -83,7 +85,7 @@ def main() -> None:
         os.truncate(shared.fileno(), _SIZE)
         os.dup2(shared.fileno(), _FD)
         _wrap(bench)
-        for work in (_start_pod, _boot, _use_pod, _run_pod_on_network):
+        for work in (_start_pod, _boot, _use_pod, _use_sandbox, _run_pod_on_network):
             work(bench)
         called = {name for name, byte in zip(_names(bench), os.pread(_FD, _SIZE, 0), strict=False) if byte}
         os.close(_FD)
@@ -126,6 +128,36 @@ def _use_pod(bench: World) -> None:
             pod.call(name, *words, from_tree=name == "enter", pass_fds=(_FD,))
         pod.finish(process)
         pod.call("gc", "--local-config", "/etc/rkt", pod.uuid, pass_fds=(_FD,))
+
+
+def _use_sandbox(bench: World) -> None:
+    """Start, probe and remove a container, as a kubelet has it done."""
+    annotations = {
+        "minit/log-path": "app.log",
+        "minit/make-working-directory": "true",
+        "minit/pid-namespace": "app",
+        "minit/protected-paths": '{"masked":["/proc/kcore"],"readOnly":["/proc/sys"]}',
+        "coreos.com/rkt/stage2/stdout": "log+stream",
+        "coreos.com/rkt/stage2/stderr": "log+stream",
+    }
+    listed = [{"name": name, "value": value} for name, value in annotations.items()]
+    logs = bench.path / "logs"
+    logs.mkdir()
+    sandbox = Sandbox(maker(bench), annotations={"minit/log-directory": str(logs)}, pass_fds=(_FD,))
+    probe = (f"--pid={sandbox.pod.pid}", "--appname=app", "--as-app", "--timeout=10s", "--", "/bin/true")
+    try:
+        for result in (
+            sandbox.add("app", app_section("/bin/sleep", "1000", annotations=listed), pass_fds=(_FD,)),
+            sandbox.start("app", pass_fds=(_FD,)),
+            sandbox.pod.call("enter", *probe, from_tree=True, pass_fds=(_FD,)),
+            sandbox.call("app/stop", "--app=app", "--timeout=0s", pass_fds=(_FD,)),
+            sandbox.call("app/rm", "--app=app", pass_fds=(_FD,)),
+        ):
+            assert result.returncode == 0, result.stdout
+        sandbox.pod.call("stop", sandbox.pod.uuid, pass_fds=(_FD,))
+        sandbox.pod.finish(sandbox.process)
+    finally:
+        sandbox.pod.remove()
 
 
 def _run_pod_on_network(bench: World) -> None:

@@ -36,11 +36,12 @@ class Sandbox:
         *flags: str,
         annotations: dict[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
+        pass_fds: Sequence[int] = (),
         **pod: Any,
     ) -> None:
-        """Start it, with `prepare` called in its launcher's process before."""
+        """Start it, with `prepare` called in its launcher's process before, which inherits `pass_fds`."""
         self.pod: PodDirectory = make_pod({}, annotations={**MUTABLE, **(annotations or {})}, **pod)
-        self.process = self.pod.start("--mutable", *flags, preexec_fn=prepare)
+        self.process = self.pod.start("--mutable", *flags, preexec_fn=prepare, pass_fds=pass_fds)
         self.pod.wait_ready()
 
     def add(self, name: str, section: dict[str, Any], *flags: str, **options: Any) -> Result:

@@ -4,6 +4,7 @@ Run in the interpreter that is to be dumped: imports modules, and lets go of wha
 Its text is run in __main__, which is empty afterwards. The program starts with what is `start` there.
 """
 
+import codecs
 import ctypes
 import gc
 import logging
@@ -29,6 +30,8 @@ for name in sys.argv:
         # Our programs turn it off when they begin; what is let go while others are imported is memory for these.
         gc.enable()
 gc.disable()
+# Or each program looks for it when it first opens a file of numbers.
+codecs.lookup("ascii")
 
 # A module that is loaded from memory has no file, and no directory to look for others in.
 for module in sys.modules.values():

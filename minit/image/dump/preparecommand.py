@@ -5,6 +5,7 @@ Its text is run in __main__, which is empty afterwards. The program starts with 
 `sources` lists are as they were.
 """
 
+import codecs
 import contextlib
 import gc
 import os
@@ -31,6 +32,8 @@ from minit import libcrypto  # noqa: E402
 # Where the static library lacks one of them this is the end, and there is no program that fails later.
 hashlib.sha256(b"")
 hashlib.sha512(b"")
+# Or each command looks for it when it first opens a file of numbers.
+codecs.lookup("ascii")
 # Not to be called from here on: the processor that the program runs on decides how they do it.
 if openssl:
     with contextlib.suppress(OSError, AttributeError):
