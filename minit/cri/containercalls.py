@@ -14,12 +14,11 @@ import trio
 
 from minit import paths
 from minit.cri.api import cri_pb2 as api
-from minit.cri.cdidevices import with_cdi_devices
 from minit.cri.containerlogs import make_log
 from minit.cri.failurepipe import failure_pipe
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.hostdevices import with_devices
+from minit.cri.hostdevices import with_cdi_devices, with_devices
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.images.nodeimages import NodeImage
 from minit.cri.node import Container, Node, Sandbox

@@ -1,13 +1,46 @@
-"""Devices of the host that a container is to have, one by one."""
+"""Devices of the host that a container asks for: by their paths, and by the names of the Container Device Interface."""
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
+from minit.errors import ManifestError
+from minit.stage0.devices.cdi import HostMount, find_edits
+from minit.stage0.devices.nodes import nodes_of
+from minit.stage0.pods.appsection import Device
+
+_ANNOTATIONS = "cdi.k8s.io/"
+_PROPAGATIONS = {
+    "private": api.PROPAGATION_PRIVATE,
+    "slave": api.PROPAGATION_HOST_TO_CONTAINER,
+    "shared": api.PROPAGATION_BIDIRECTIONAL,
+}
+
+
+def with_cdi_devices(asked: api.ContainerConfig, directories: Sequence[Path]) -> api.ContainerConfig:
+    """
+    Return a container with what the files in `directories` say of the CDI devices that it asks for.
+
+    Those in a later directory count more. CallError if there is no such device, or it takes what minit has not.
+    """
+    config = api.ContainerConfig()
+    config.CopyFrom(asked)
+    names = [device.name for device in asked.CDI_devices]
+    for key, value in asked.annotations.items():
+        names += value.split(",") if key.startswith(_ANNOTATIONS) else []
+    try:
+        edits = find_edits([*dict.fromkeys(names)], directories)
+    except ManifestError as error:
+        raise CallError(Code.INVALID_ARGUMENT, str(error)) from error
+    config.envs.extend(api.KeyValue(key=name, value=os.fsencode(value)) for name, value in edits.environment)
+    config.devices.extend(map(_message, edits.devices))
+    config.mounts.extend(map(_mount, edits.mounts))
+    config.linux.security_context.supplemental_groups.extend(edits.gids)
+    return config
 
 
 def with_devices(asked: api.ContainerConfig) -> api.ContainerConfig:
@@ -19,35 +52,29 @@ def with_devices(asked: api.ContainerConfig) -> api.ContainerConfig:
     config = api.ContainerConfig()
     config.CopyFrom(asked)
     found: list[api.Device] = []
-    for number, device in enumerate(config.devices):
+    for number, one in enumerate(config.devices):
+        target = one.container_path or one.host_path
         try:
-            found += _find(device)
+            nodes = nodes_of(Device(source=one.host_path, target=target, access=one.permissions))
+            found += map(_message, nodes)
         except OSError as error:
-            message = f"devices[{number}].host_path: {device.host_path}: {error.strerror}"
+            message = f"devices[{number}].host_path: {one.host_path}: {error.strerror}"
             raise CallError(Code.INVALID_ARGUMENT, message) from error
     del config.devices[:]
     config.devices.extend(found)
     return config
 
 
-def _find(asked: api.Device) -> Iterator[api.Device]:
-    source = os.path.realpath(asked.host_path, strict=True)
-    place = asked.container_path or asked.host_path
-    status = os.stat(source)
-    if not stat.S_ISDIR(status.st_mode):
-        if not _is_device(status):
-            raise OSError(0, "not a device")
-        yield api.Device(host_path=source, container_path=place, permissions=asked.permissions)
-        return
-    for directory, inner, names in os.walk(source):
-        # What is mounted below, /dev/pts say, is no device of the host.
-        inner[:] = sorted(name for name in inner if os.lstat(f"{directory}/{name}").st_dev == status.st_dev)
-        for name in sorted(names):
-            path = f"{directory}/{name}"
-            if _is_device(os.lstat(path)):
-                target = f"{place}/{path.removeprefix(source).lstrip('/')}"
-                yield api.Device(host_path=path, container_path=target, permissions=asked.permissions)
+def _message(device: Device) -> api.Device:
+    return api.Device(host_path=device.source, container_path=device.target, permissions=device.access)
 
 
-def _is_device(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+def _mount(mount: HostMount) -> api.Mount:
+    return api.Mount(
+        host_path=mount.source,
+        container_path=mount.target,
+        readonly=mount.read_only,
+        recursive_read_only=mount.recursive_read_only,
+        propagation=_PROPAGATIONS[mount.propagation],
+        mount_options=mount.options,
+    )

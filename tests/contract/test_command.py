@@ -140,6 +140,19 @@ def test_identity_and_root(world: World) -> None:
     assert "Read-only file system" in result.stderr
 
 
+def test_devices(world: World) -> None:
+    """An app has the device that it is given, where and as it is to have it, and not by a node of its own making."""
+    script = (
+        "(: < /dev/mine) 2>/dev/null && echo read; (: > /dev/mine) 2>/dev/null && echo written;"
+        " test -e /dev/loop-control || echo none;"
+        " busybox mknod /tmp/own c 10 237 2>/dev/null && (: < /tmp/own) 2>/dev/null && echo own; true"
+    )
+    for access, told in (("r", ["read", "none"]), ("rw", ["read", "written", "none"]), ("w", ["written", "none"])):
+        assert lines(run(world, world.app, f"--device=/dev/loop-control:/dev/mine:{access}", *shell(script))) == told
+    missing = run(world, world.app, "--device=/dev/nothing", *shell("true"), code=254)
+    assert "--device: /dev/nothing: No such file or directory" in missing.stderr
+
+
 def test_streams(world: World) -> None:
     """Output to null appears nowhere, and the other stream stays where it was."""
     result = run(world, world.app, "--stdout=null", "--stdin=null", *shell("echo out; echo err >&2; busybox cat"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from minit.cri.api import cri_pb2 as api
-from minit.cri.cdidevices import with_cdi_devices
 from minit.cri.grpc.framing import CallError
+from minit.cri.hostdevices import with_cdi_devices
 
 VENDOR = """
 cdiVersion: "0.7.0"

@@ -10,6 +10,7 @@ import click
 
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appcommands import failing_as
+from minit.cli.commands.chosendevices import with_devices
 from minit.cli.commands.podrequest import variables_of_files
 from minit.cli.commands.seccompfile import with_profile
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
@@ -96,7 +97,7 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
             store, chosen.reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
         )
         with failing_as("error adding app to pod"):
-            overrides = with_profile(chosen.overrides)
+            overrides = with_devices(with_profile(chosen.overrides))
             trees = TreeStore(invocation.data, store)
             find = partial(
                 resolve_image,

@@ -13,6 +13,7 @@ from minit import jsontext
 from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.stage0.devices.cdi import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
 _PLAIN = "-plain"
@@ -53,7 +54,7 @@ def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) ->
     "--cdi-spec-dir",
     metavar="DIR",
     multiple=True,
-    default=("/etc/cdi", "/var/run/cdi"),
+    default=CDI_DIRECTORIES,
     show_default=True,
     help="Directory with files of the Container Device Interface; repeatable, the last one counts most.",
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.commands.chosendevices import with_devices
 from minit.cli.commands.seccompfile import with_profile
 from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.appoptions import parse_annotation, parse_pair
@@ -98,7 +99,7 @@ def make_request(
         )
         if not images:
             raise click.UsageError("no image given")
-        settings = [with_profile(image.overrides) for image in images]
+        settings = [with_devices(with_profile(image.overrides)) for image in images]
         policy = PullPolicy(pull_policy)
         chosen = [
             (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), overrides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from minit.cli.flags.deviceflags import parse_device
 from minit.cli.flags.environmentflags import parse_variable
 from minit.cli.flags.isolatorflags import (
     parse_caps_remove,
@@ -145,6 +146,7 @@ _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--environment": ("environment", parse_variable),
     "--mount": ("mounts", parse_mount),
     "--mnt-volume": ("mounts", parse_mounted_volume),
+    "--device": ("devices", parse_device),
     "--annotation": ("annotations", parse_annotation),
     "--user-annotation": ("user_annotations", parse_pair),
     "--user-label": ("user_labels", parse_pair),

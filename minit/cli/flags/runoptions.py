@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from minit.cli.flags.appoptions import OUTPUT_MODES, STDIN_MODES
+from minit.cli.flags.deviceflags import DEVICE_FORM
 from minit.cli.flags.portflags import PORT_FORM
 from minit.cli.flags.sharedoptions import (
     Decorator,
@@ -84,6 +85,12 @@ _confinement_options = _options(
         metavar="mode=retain|remove[,errno=E],CALL,...",
         help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove); or profile=FILE, "
         "unconfined or by-capabilities.",
+    ),
+    click.option(
+        "--device",
+        cls=AppOption,
+        metavar=DEVICE_FORM,
+        help="Device of the host, all of a directory, or one of CDI; repeatable.",
     ),
     click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
     click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),

@@ -52,6 +52,14 @@ _OPTIONS = {
 }
 
 
+class Device(Value):
+    """A device of the host, or a directory of some, its place in an app, and its uses there, letters of `rwm`."""
+
+    source: str
+    target: str
+    access: str = "rwm"
+
+
 class AppOverrides(Value):
     """A user's settings for one app beside its image; None, or nothing, leaves the image's own."""
 
@@ -69,6 +77,8 @@ class AppOverrides(Value):
     environment: Pairs = ()
     read_only_root_fs: bool = False
     mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device | str, ...] = ()
+    """Some by the name that their vendor's file has for them, `vendor/class=name`."""
     isolators: tuple[Isolator, ...] = ()
     """Of several for one purpose the last counts."""
     seccomp: str | None = None

@@ -1,36 +1,56 @@
 """
-Devices by the Container Device Interface: what a vendor's file says that a container with its device is to have.
+Devices by the Container Device Interface: what a vendor's file says that an app with its device is to have.
 
-The files are the host's, and root's. They are read each time that a container asks for one of their devices.
+The files are the host's, and root's. They are read each time that an app asks for one of their devices.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from minit import jsontext
-from minit.cri.api import cri_pb2 as api
-from minit.cri.grpc.framing import CallError, Code
 from minit.errors import ManifestError, describe
 from minit.manifest.reader import Node
-from minit.value import Value
+from minit.stage0.pods.appsection import Device
+from minit.value import Value, replace
 
-_ANNOTATIONS = "cdi.k8s.io/"
+CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)=([A-Za-z0-9][A-Za-z0-9._:-]*)")
 _EDITS = "containerEdits"
 _REFUSED_EDITS = ("hooks", "netDevices", "intelRdt")
 _USUAL_ACCESS = "rwm"
 _NODE_KINDS = ("c", "b", "u")
-_PROPAGATIONS = {
-    "private": api.PROPAGATION_PRIVATE,
-    "slave": api.PROPAGATION_HOST_TO_CONTAINER,
-    "shared": api.PROPAGATION_BIDIRECTIONAL,
-}
+_PROPAGATIONS = ("private", "slave", "shared")
 _OPTIONS = ("nodev", "noexec", "nosuid")
 _NO_OPTIONS = ("bind", "rbind", "rw", "dev", "exec", "suid")  # what a mount is without them
+
+
+class HostMount(Value):
+    """A path of the host, its place in an app, and how it is mounted there."""
+
+    source: str
+    target: str
+    read_only: bool = False
+    recursive_read_only: bool = False
+    propagation: str = "private"
+    """`private`, `slave` or `shared`."""
+    options: tuple[str, ...] = ()
+
+
+class Edits(Value):
+    """What an app is to have beside its own."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    devices: tuple[Device, ...] = ()
+    mounts: tuple[HostMount, ...] = ()
+    gids: tuple[int, ...] = ()
+
+    def and_then(self, other: Edits) -> Edits:
+        """Return these and those of another."""
+        return Edits(**{field: getattr(self, field) + getattr(other, field) for field in Edits._fields})
 
 
 class _File(Value):
@@ -41,37 +61,32 @@ class _File(Value):
     root: Node
 
 
-def with_cdi_devices(asked: api.ContainerConfig, directories: Sequence[Path]) -> api.ContainerConfig:
-    """
-    Return a container with what the files in `directories` say of the CDI devices that it asks for.
+def is_cdi_name(text: str) -> bool:
+    """Return whether a device is one of a vendor's: `vendor/class=name`."""
+    return _NAME.fullmatch(text) is not None
 
-    Those in a later directory count more. CallError if there is no such device, or it takes what minit has not.
+
+def find_edits(names: Sequence[str], directories: Sequence[Path]) -> Edits:
     """
-    names = _names(asked)
-    config = api.ContainerConfig()
-    config.CopyFrom(asked)
+    Return what the files in `directories` say of devices, named each once.
+
+    Those in a later directory count more. ManifestError if there is no such device, or it takes what minit has not.
+    """
+    found = Edits()
     if not names:
-        return config
+        return found
     files, faults = _read_files(directories)
     edited: set[str] = set()
     for name in names:
         try:
             file, device = _find(files, name)
             if file.path not in edited:
-                _edit(config, file.root[_EDITS])
+                found = found.and_then(_read_edits(file.root[_EDITS]))
                 edited.add(file.path)
-            _edit(config, device[_EDITS])
+            found = found.and_then(_read_edits(device[_EDITS]))
         except ManifestError as error:
-            raise CallError(Code.INVALID_ARGUMENT, f"CDI device {'; '.join([f'{name}: {error}', *faults])}") from error
-    return config
-
-
-def _names(config: api.ContainerConfig) -> list[str]:
-    """Return the devices that a container asks for, each once."""
-    names = [device.name for device in config.CDI_devices]
-    for key, value in config.annotations.items():
-        names += value.split(",") if key.startswith(_ANNOTATIONS) else []
-    return [*dict.fromkeys(names)]
+            raise ManifestError(f"CDI device {'; '.join([f'{name}: {error}', *faults])}") from error
+    return found
 
 
 def _read_files(directories: Sequence[Path]) -> tuple[list[_File], list[str]]:
@@ -95,7 +110,7 @@ def _read(path: Path) -> Node:
     if path.suffix == ".json":
         value = jsontext.parse(data, str(path))
     else:
-        from minit.stage0.kubernetes.reading.yamltext import parse_documents  # of which few nodes have a file
+        from minit.stage0.kubernetes.reading.yamltext import parse_documents  # of which few hosts have a file
 
         documents = parse_documents(data, str(path))
         if len(documents) != 1:
@@ -129,30 +144,34 @@ def _find(files: Sequence[_File], name: str) -> tuple[_File, Node]:
     return found[0]
 
 
-def _edit(config: api.ContainerConfig, edits: Node) -> None:
-    """Change a container as a file says; an absent node says nothing."""
+def _read_edits(edits: Node) -> Edits:
+    """Return what a part of a file says; an absent node says nothing."""
     if not edits.given:
-        return
+        return Edits()
     for field in _REFUSED_EDITS:
         if edits[field].raw():
             raise edits[field].error("none: minit has nothing for it")
-    for variable in edits["env"].each(lambda node: node.matching(lambda text: "=" in text[1:], "NAME=VALUE")):
-        name, _, value = variable.partition("=")
-        config.envs.append(api.KeyValue(key=name, value=os.fsencode(value)))
-    config.devices.extend(edits["deviceNodes"].each(_device))
-    config.mounts.extend(edits["mounts"].each(_mount))
-    groups = edits["additionalGids"].each(lambda node: node.integer(0, (1 << 32) - 2))
-    config.linux.security_context.supplemental_groups.extend(groups)
+    return Edits(
+        environment=edits["env"].each(_variable),
+        devices=edits["deviceNodes"].each(_device),
+        mounts=edits["mounts"].each(_mount),
+        gids=edits["additionalGids"].each(lambda node: node.integer(0, (1 << 32) - 2)),
+    )
 
 
-def _device(node: Node) -> api.Device:
+def _variable(node: Node) -> tuple[str, str]:
+    name, _, value = node.matching(lambda text: "=" in text[1:], "NAME=VALUE").partition("=")
+    return name, value
+
+
+def _device(node: Node) -> Device:
     # Its mode and owner are those of the host's node.
     node["type"].optional(lambda given: given.one_of("", *_NODE_KINDS))
     path = node["path"].absolute_path()
-    return api.Device(
-        container_path=path,
-        host_path=node["hostPath"].optional(_optional_path) or path,
-        permissions=node["permissions"].optional(Node.string) or _USUAL_ACCESS,
+    return Device(
+        source=node["hostPath"].optional(_optional_path) or path,
+        target=path,
+        access=node["permissions"].optional(Node.string) or _USUAL_ACCESS,
     )
 
 
@@ -160,22 +179,22 @@ def _optional_path(node: Node) -> str:
     return node.matching(lambda text: not text or text.startswith("/"), "an absolute path")
 
 
-def _mount(node: Node) -> api.Mount:
+def _mount(node: Node) -> HostMount:
     node["type"].optional(lambda given: given.one_of("", "none", "bind"))
-    mount = api.Mount(container_path=node["containerPath"].absolute_path(), host_path=node["hostPath"].absolute_path())
+    mount = HostMount(source=node["hostPath"].absolute_path(), target=node["containerPath"].absolute_path())
     for option in node["options"].elements():
-        _set_option(mount, option)
+        mount = _with_option(mount, option)
     return mount
 
 
-def _set_option(mount: api.Mount, option: Node) -> None:
+def _with_option(mount: HostMount, option: Node) -> HostMount:
     text = option.string()
     if text in ("ro", "rro"):
-        mount.readonly = True
-        mount.recursive_read_only = text == "rro"
-    elif text.removeprefix("r") in _PROPAGATIONS:
-        mount.propagation = _PROPAGATIONS[text.removeprefix("r")]
-    elif text in _OPTIONS:
-        mount.mount_options.append(text)
-    elif text not in _NO_OPTIONS:
+        return replace(mount, read_only=True, recursive_read_only=text == "rro")
+    if text.removeprefix("r") in _PROPAGATIONS:
+        return replace(mount, propagation=text.removeprefix("r"))
+    if text in _OPTIONS:
+        return replace(mount, options=(*mount.options, text))
+    if text not in _NO_OPTIONS:
         raise option.error("an option of a bind mount that minit has")
+    return mount
