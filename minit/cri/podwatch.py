@@ -31,16 +31,9 @@ class PodWatch:
 
     def add(self, sandbox: Sandbox) -> None:
         """Follow a sandbox as long as its pod runs."""
-        if sandbox.pid is None:
-            return
-        try:
-            process = os.pidfd_open(sandbox.pid)
-        except ProcessLookupError:
-            self._nursery.start_soon(self._follow_end, sandbox)
-            return
-        events = self._node.data / "pods/run" / sandbox.uuid / paths.POD_STAGE1_ROOTFS / paths.STAGE1_EVENTS[1:]
-        scope = self._scopes[sandbox.uuid] = trio.CancelScope()
-        self._nursery.start_soon(self._follow, sandbox, process, events.parent, scope)
+        if sandbox.is_ready:
+            scope = self._scopes[sandbox.uuid] = trio.CancelScope()
+            self._nursery.start_soon(self._follow, sandbox, scope)
 
     def drop(self, sandbox: Sandbox) -> None:
         """Follow a sandbox no longer."""
@@ -48,14 +41,25 @@ class PodWatch:
         if scope is not None:
             scope.cancel()
 
-    async def _follow(self, sandbox: Sandbox, process: int, directory: Path, scope: trio.CancelScope) -> None:
+    async def _follow(self, sandbox: Sandbox, scope: trio.CancelScope) -> None:
+        with scope:
+            # The launcher writes the pid down when PID 1 has told it that there is something to enter.
+            while sandbox.is_ready and sandbox.pid is None:
+                await trio.sleep(_PAUSE_SECONDS)
+                self._look(sandbox)
+            if sandbox.pid is not None:
+                with suppress(ProcessLookupError):
+                    await self._follow_process(sandbox, os.pidfd_open(sandbox.pid))
+            await self._follow_end(sandbox)
+
+    async def _follow_process(self, sandbox: Sandbox, process: int) -> None:
+        """Follow a sandbox until its PID 1 has ended, whose pidfd is closed then."""
+        directory = self._node.data / "pods/run" / sandbox.uuid / paths.POD_STAGE1_ROOTFS / paths.STAGE1_EVENTS[1:]
         try:
-            with scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follow_events, sandbox, directory)
-                    await trio.lowlevel.wait_readable(process)
-                    nursery.cancel_scope.cancel()
-                await self._follow_end(sandbox)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow_events, sandbox, directory.parent)
+                await trio.lowlevel.wait_readable(process)
+                nursery.cancel_scope.cancel()
         finally:
             trio.lowlevel.notify_closing(process)
             os.close(process)

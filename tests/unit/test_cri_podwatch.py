@@ -1,4 +1,4 @@
-"""minit.cri.podwatch: pods are followed where descriptors or watches are missing."""
+"""minit.cri.podwatch: pods are followed where descriptors, watches or pids are missing."""
 
 from __future__ import annotations
 
@@ -43,3 +43,26 @@ async def test_a_pod_that_cannot_be_watched(
         async with trio.open_nursery() as nursery:
             PodWatch(nursery, node).add(sandbox)
     assert looks == [sandbox] * LOOKS
+
+
+@pytest.mark.trio
+async def test_a_pod_without_a_pid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It is ready before its launcher writes the pid down, and followed from then on."""
+    monkeypatch.setattr(syscalls, "inotify_watch", missing)
+    pids: list[int | None] = []
+
+    def follow(sandbox: Any) -> None:
+        pids.append(sandbox.pid)
+        if len(pids) == LOOKS:
+            sandbox.pid = os.getpid()
+        if len(pids) == 2 * LOOKS:
+            nursery.cancel_scope.cancel()
+
+    node: Any = SimpleNamespace(data=tmp_path, follow=follow)
+    sandbox: Any = SimpleNamespace(pid=None, uuid="2d381b2a", is_ready=True)
+    with trio.fail_after(2 * LOOKS):
+        async with trio.open_nursery() as nursery:
+            PodWatch(nursery, node).add(sandbox)
+    assert pids == [None] * LOOKS + [os.getpid()] * LOOKS
