@@ -80,6 +80,10 @@ _INIT_COMMANDS = {
         place="commands.slotcommands:status",
         help="Show which version runs, which one is kept, and what came of the last trial.",
     ),
+    "update": Listing(
+        place="commands.machineupdate:update",
+        help="Write another version to the slot that does not run, and have the firmware boot it once.",
+    ),
     "rollback": Listing(
         place="commands.slotcommands:rollback",
         help="Start the machine again with the other version, on trial.",

@@ -15,6 +15,7 @@ from minit.value import Value
 
 PACKAGES = (
     "click",
+    "h11",
     "trio",
     "structlog",
     "attr",

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minit.image.disk.update import sign
+from minit.manifest.machineupdate import BLOCK_BYTES, HEADER, make_header, parse_header, signed_bytes
 from tests.boot.conftest import BuildMachine
+from tests.support.bootmachine import USER_NETWORK, QemuMachine
+from tests.support.campaign import LONG
+from tests.support.cutdisk import CutDisk
+from tests.support.disks import find_partition
 from tests.support.machine import BOOT_SECONDS, X86_64, Firmware
 from tests.support.pods import shell
 
+_CUTS = 50 if LONG else 5
 _CONFIG = f"""
 hostname = "sensor"
+console = true
 
 [disk]
 modules = ["virtio_pci", "virtio_blk"]
 command_line = "{X86_64.words} quiet panic=-1"
 root_mib = 64
 """
+_NETWORK = """
+[[interface]]
+name = "eth0"
+dhcp = true
+"""
+_APP = "echo version {}; sleep 1000000"
 
 
 def _make_keys(directory: Path) -> Path:
@@ -28,8 +46,8 @@ def _make_keys(directory: Path) -> Path:
     return key
 
 
-def _config(version: str, words: str = "") -> str:
-    return f'{words}\n{_CONFIG}\n[update]\nmodel = "sensor"\nversion = "{version}"\nkeys = ["update.pub"]\n'
+def _config(version: str) -> str:
+    return f'{_CONFIG}\n[update]\nmodel = "sensor"\nversion = "{version}"\nkeys = ["update.pub"]\n'
 
 
 @pytest.mark.timeout(2 * BOOT_SECONDS)
@@ -41,3 +59,138 @@ def test_the_same_bytes(firmware: Firmware, build_machine: BuildMachine, tmp_pat
         for _ in range(2)
     )
     assert one == two and one.startswith(b"minit update 1\n")
+
+
+@pytest.mark.timeout(10 * BOOT_SECONDS)
+def test_an_update(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
+    """
+    At the prompt the other slot gets the new version, and the machine starts with it; an update that is damaged or
+    signed by somebody else changes nothing.
+    """
+    key = _make_keys(tmp_path)
+    disk = _build(build_machine, "1", form="disk").rename(tmp_path / "disk")
+    update = _build(build_machine, "2", form="update", signing_key=key).rename(tmp_path / "2")
+    damaged, foreign = tmp_path / "damaged", tmp_path / "foreign"
+    data = bytearray(update.read_bytes())
+    data[1 << 20] ^= 1
+    damaged.write_bytes(data)
+    (tmp_path / "other").mkdir()
+    manifest = _read_manifest(update)
+    foreign.write_bytes(
+        make_header(manifest, sign(_make_keys(tmp_path / "other"), signed_bytes(manifest))[1]) + manifest
+    )
+    with QemuMachine(firmware, tmp_path, disks=[disk, update, damaged, foreign]) as machine:
+        _open_prompt(machine, "1")
+        for node, line in (("vdd", "expected a signature by one of this machine's keys"), ("vdc", "damaged: the root")):
+            machine.type(f"init update /dev/{node}\n")
+            machine.wait_for_line(f"update: /dev/{node}: {line}")
+        machine.type("init update --quiet --format=json --reboot /dev/vdb\n")
+        machine.wait_for_line('{"version":"2","slot":"b"}')
+        machine.wait()
+    with QemuMachine(firmware, tmp_path, disks=[disk, update]) as machine:
+        _open_prompt(machine, "2")
+        machine.type("init update /dev/vdb\n")
+        machine.wait_for_line("update: version 2 is the one that runs")
+
+
+@pytest.mark.timeout((_CUTS + 3) * BOOT_SECONDS)
+def test_the_power_goes(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
+    """Whenever the power goes in an update, the old version starts, and can be updated."""
+    key = _make_keys(tmp_path)
+    disk = _build(build_machine, "1", form="disk").rename(tmp_path / "disk")
+    update = _build(build_machine, "2", form="update", signing_key=key).rename(tmp_path / "2")
+    for cut in (*_cuts(disk, update), None):
+        source = tmp_path / "nbd"
+        with (
+            CutDisk(disk, source, cut) as power,
+            QemuMachine(firmware, tmp_path, disks=[power.source, update]) as machine,
+        ):
+            _open_prompt(machine, "1")
+            machine.type("init update --quiet --reboot /dev/vdb\n")
+            if cut is None:
+                machine.wait()
+            else:
+                assert power.is_cut.wait(BOOT_SECONDS), machine.lines
+                machine.cut_power()
+    with QemuMachine(firmware, tmp_path, disks=[disk, update]) as machine:
+        _open_prompt(machine, "2")
+
+
+@pytest.mark.timeout(4 * BOOT_SECONDS)
+def test_unattended_updates(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
+    """A machine finds a new version at a server, tries again when it is cut short, and starts again with it."""
+    key = _make_keys(tmp_path)
+    with _Server() as server:
+        words = f'url = "http://10.0.2.2:{server.port}/sensor.update"\ncheck_seconds = 1\n{_NETWORK}'
+        disk = _build(build_machine, "1", words, form="disk").rename(tmp_path / "disk")
+        server.file = _build(build_machine, "2", words, form="update", signing_key=key).read_bytes()
+        with QemuMachine(firmware, tmp_path, disks=[disk], networks=[USER_NETWORK]) as machine:
+            machine.wait()
+        # Before there is a lease, the network is unreachable.
+        own = [line for line in machine.lines if line.startswith("minit: update: ") and "unreachable" not in line]
+        assert len(own) == 2 and "peer closed connection" in own[0], machine.lines
+        assert own[1] == "minit: update: version 2 is in slot b"
+        with QemuMachine(firmware, tmp_path, disks=[disk], networks=[USER_NETWORK]) as machine:
+            _open_prompt(machine, "2")
+
+
+class _Server(ThreadingHTTPServer):
+    """A server that has one file, and closes the first connection in the middle of it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.port = self.server_address[1]
+        self.file = b""
+        self.is_first = True
+
+    def __enter__(self) -> _Server:
+        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        data, self.server.is_first = self.server.file[: -(1 << 20) if self.server.is_first else None], False
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.server.file)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _cuts(disk: Path, update: Path) -> list[tuple[int, int]]:
+    """Return bytes of the other slot, from the first that is erased to the last that is written: the same one."""
+    manifest = json.loads(_read_manifest(update))
+    (boot, _), (root, _) = (find_partition(disk, f"{kind}-b") for kind in ("boot", "root"))
+    root_bytes, boot_bytes = (manifest[kind]["size_bytes"] for kind in ("root", "boot"))
+    between = []
+    for number in range(_CUTS - 2):
+        offset = (2 * number + 1) * (root_bytes + boot_bytes) // (2 * (_CUTS - 2))
+        between.append((root + offset if offset < root_bytes else boot + max(offset - root_bytes, BLOCK_BYTES), 1))
+    return [(boot, 1), *between, (boot, 2)]
+
+
+def _read_manifest(update: Path) -> bytes:
+    with update.open("rb") as file:
+        return file.read(parse_header(file.read(HEADER.size), "update").manifest_bytes)
+
+
+def _build(build_machine: BuildMachine, version: str, words: str = "", **how: Any) -> Path:
+    apps = {"one": shell(_APP.format(version))}
+    return build_machine(apps, _config(version) + words, ("virtio_net",) if words else (), **how)
+
+
+def _open_prompt(machine: QemuMachine, version: str) -> None:
+    """Wait until a version runs, and press Enter."""
+    machine.wait_for_line("press Enter")
+    machine.wait_for_line("one[")
+    assert machine.said("one") == [f"version {version}"], machine.lines
+    machine.type("\n")
+    machine.wait_for_line("sensor> ")

@@ -24,9 +24,9 @@ class QemuMachine:
     """
     A machine with a console; use it in a with block, which ends it.
 
-    `initial` is its initial file system, `disks` are files, /dev/vda and so on, and `networks` are qemu's network
-    backends (`USER_NETWORK`), eth0 and so on. `lines` are those of the console so far. It does not start again when
-    it reboots. A firmware boots from the first disk.
+    `initial` is its initial file system, `disks` are files, or what else qemu takes for one, /dev/vda and so on, and
+    `networks` are qemu's network backends (`USER_NETWORK`), eth0 and so on. `lines` are those of the console so far. It
+    does not start again when it reboots. A firmware boots from the first disk.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class QemuMachine:
         kernel: Kernel | Firmware,
         directory: Path,
         initial: Path | None = None,
-        disks: Sequence[Path] = (),
+        disks: Sequence[Path | str] = (),
         networks: Sequence[str] = (),
         words: str = "",
         memory_mib: int = MEMORY_MIB,
