@@ -162,6 +162,14 @@ MACHINE_HELPER = Forked(
     is_dumpable=False,
     unblocks=True,
 )
+# It ends in the middle of an update: the slot is empty then.
+UPDATER = Forked(
+    who="updater of a machine",
+    name="minit-update",
+    keeps=("client",),
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+)
 CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
 # Input and output of a command on its terminal are not for the processes behind it.

@@ -15,6 +15,7 @@ from minit.machine.modules import Modules, read_modules
 from minit.machine.network.machinenetwork import MachineNetwork
 from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state, state_directory
+from minit.machine.update.unattended import Updates
 from minit.manifest.machineconfig import DeviceRule, MachineConfig
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
@@ -39,11 +40,13 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
         begin_trial(config, link)
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
+    # Before the apps, which may have the directory of its socket as a volume.
+    updates = None if config.update is None else Updates(config.update)
     if is_first:
         # Where there is one processor, it is PID 1's from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    _serve(link, devices, network, _open_kernel_log())
+    _serve(link, devices, network, _open_kernel_log(), updates)
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
@@ -94,7 +97,13 @@ def _open_kernel_log() -> KernelLog | None:
         return None
 
 
-def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None, kernel_log: KernelLog | None) -> None:
+def _serve(
+    link: Socket,
+    devices: MachineDevices,
+    network: MachineNetwork | None,
+    kernel_log: KernelLog | None,
+    updates: Updates | None,
+) -> None:
     buttons = PowerButtons()
     buttons.look()
     if kernel_log is not None:
@@ -104,8 +113,9 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
         watched = [link.fileno(), devices.fileno(), *buttons.filenos()]
         watched += [] if network is None else network.filenos()
         watched += [] if kernel_log is None else [kernel_log.fileno()]
-        deadline = None if network is None else network.deadline
-        ready = wait_readable(watched, None if deadline is None else deadline - time.monotonic())
+        watched += [] if updates is None else updates.filenos()
+        deadlines = [part.deadline for part in (network, updates) if part is not None and part.deadline is not None]
+        ready = wait_readable(watched, min(deadlines) - time.monotonic() if deadlines else None)
         if devices.fileno() in ready:
             devices.look()
             buttons.look()
@@ -122,6 +132,8 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
                 send_message(link, {"event": "here"})
         if network is not None:
             network.turn()
+        if updates is not None:
+            updates.turn(ready)
 
 
 def _set_priority(nice: int) -> None:

@@ -1,0 +1,173 @@
+"""
+Updates that nobody asks for at the prompt: the machine's helper looks for one at a server, and takes those of apps.
+
+An app that has the directory of the socket as a volume may send an update there: the bytes of one, on a stream. It is
+answered with a line of JSON. An app can bring no other update than whoever has a signing key, and no older one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+
+from minit import jsontext, paths
+from minit.errors import MinitError, UpdateError, describe
+from minit.forks import UPDATER, fork
+from minit.machine.update.install import Installed, NothingNewer, install_from
+from minit.machine.update.source import Read, open_source
+from minit.manifest.machineconfig import Update
+from minit.progress import silent
+from minit.stdio import complain_at_once
+
+# By then there may be a network.
+_FIRST_CHECK_SECONDS = 60
+_ANSWER_SECONDS = 60.0
+# An update that takes longer is given up, so that no slow app keeps others away.
+_LONGEST_SECONDS = 3600
+_BACKLOG = 4
+_READ_BYTES = 1 << 16
+_LOWEST_PRIORITY = 19
+_INIT = 1
+_SOCKET = f"{paths.MACHINE_UPDATES}/socket"
+
+
+class Updates:
+    """What the helper waits for: `filenos` and `deadline`; it calls `turn` whenever something happens."""
+
+    def __init__(self, update: Update) -> None:
+        self._update = update
+        self._listener = _listen() if update.socket else None
+        # One at a time: memory is short, and there is one slot.
+        self._updater: int | None = None
+        self._next_check: float | None = None
+        if update.url is not None:
+            self._next_check = time.monotonic() + min(update.check_seconds, _FIRST_CHECK_SECONDS)
+
+    @property
+    def deadline(self) -> float | None:
+        """The time of the next turn, if nothing happens before."""
+        return self._next_check if self._updater is None else None
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors to watch."""
+        if self._updater is not None:
+            return [self._updater]
+        return [] if self._listener is None else [self._listener.fileno()]
+
+    def turn(self, ready: Iterable[int]) -> None:
+        """Do what is due: see the end of an update, begin another one."""
+        if self._updater is not None:
+            if self._updater not in ready:
+                return
+            os.waitid(os.P_PIDFD, self._updater, os.WEXITED)
+            os.close(self._updater)
+            self._updater = None
+        if self._listener is not None and self._listener.fileno() in ready:
+            self._accept(self._listener)
+        elif self._next_check is not None and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + self._update.check_seconds
+            self._begin(None)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return  # it has gone again
+        with client:
+            self._begin(client)
+
+    def _begin(self, client: socket.socket | None) -> None:
+        try:
+            pid = fork(
+                UPDATER,
+                lambda: _check(self._update) if client is None else _answer(client, self._update),
+                {"client": None if client is None else client.fileno()},
+                tell=lambda error: complain_at_once(f"minit: update: {describe(error)}"),
+            )
+            self._updater = os.pidfd_open(pid)
+        except OSError as error:
+            complain_at_once(f"minit: update: {describe(error)}")
+
+
+def _listen() -> socket.socket | None:
+    """Make the socket in its directory, which a helper before this one may have made."""
+    try:
+        os.makedirs(paths.MACHINE_UPDATES, exist_ok=True)
+        if os.path.lexists(_SOCKET):
+            os.unlink(_SOCKET)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(_SOCKET)
+        # Who has the directory as a volume may, whichever user it is.
+        os.chmod(_SOCKET, 0o666)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        complain_at_once(f"minit: update.socket: {describe(error)}")
+        return None
+    return listener
+
+
+def _check(update: Update) -> None:
+    """Look whether the server has another version, and install it."""
+    assert update.url is not None
+    with open_source(update.url) as read:
+        try:
+            done = _install(read, update.url)
+        except NothingNewer:
+            return
+    _tell(done)
+    if update.reboot:
+        _restart()
+
+
+def _answer(client: socket.socket, update: Update) -> None:
+    """Install what an app sends, and tell it what came of it."""
+    client.settimeout(_ANSWER_SECONDS)
+    place = f"{_SOCKET}: an app's update"
+    try:
+        done = _install(lambda size_bytes: _receive(client, size_bytes, place), place)
+    except MinitError as error:
+        complain_at_once(f"minit: update: {describe(error)}")
+        _send(client, {"error": describe(error)})
+        return
+    _tell(done)
+    _send(client, {"version": done.version, "slot": done.slot})
+    if update.reboot:
+        _restart()
+
+
+def _restart() -> None:
+    """Have PID 1 stop the apps and start the machine again."""
+    os.kill(_INIT, signal.SIGINT)
+
+
+def _install(read: Read, source: str) -> Installed:
+    # The apps go first.
+    os.nice(_LOWEST_PRIORITY)
+    signal.alarm(_LONGEST_SECONDS)
+    return install_from(read, source, silent, allow_downgrade=False, by_hand=False)
+
+
+def _receive(client: socket.socket, size_bytes: int, place: str) -> bytes:
+    try:
+        return client.recv(size_bytes)
+    except OSError as error:
+        raise UpdateError(f"{place}: {describe(error)}") from error
+
+
+def _send(client: socket.socket, answer: object) -> None:
+    try:
+        client.sendall(jsontext.dump(answer) + b"\n")
+        client.shutdown(socket.SHUT_WR)
+        # The app may still be sending what nobody reads, at which the answer would be lost.
+        until = time.monotonic() + _ANSWER_SECONDS
+        while client.recv(_READ_BYTES) and time.monotonic() < until:
+            pass
+    except OSError:
+        pass  # it does not want to know
+
+
+def _tell(done: Installed) -> None:
+    complain_at_once(f"minit: update: version {done.version} is in slot {done.slot}")
