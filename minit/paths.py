@@ -64,6 +64,8 @@ MACHINE_KEYS = "/etc/minit/keys"
 MACHINE_UPDATES = "/run/minit/update"
 MACHINE_MODULES = "/lib/modules/minit"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
+# A FIFO, in which root of the machine says how it is to end.
+MACHINE_ENDING = "/run/minit/ending"
 MACHINE_LOG = "/run/log/kernel.log"
 # On the host: who is where on the networks, and the hosts files made of that.
 POD_NAMES = "/run/minit/names"

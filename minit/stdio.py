@@ -14,6 +14,7 @@ from minit.loop import wait_events
 _READY_BYTES = 4096
 
 _raw_terminal = False
+_is_console_shared = False
 _record: Callable[[str], None] | None = None
 
 
@@ -83,6 +84,17 @@ def expect_raw_terminal(is_raw: bool = True) -> None:
     """From now on the caller's terminal is raw: a line feed alone does not return to the first column there."""
     global _raw_terminal
     _raw_terminal = is_raw
+
+
+def share_console() -> None:
+    """From now on standard output and error are a console, on which nobody but its users may do more than write."""
+    global _is_console_shared
+    _is_console_shared = True
+
+
+def is_console_shared() -> bool:
+    """Tell whether what apps have written must not act on whoever reads standard output and error."""
+    return _is_console_shared
 
 
 def open_standard_streams() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 from collections.abc import Iterable
 from struct import Struct
@@ -394,13 +395,24 @@ def signalfd(numbers: Iterable[int]) -> int:
     return call(None, _SYS_SIGNALFD4, -1, mask, _KERNEL_SIGSET_BYTES, _SFD_CLOEXEC | _SFD_NONBLOCK)
 
 
+SI_USER = 0
+SI_KERNEL = 0x80
+
+
 def read_signals(fd: int) -> list[int]:
     """Return the numbers of the signals waiting in a signalfd; empty if there is none."""
+    return [number for number, _, _ in read_sent_signals(fd)]
+
+
+def read_sent_signals(fd: int) -> list[tuple[int, int, int]]:
+    """Return the number of each signal waiting in a signalfd, its si_code (SI_KERNEL, …) and the pid of its sender."""
     try:
         data = os.read(fd, 32 * SIGNALFD_INFO_SIZE)
     except BlockingIOError:
         return []
-    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)]
+    # struct signalfd_siginfo: ssi_signo, ssi_errno, ssi_code, ssi_pid, …
+    found = (struct.unpack_from("<IiiI", data, at) for at in range(0, len(data), SIGNALFD_INFO_SIZE))
+    return [(number, code, pid) for number, _, code, pid in found]
 
 
 # Changes of files, inotify(7).

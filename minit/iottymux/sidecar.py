@@ -17,17 +17,20 @@ import time
 from collections.abc import Mapping, Sequence
 
 from minit import syscalls
+from minit.harmless import harmless
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.protocol import STDERR, STDOUT
 from minit.iottymux.streams.mux import Mux
 from minit.iottymux.streams.outputlog import LineLog
 from minit.loop import Loop, Wait
-from minit.stdio import line_end
+from minit.stdio import is_console_shared, line_end
 from minit.value import Value
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
+# Bytes of which no line can do anything but be read.
+_PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 # So many empty an app's pipe, most often; then others have their turn.
 _PASSES_PER_TURN = 4
 
@@ -192,10 +195,13 @@ class _Console:
         # The line that a killed predecessor was writing to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
         self._waiting = b""
+        self._is_shared = is_console_shared()
         self._room = Wait({fd: select.POLLOUT}) if _can_be_full(fd) else None
 
     def put(self, data: bytes) -> None:
         """Have lines written by `flush`, after those before."""
+        if self._is_shared and data.translate(None, _PLAIN):
+            data = _harmless_lines(data)
         # One replacement for all lines: a loop over them is what would limit the speed of the log.
         text = data.removesuffix(b"\n").replace(b"\n", self._line_end + self._prefix)
         self._waiting += self._unfinished + self._prefix + text + self._line_end
@@ -221,6 +227,12 @@ class _Console:
         end = self._waiting.rfind(b"\n", 0, _CONSOLE_BYTES) + 1
         # Of a longer line as much as is taken at once, or the rest would be waited for.
         return self._waiting[: end or _CONSOLE_BYTES]
+
+
+def _harmless_lines(data: bytes) -> bytes:
+    """Return lines in which nothing acts on a terminal, or hides; CR LF ends a line as well as LF does."""
+    lines = data.decode(errors="surrogateescape").split("\n")
+    return "\n".join([harmless(line.removesuffix("\r")) for line in lines]).encode()
 
 
 def _can_be_full(fd: int) -> bool:

@@ -64,8 +64,12 @@ def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
         if machine.ending == STAY:
             machine.helper.turn(machine.namespace)
         if machine.helper.take_press():
-            machine.ask_to_power_off()
+            machine.ask_for(POWEROFF)
             return True
+    asked = None if machine.requests is None else machine.requests.take()
+    if asked is not None:
+        machine.ask_for(asked)
+        return True
     return _wait(machine, seconds)
 
 
@@ -119,7 +123,8 @@ def _wait_until(machine: Machine, condition: Callable[[], bool], seconds: float)
 def _wait(machine: Machine, seconds: float) -> bool:
     """Wait for a signal, reap, feed the watchdog; returns whether the signal asks for the end."""
     found = signal.sigtimedwait(WATCHED_SIGNALS, seconds)
-    number = None if found is None else found.si_signo
+    is_heeded = found is not None and machine.senders.heeds(found.si_signo, found.si_code, found.si_pid)
+    number = found.si_signo if found is not None and is_heeded else None
     if number in HALT_SIGNALS:
         machine.ask_to_end([number])
     while reap(set())[1]:

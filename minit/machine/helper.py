@@ -26,6 +26,7 @@ from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.machine.powerbutton import POWER_BUTTON
+from minit.machine.requests import EndRequests
 from minit.manifest.machineconfig import MachineConfig
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.life.restart import ALWAYS, RestartPolicy
@@ -65,12 +66,12 @@ class Helper:
         self._restarts = Restarts(_RESTARTS)
         self._start(None, is_first=True)
 
-    def wait(self, feed: Callable[[], None]) -> None:
+    def wait(self, feed: Callable[[], None], requests: EndRequests | None) -> None:
         """
-        Wait until the machine is prepared, with a watchdog that `feed` feeds.
+        Wait until the machine is prepared, with a watchdog that `feed` feeds, and `requests` for the machine's end.
 
         LaunchError if something is missing that the configuration calls required, if nothing comes of it, or if
-        somebody wants the machine to end first; the signal stays for whoever ends it.
+        somebody wants the machine to end first; what he has said stays for whoever ends it.
         """
         waits = [filesystem.wait_seconds for filesystem in self._config.filesystems]
         waits += [rule.wait_seconds for rule in self._config.devices]
@@ -82,7 +83,8 @@ class Helper:
                 feed()
                 if time.monotonic() >= until:
                     raise LaunchError("the machine's helper takes too long: the pod is not started")
-                if not signal.sigpending().isdisjoint(HALT_SIGNALS):
+                is_asked = requests is not None and bool(wait_readable([requests.fd], 0))
+                if is_asked or not signal.sigpending().isdisjoint(HALT_SIGNALS):
                     raise LaunchError("told to end before the machine is prepared: the pod is not started")
             message, _ = receive_message(self.link)
             if message is None:

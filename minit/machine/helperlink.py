@@ -9,6 +9,7 @@ from minit.jsontext import dump
 from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
+from minit.manifest.machineconfig import POWEROFF
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER
 from minit.supervisor.launcherlink import LauncherLink
 
@@ -43,7 +44,7 @@ class HelperLink(LauncherLink):
         if event == TRIAL_OVER:
             self._machine.on_trial = False
         elif event == POWER_BUTTON:
-            self._machine.ask_to_power_off()
+            self._machine.ask_for(POWEROFF)
             self._request_stop(BY_LAUNCHER, POWER_BUTTON)
         self._follow()
 

@@ -35,6 +35,7 @@ from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine
 from minit.machine.machinesupervisor import MachineSupervisor
 from minit.machine.mounts import enter_mountable_root, mount_early
+from minit.machine.requests import EndRequests, Senders, is_container
 from minit.machine.watchdog import Feeder
 from minit.manifest.machineconfig import MachineConfig, parse_machine, with_command_line
 from minit.plan.appplan import AppSpec
@@ -42,7 +43,7 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfile import write_pod_file
 from minit.process import forget_imports, read_attributes
-from minit.stdio import complain_at_once, open_standard_streams
+from minit.stdio import complain_at_once, open_standard_streams, share_console
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
@@ -92,6 +93,7 @@ def _run(machine: Machine) -> None:
 def _prepare(machine: Machine) -> None:
     """Make of the machine what the launcher of a pod finds elsewhere."""
     open_standard_streams()
+    share_console()
     syscalls.set_process_name("minit")
     os.umask(0o022)
     # A signal that met PID 1 without a handler would vanish.
@@ -103,6 +105,11 @@ def _prepare(machine: Machine) -> None:
     machine.recorder = start_recording()
     for line in problems:
         complain_at_once(f"minit: {line}")
+    machine.senders = Senders(is_container=is_container())
+    try:
+        machine.requests = EndRequests()
+    except OSError as error:
+        complain_at_once(f"minit: {describe(error)}")
     _correct_clock()
     machine.config, problems = _read_config()
     for line in problems:
@@ -125,7 +132,7 @@ def _prepare(machine: Machine) -> None:
     if machine.config.console:
         keep_console()
     try:
-        machine.helper.wait(machine.feed)
+        machine.helper.wait(machine.feed, machine.requests)
     finally:
         # Somebody who asks for a rescue is there, and decides.
         machine.on_trial = machine.helper.on_trial and not machine.config.rescue

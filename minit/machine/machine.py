@@ -10,6 +10,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder
+from minit.machine.requests import EndRequests, Senders
 from minit.machine.watchdog import Feeder
 from minit.manifest.machineconfig import POWEROFF, REBOOT, STAY, MachineConfig
 
@@ -32,6 +33,8 @@ class Machine:
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
         self.recorder: Recorder | None = None
+        self.requests: EndRequests | None = None
+        self.senders = Senders()
         self.pod_helpers: list[PodHelper] = []
         self.namespace: int | None = None
         self.lock: int | None = None
@@ -61,9 +64,9 @@ class Machine:
         self.trial_failure = reason
         self._asked = REBOOT
 
-    def ask_to_power_off(self) -> None:
-        """The power button was pressed."""
-        self._asked = POWEROFF
+    def ask_for(self, ending: str) -> None:
+        """Take it that the machine shall be switched off, or started again, whatever is configured."""
+        self._asked = ending
 
     def feed(self) -> None:
         """Tell the watchdog that PID 1 is alive, if there is one and it is time to."""
@@ -73,7 +76,7 @@ class Machine:
     def descriptors(self) -> list[int]:
         """Return the descriptors that outlive the pod."""
         own = [] if self.namespace is None else [self.namespace]
-        return own + [holder.fd for holder in (self.feeder, self.recorder) if holder is not None]
+        return own + [holder.fd for holder in (self.feeder, self.recorder, self.requests) if holder is not None]
 
     def pod_descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 needs while the pod runs."""

@@ -14,7 +14,7 @@ from minit.messages import Socket
 from minit.stdio import complain_at_once
 from minit.supervisor.apps.lifecycle import RUNNING
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import BY_LAUNCHER
+from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal
@@ -37,6 +37,8 @@ class MachineSupervisor(Supervisor):
         if self._trial is not None:
             self._trial_due = self._loop.deadline(self._look_at_apps)
             self._look_at_apps()
+        if machine.requests is not None:
+            self._loop.watch(machine.requests.fd, lambda _: self._take_request())
         for helper in machine.pod_helpers:
             self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
@@ -64,12 +66,23 @@ class MachineSupervisor(Supervisor):
         """Return whether apps may be asked for so: those there are can be started and stopped."""
         return op in (OP_APP_START, OP_APP_STOP) or super().carries_out(op)
 
+    def heeds(self, number: int, code: int, pid: int) -> bool:
+        """Return whether a signal counts: of processes of the machine none does that would end it."""
+        return self._machine.senders.heeds(number, code, pid)
+
     def _link_to(self, launcher: Socket, terminal: CallerTerminal | None, console: int | None) -> HelperLink:
         return HelperLink(self._machine, launcher, self.pod, self._loop, self.request_stop, terminal, console)
 
     def _on_signals(self, numbers: Sequence[int]) -> None:
         self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
         super()._on_signals(numbers)
+
+    def _take_request(self) -> None:
+        assert self._machine.requests is not None
+        asked = self._machine.requests.take()
+        if asked is not None:
+            self._machine.ask_for(asked)
+            self.request_stop(BY_CONTROL, asked)
 
     def _look_at_apps(self) -> None:
         """Have this version kept if its trial is passed, until somebody has done so, or end it."""

@@ -36,7 +36,7 @@ from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_SIGNAL, PodPolicy
 from minit.supervisor.apps.starts import Starts
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
-from minit.syscalls import read_signals
+from minit.syscalls import read_sent_signals
 from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
@@ -120,7 +120,7 @@ class Supervisor:
         self.apps = pod.apps
         self.sidecars = outputs.sidecars
         self.observers = lives.observers
-        loop.watch(signals, lambda _: self._on_signals(read_signals(self._signals)))
+        loop.watch(signals, lambda _: self._read_signals())
         self._link = self._link_to(launcher, terminal, console)
 
     @property
@@ -236,8 +236,15 @@ class Supervisor:
         """Return whether single apps may be worked with by such a request."""
         return self.plan.mutable
 
+    def heeds(self, number: int, code: int, pid: int) -> bool:
+        """Return whether a signal counts that has this si_code and came from this process."""
+        return True
+
     def _link_to(self, launcher: Socket, terminal: CallerTerminal | None, console: int | None) -> LauncherLink:
         return LauncherLink(launcher, self.pod, self._loop, self.request_stop, terminal, console)
+
+    def _read_signals(self) -> None:
+        self._on_signals([number for number, *sent in read_sent_signals(self._signals) if self.heeds(number, *sent)])
 
     def _on_signals(self, numbers: Sequence[int]) -> None:
         halts = [str(number) for number in numbers if number in HALT_SIGNALS]

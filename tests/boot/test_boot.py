@@ -20,6 +20,7 @@ echo address $(ip -4 -o address show eth0 | cut -d' ' -f7)
 echo resolver $(cat /etc/resolv.conf)
 ping -c 1 -W 20 10.0.2.2 > /dev/null && echo reaches the gateway
 echo started | tee /data/log > /of-its-own
+for number in 2 15 30 37; do kill -$number 1; done
 trap 'echo stopped >> /data/log; exit 0' TERM
 echo up
 sleep 10000 & wait
@@ -78,6 +79,7 @@ def test_a_machine(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) 
     assert said == ["host sensor", "address 10.0.2.15/24", "reaches the gateway", "up"]
     assert resolver.startswith("resolver nameserver 10.0.2.3")
     own = [line for line in machine.lines if line.startswith("minit: ")]
+    assert own.pop(1).endswith("is ignored: minit poweroff or reboot end a machine")
     assert own == ["minit: interface eth0: 10.0.2.15/24", "minit: the pod has ended with 0", "minit: poweroff"]
     assert root.read_bytes() == before
     assert_clean(disk)

@@ -91,6 +91,26 @@ def test_a_signal_ends_the_apps_and_the_machine(boot: Boot, number: int, ending:
     assert machine.ending == ending
 
 
+def test_an_app_that_signals_the_first_process(boot: Boot) -> None:
+    """No signal of an app ends the machine, whatever its user; the first one is one line."""
+    machine = boot({"one": shell("for number in 15 2 30 37 10 9; do kill -$number 1; done; echo sent; sleep 1000")})
+    machine.wait_for_line("sent")
+    assert "running" in machine.run("/bin/minit", "app", "list").stdout
+    machine.signal(signal.SIGINT)
+    assert machine.wait().ending == "reboot"
+    [told] = [line for line in machine.lines if "is ignored" in line]
+    assert told.startswith("minit: signal ") and told.endswith(": minit poweroff or reboot end a machine")
+
+
+def test_output_that_acts_on_a_terminal(boot: Boot) -> None:
+    """On the console an app can neither move the cursor nor begin a line that looks like somebody else's."""
+    script = r"printf '\033[2Jclear\na\rminit: poweroff\nend\r\n\302\233K\n\303\251\tb'"
+    machine = boot({"one": shell(script)}).wait()
+    said = [line.partition("]: ")[2] for line in machine.lines if line.startswith("one[")]
+    assert said == [r"\x1b[2Jclear", r"a\x0dminit: poweroff", "end", r"\x9bK", "\u00e9\tb"]
+    assert [line for line in machine.lines if line.startswith("minit: ")] == machine.lines[-2:]
+
+
 def test_a_machine_that_stays(boot: Boot) -> None:
     """With on_exit = "stay" the machine is there when its pod has ended, until somebody asks for its end."""
     machine = boot({"one": shell("true")}, 'on_exit = "stay"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,7 +14,8 @@ from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.prompt import run_lines
-from minit.errors import PodError
+from minit.errors import PodError, describe
+from minit.manifest.machineconfig import POWEROFF, REBOOT
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.pods.mutablepods import require_app
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
@@ -25,7 +25,6 @@ from minit.stage0.stage1.crossing import call_crossing
 
 _SHELL = "/bin/sh"
 _MACHINES_OWN = ("/proc", "/sys", "/dev", "/run")
-_INIT = 1
 
 
 @click.command(cls=MinitCommand, stop_at_operand=True)
@@ -141,7 +140,7 @@ def poweroff(invocation: Invocation) -> None:
 
     """
     invocation.require_root()
-    os.kill(_INIT, signal.SIGPWR)
+    _ask_for_end(POWEROFF)
 
 
 @click.command(cls=MinitCommand)
@@ -155,7 +154,7 @@ def reboot(invocation: Invocation) -> None:
 
     """
     invocation.require_root()
-    os.kill(_INIT, signal.SIGINT)
+    _ask_for_end(REBOOT)
 
 
 @click.command(cls=MinitCommand)
@@ -174,3 +173,14 @@ def console(ctx: click.Context) -> None:
     commands = ctx.find_root().command
     assert isinstance(commands, click.Group)
     run_lines(commands)
+
+
+def _ask_for_end(ending: str) -> None:
+    try:
+        fd = os.open(paths.MACHINE_ENDING, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(fd, ending.encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise PodError(f"{ending}: {describe(error)}") from error

@@ -1,0 +1,70 @@
+"""
+Who may end a machine: the kernel by a signal, and who writes to a FIFO that is in the machine's own mounts.
+
+A signal of a process counts for nothing, since any app that is root can send it. Who has sent it cannot be known for
+sure: another process may have its number by then, and the kernel forgets the sender when too many signals wait
+(RLIMIT_SIGPENDING).
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths, syscalls
+from minit.manifest.machineconfig import POWEROFF, REBOOT
+from minit.stdio import complain_at_once
+from minit.supervisor.supervisor import HALT_SIGNALS
+
+# The kernel's PROC_PID_INIT_INO.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+_MAXIMUM_BYTES = 4096
+
+
+class EndRequests:
+    """The FIFO, and the signals that count; `fd` can be read when somebody has asked for an end."""
+
+    def __init__(self) -> None:
+        """OSError if the FIFO cannot be made."""
+        os.makedirs(os.path.dirname(paths.MACHINE_ENDING), exist_ok=True)
+        os.mkfifo(paths.MACHINE_ENDING, 0o600)
+        # For writing as well, or it would be at its end whenever nobody asks.
+        self.fd = os.open(paths.MACHINE_ENDING, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def take(self) -> str | None:
+        """Take what was asked for; returns POWEROFF or REBOOT, the last one that was, or None."""
+        try:
+            words = os.read(self.fd, _MAXIMUM_BYTES).split()
+        except BlockingIOError:
+            return None
+        known = [name for word in words for name in (POWEROFF, REBOOT) if word == name.encode()]
+        return known[-1] if known else None
+
+
+class Senders:
+    """The senders of signals; the first one that is not heeded is said."""
+
+    def __init__(self, *, is_container: bool = False) -> None:
+        # One is ended by signals from outside of it, where processes have no number here.
+        self._is_container = is_container
+        self._has_said = False
+
+    def heeds(self, number: int, code: int, pid: int) -> bool:
+        """Return whether a signal counts that has this si_code and came from this process, 0 for none in here."""
+        if number not in HALT_SIGNALS or code == syscalls.SI_KERNEL:
+            return True
+        if self._is_container and (code, pid) == (syscalls.SI_USER, 0):
+            return True
+        if not self._has_said:
+            self._has_said = True
+            complain_at_once(
+                f"minit: signal {number} of process {pid} is ignored: minit poweroff or reboot end a machine"
+            )
+        return False
+
+
+def is_container() -> bool:
+    """Tell whether this first process is that of a PID namespace, and not of a kernel."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
