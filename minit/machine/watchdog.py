@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 
 from minit.errors import describe
@@ -14,15 +15,17 @@ _WDIOC_SETTIMEOUT = 0xC0045706
 _INT_BYTES = 4
 # Several meals can be missed before it bites.
 _MEALS = 4
+_DESCRIPTORS = "/proc/self/fd"
+_LAST_STREAM = 2
 _FOOD = b"\0"
 _FAREWELL = b"V"  # without it the watchdog goes on when it is closed
 
 
 class Feeder:
-    """An open watchdog; whoever opened it has to feed it from now on."""
+    """An open watchdog; whoever opened it, or found it open, has to feed it from now on."""
 
     def __init__(self, watchdog: Watchdog) -> None:
-        self.fd = os.open(watchdog.device, os.O_WRONLY | os.O_CLOEXEC)
+        self.fd = _take_over(watchdog.device)
         try:
             wanted = watchdog.timeout_seconds.to_bytes(_INT_BYTES, "little")
             # The device answers with what it can do.
@@ -54,3 +57,18 @@ class Feeder:
         """Let the machine be without a watchdog."""
         os.write(self.fd, _FAREWELL)
         os.close(self.fd)
+
+
+def _take_over(device: str) -> int:
+    """Return the watchdog open: what has made the root of a disk may have left it so, and it opens once only."""
+    number = os.stat(device).st_rdev
+    for name in os.listdir(_DESCRIPTORS):
+        fd = int(name)
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            continue  # that of the directory
+        if fd > _LAST_STREAM and stat.S_ISCHR(status.st_mode) and status.st_rdev == number:
+            os.set_inheritable(fd, False)
+            return fd
+    return os.open(device, os.O_WRONLY | os.O_CLOEXEC)

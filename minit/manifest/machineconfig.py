@@ -34,7 +34,7 @@ _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "inte
 # Options of the kernel's command line alone.
 _OF_THE_KERNEL = ("debug", "manifest", "rescue")
 # Of it too, for the program that makes the root of a disk that of the machine.
-_OF_THE_ROOT = ("minit.root_hash", "minit.root_blocks")
+_OF_THE_ROOT = ("minit.root_hash", "minit.root_blocks", "minit.watchdog")
 _MAXIMUM_ID = 0xFFFFFFFE
 # The kernel itself makes it larger while it is mounted.
 _GROWING = "ext4"
@@ -301,8 +301,16 @@ def _watchdog(node: Node) -> Watchdog:
     _refuse_others(node, Watchdog._fields)
     timeout = node["timeout_seconds"]
     return Watchdog(
-        device=node["device"].optional(Node.absolute_path) or Watchdog.device,
+        device=node["device"].optional(_watchdog_device) or Watchdog.device,
         timeout_seconds=timeout.integer(2, _MAXIMUM_SECONDS) if timeout.given else Watchdog.timeout_seconds,
+    )
+
+
+def _watchdog_device(node: Node) -> str:
+    # It becomes a word of the kernel's command line.
+    return node.matching(
+        lambda text: text.startswith("/") and text.isascii() and text.isprintable() and " " not in text,
+        "the absolute path of a device, in ASCII without spaces (/dev/watchdog)",
     )
 
 

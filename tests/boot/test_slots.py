@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,22 @@ import pytest
 from minit import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
+from tests.support.campaign import LONG
 from tests.support.disks import find_partition
-from tests.support.machine import BOOT_SECONDS, X86_64, Firmware
+from tests.support.machine import BOOT_SECONDS, X86_64, Firmware, Kernel
 from tests.support.pods import shell
 
 _CONFIG = f"""
 hostname = "sensor"
 console = true
-modules = ["softdog"]
 
 [disk]
-modules = ["virtio_pci", "virtio_blk"]
+modules = ["virtio_pci", "virtio_blk", "softdog"]
 root_mib = 64
 command_line = "{X86_64.words} quiet panic=-1"
 
 [watchdog]
-timeout_seconds = 20
+timeout_seconds = 30
 
 [[filesystem]]
 source = "PARTLABEL=data"
@@ -52,6 +53,24 @@ done
 sleep 10000
 """
 _NOT_STARTED = "it did not start"
+_NOT_IN_TIME = 'not healthy within 20 s: app "one" is not ready'
+_NOT_HEALTHY = "the machine started again before all apps were healthy"
+# In this order: only the last two damage what is on the disk.
+_FAILURES = (
+    ("ill", _NOT_IN_TIME),
+    ("hang", _NOT_HEALTHY),
+    *((("power", _NOT_HEALTHY),) if LONG else ()),
+    ("panic", _NOT_STARTED),
+    ("no root", _NOT_STARTED),
+)
+_SIGNS = {
+    "ill": f"minit: {_NOT_IN_TIME}: the other version is booted",
+    "hang": "softdog: Initiating system reboot",
+    "power": ": trial 3",
+    "panic": "dm-verity device corrupted",
+    "no root": "softdog: Initiating system reboot",
+}
+_DAMAGING = ("panic", "no root")
 _NEVER_READY = {"readiness": {"exec": ["/bin/false"], "interval": "100ms", "timeout": "60s", "failures": 1}}
 
 
@@ -71,6 +90,16 @@ def _copy_slot(source: Path, disk: Path, slot: str) -> None:
             file.seek(start)
             target.seek(place)
             target.write(file.read(size))
+
+
+def _damage_root(disk: Path, *, tree: bool) -> None:
+    """Change a byte of the second root, or the identifier of its hash tree, so that nobody finds it."""
+    start, _ = find_partition(disk, "root-b")
+    with disk.open("r+b") as file:
+        file.seek(start + 40)
+        size_bytes = int.from_bytes(file.read(8), "little")
+        file.seek(start + (-(-size_bytes // 4096) * 4096 + 16 if tree else 10))
+        file.write(b"\xff" * 2)
 
 
 def _own(machine: QemuMachine) -> list[str]:
@@ -107,44 +136,56 @@ def test_a_version_that_is_kept(firmware: Firmware, build_machine: BuildMachine,
 @pytest.mark.timeout(12 * BOOT_SECONDS)
 def test_a_version_that_is_left(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
-    A version whose apps are never healthy, one that hangs, one whose power goes, and one that panics are booted once;
-    then the earlier one runs again, and says why.
+    A version whose apps are never healthy, one whose PID 1 hangs, one whose power goes, one that panics and one that
+    waits for its root are booted once; then the earlier one runs again, and says why.
     """
     disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk").rename(tmp_path / "disk")
     bad = shell(_BAD, annotations=[{"name": "minit/health", "value": json.dumps(_NEVER_READY)}])
     config = _CONFIG.replace("300", "20")
     _copy_slot(build_machine({"one": {**bad, "mounts": _MOUNTS}}, config, volumes=_VOLUMES, form="disk"), disk, "b")
-    not_healthy = 'not healthy within 20 s: app "one" is not ready'
-    unknown = "the machine started again before all apps were healthy"
-    reasons = []
-    for trial in range(1, 5):
+    expected, reasons = [], []
+    for number, (kind, reason) in enumerate(_FAILURES, 1):
         with QemuMachine(firmware, tmp_path, disks=[disk]) as machine:
             machine.wait_for_line(": first")
             _ask(machine, "init rollback")
             machine.wait()
         reasons += [line for line in _own(machine) if "tried" in line]
-        if trial == 4:
-            start, _ = find_partition(disk, "root-b")
-            with disk.open("r+b") as file:
-                file.seek(start + 10)
-                file.write(b"\xff")
+        expected.append(f"minit: slot b was tried and is not kept: {reason}")
+        if kind in _DAMAGING:
+            _damage_root(disk, tree=kind == "no root")
         with QemuMachine(firmware, tmp_path, disks=[disk]) as machine:
-            if trial == 1:
-                machine.wait_for_line(f"minit: {not_healthy}: the other version is booted")
-            elif trial == 2:
-                machine.wait_for_line("softdog: Initiating system reboot")
-            elif trial == 3:
-                machine.wait_for_line(": trial 3")
+            machine.wait_for_line(_SIGNS[kind])
+            if kind == "power":
                 machine.cut_power()
-            else:
-                machine.wait_for_line("dm-verity device corrupted")
             machine.wait()
-        assert machine.said("one") == ([f"trial {trial}"] if trial < 4 else []), machine.lines
+        assert machine.said("one") == ([] if kind in _DAMAGING else [f"trial {number}"]), machine.lines
     with QemuMachine(firmware, tmp_path, disks=[disk]) as machine:
         machine.wait_for_line(": first")
         _ask(machine, "init status")
-        machine.wait_for_line("it was not kept: it did not start")
-    reasons += [line for line in _own(machine) if "tried" in line]
-    assert reasons == [
-        f"minit: slot b was tried and is not kept: {reason}" for reason in (not_healthy, unknown, unknown, _NOT_STARTED)
+        machine.wait_for_line(f"it was not kept: {_NOT_STARTED}")
+    assert [*reasons, *(line for line in _own(machine) if "tried" in line)] == expected
+
+
+@pytest.mark.timeout(3 * BOOT_SECONDS)
+def test_a_machine_without_a_firmware(
+    kernel: Kernel, firmware: Firmware, build_machine: BuildMachine, tmp_path: Path
+) -> None:
+    """A disk whose kernel is booted by something else has slots that are shown, and no other one can be chosen."""
+    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk")
+    program = tmp_path / "program"
+    place, _ = find_partition(disk, "boot-a")
+    subprocess.run(["mcopy", "-i", f"{disk}@@{place}", "::/EFI/BOOT/BOOTX64.EFI", program], check=True)
+    sections = {name: tmp_path / name for name in ("initrd", "cmdline")}
+    for name, path in sections.items():
+        subprocess.run(["objcopy", "-O", "binary", f"--only-section=.{name}", program, path], check=True)
+    words = sections["cmdline"].read_text().rstrip("\0")
+    with QemuMachine(kernel, tmp_path, sections["initrd"], [disk], words=words) as machine:
+        machine.wait_for_line(": first")
+        _ask(machine, "init status")
+        machine.wait_for_line("none can be chosen: no EFI firmware has started this machine")
+        machine.type("init rollback\n")
+        machine.wait_for_line("rollback: no EFI firmware has started this machine")
+    assert [line.split("\t")[:2] for line in machine.lines if line[:2] in ("a\t", "b\t")] == [
+        ["a", "running"],
+        ["b", "empty"],
     ]

@@ -155,6 +155,7 @@ def test_nothing_need_be_said() -> None:
             'state.directory: expected an absolute path without .*, got "/data/../x"',
         ),
         ("[state]\nkept_boots = 3", "state.directory: expected an absolute path .*, got nothing"),
+        ('[watchdog]\ndevice = "/dev/a b"', "watchdog.device: expected the absolute path of a device"),
         ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
         (
             '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',

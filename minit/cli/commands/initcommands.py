@@ -286,6 +286,7 @@ def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig
         modules=modules,
         stub=path.read_bytes(),
         stub_path=path,
+        watchdog=config.watchdog,
     )
 
 

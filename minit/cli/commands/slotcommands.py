@@ -60,6 +60,8 @@ def rollback(invocation: Invocation) -> None:
     """
     invocation.require_root()
     slots = read_slots()
+    if slots.obstacle is not None:
+        raise UpdateError(slots.obstacle)
     other = other_slot(slots.running)
     if slots.contents[other] is None:
         raise UpdateError(f"slot {other} has no version that could be booted")

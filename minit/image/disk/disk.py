@@ -16,7 +16,7 @@ from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout,
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.image.kernelmodules import KernelModules
 from minit.image.toolchain import require_tools, run_tool
-from minit.manifest.machineconfig import Disk
+from minit.manifest.machineconfig import Disk, Watchdog
 from minit.progress import Progress
 from minit.value import Value
 
@@ -33,7 +33,7 @@ _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
 class DiskParts(Value):
     """
     What a disk is made of, beside the root: `architecture` is appc's name, `modules` are those that are loaded before
-    there is a root, and `stub` is what `stub_path` has.
+    there is a root, and `stub` is what `stub_path` has. The `watchdog` runs from then on, if one of them is its driver.
     """
 
     disk: Disk
@@ -43,6 +43,7 @@ class DiskParts(Value):
     modules: KernelModules
     stub: bytes
     stub_path: Path
+    watchdog: Watchdog | None = None
 
 
 def check_disk(architecture: str) -> EfiNames:
@@ -85,6 +86,8 @@ def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, s
     progress("making the kernel's program", 1, steps)
     # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
     words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
+    if parts.watchdog is not None:
+        words += f" minit.watchdog={parts.watchdog.device}:{parts.watchdog.timeout_seconds}"
     sections = {
         ".cmdline": words.strip().encode() + b"\0",
         ".linux": parts.kernel,

@@ -9,16 +9,21 @@
  * minit.root_hash and minit.root_blocks have all that decides what is a good root. What the disk says of its hash tree
  * is used to find it and for nothing else: who may write there could name a weaker hash.
  *
+ * With minit.watchdog=DEVICE:SECONDS it starts a watchdog as soon as modules/order has loaded its driver, and leaves it
+ * open for the machine's first program. Whatever hangs before that feeds it resets the machine.
+ *
  * It is static and uses no C library, as launcher.c.
  */
 #include <linux/ioctl.h>
 
 #include <linux/dm-ioctl.h>
+#include <linux/watchdog.h>
 
 #include "../dump/systemcall.h"
 
 #define AT_FDCWD (-100)
 #define O_RDONLY 0
+#define O_WRONLY 1
 #define O_RDWR 2
 #define O_CLOEXEC 02000000
 #define MS_RDONLY 1
@@ -256,6 +261,25 @@ static long copy_word(const char *name, char *value, long size)
     return count;
 }
 
+static void start_watchdog(void)
+{
+    char device[TEXT_SIZE];
+    long count = copy_word("minit.watchdog=", device, sizeof device), i, file;
+    int seconds = 0;
+
+    for (i = count; i > 0 && device[i] != ':'; i--)
+        ;
+    if (i <= 0)
+        return;
+    device[i] = 0;
+    while (++i < count)
+        seconds = seconds * 10 + device[i] - '0';
+    /* Without close-on-exec. Where there is none yet, the first program opens it. */
+    file = system_call(SYS_openat, AT_FDCWD, (long)device, O_WRONLY, 0, 0);
+    if (file >= 0)
+        system_call(SYS_ioctl, file, WDIOC_SETTIMEOUT, (long)&seconds, 0, 0);
+}
+
 static int digit(char letter)
 {
     if (letter >= '0' && letter <= '9')
@@ -371,6 +395,7 @@ __attribute__((noreturn, used)) void open_root(long *stack)
     load_modules();
 
     read_text("/proc/cmdline");
+    start_watchdog();
     hash_length = copy_word("minit.root_hash=", hash, sizeof hash);
     count_length = copy_word("minit.root_blocks=", count, sizeof count);
     for (i = 0; i < hash_length && digit(hash[i]) >= 0; i++)
