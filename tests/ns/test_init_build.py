@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit import paths
 from minit.cli.commands.otherprocessor import MACHINES
@@ -27,6 +29,7 @@ from tests.support.stage0_world import write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
 
+_BUILT_IN = ("dm-verity", "squashfs", "overlay", "efivarfs")
 NEWEST = 1600000000  # the time of a file of the app's image
 MAXIMUM_BYTES = 37 << 20  # beside apps and modules
 
@@ -142,6 +145,15 @@ def test_a_dry_run(builder: Builder, tmp_path: Path) -> None:
         (["--dry-run", "--module=x"], "--module needs --modules-from"),
         (["--output={root}/x", "--format=disk"], "--format disk needs --modules-from"),
         (["--output={root}/x", "--efi-stub={root}/pod.json"], "--efi-stub needs --format disk"),
+        (["--output={root}/x", "--signing-key={root}/pod.json"], "--format update and --signing-key need each other"),
+        (
+            ["--output={root}/x", "--format=update", "--modules-from={root}"],
+            "--format update and --signing-key need each other",
+        ),
+        (
+            [*("--output={root}/x", "--format=update"), *("--modules-from={root}", "--signing-key={root}/pod.json")],
+            "--format update needs --config with a table [update]: model, version, keys",
+        ),
         (["--output={root}/x", "--format=disk", "--modules-from={root}"], "{root} has no kernel modules: "),
         (["--dry-run", "--modules-from={root}", "--module=x"], "{root} has no kernel modules: "),
         (["--dry-run", "--modules-from={root}", "--module=../x"], 'expected the name of a kernel module, got "../x"'),
@@ -165,7 +177,7 @@ def test_what_a_disk_lacks(builder: Builder, tmp_path: Path, monkeypatch: pytest
     ]
     modules = tmp_path / "lib/modules/6.1.0-test"
     (modules / "kernel").mkdir(parents=True)
-    (modules / "modules.builtin").write_text("".join(f"{name}.ko\n" for name in ("dm-verity", "squashfs", "overlay")))
+    (modules / "modules.builtin").write_text("".join(f"{name}.ko\n" for name in _BUILT_IN))
     done = builder.build(*disk)
     assert done.returncode == 254 and "no kernel: expected boot/vmlinuz-6.1.0-test in it" in done.stderr
     (tmp_path / "boot").mkdir()
@@ -174,6 +186,26 @@ def test_what_a_disk_lacks(builder: Builder, tmp_path: Path, monkeypatch: pytest
     done = builder.build(*disk)
     assert done.returncode == 254 and done.stderr.count("\n") == 1
     assert "mksquashfs, veritysetup, " in done.stderr and "apt install squashfs-tools cryptsetup-bin " in done.stderr
+
+
+def test_keys_of_updates(builder: Builder, tmp_path: Path) -> None:
+    """The public keys that machine.toml names lie beside it, and are in the root; what is no key is refused."""
+    config, key = tmp_path / "machine.toml", tmp_path / "update.pub"
+    config.write_text('[update]\nmodel = "sensor"\nversion = "1"\nkeys = ["update.pub"]\n')
+    words = [f"--config={config}", "--format=directory", "--output", tmp_path / "root"]
+    for data, message in (
+        (None, f"{config}: update.keys: cannot read {key}: no such file or directory\n"),
+        (b"key", f"{key}: expected a public key (PEM) for Ed25519\n"),
+    ):
+        if data is not None:
+            key.write_bytes(data)
+        done = builder.build(*words)
+        assert done.returncode == 254 and done.stderr.endswith(message)
+    public = Ed25519PrivateKey.generate().public_key()
+    key.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    done = builder.build(*words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "root/etc/minit/keys/update.pub").read_bytes() == key.read_bytes()
 
 
 def test_an_image_that_is_not_in_the_store(builder: Builder) -> None:
