@@ -27,7 +27,9 @@ from minit.cri.records import ContainerRecord
 from minit.cri.statuses import container_status, listed_container
 from minit.cri.translation.containerwords import container_words, environment_text, log_words
 from minit.cri.translation.mountwords import shared_memory_words
+from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.resourcewords import completed, resource_limits
+from minit.cri.translation.sandboxwords import hostname_of
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
 from minit.cri.verboseinfo import container_info
@@ -59,6 +61,7 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
         if not request.config.image.image:
             raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
+        refuse_unknown_words(request.config, "config")
         image = self._images.get(request.config.image.image)
         request = _settled(request, image)
         more = log_words(sandbox.config.log_directory, request.config.log_path)
@@ -81,7 +84,7 @@ class ContainerCalls:
         )
         of_sandbox = sandbox.config.linux.security_context.namespace_options
         check_pids(config.linux.security_context.namespace_options, of_sandbox)
-        environment = environment_text(config)
+        environment = environment_text(config, "" if _has_hostname(stored.manifest) else hostname_of(sandbox.config))
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
             for present in sandbox.containers.values():
@@ -252,6 +255,10 @@ class ContainerCalls:
 def _has_group(image: ImageManifest) -> bool:
     """Tell whether an image names a group; one that was converted has the name of its user where it does not."""
     return image.app is not None and not (image.from_docker and image.app.group == image.app.user)
+
+
+def _has_hostname(image: ImageManifest) -> bool:
+    return image.app is not None and any(name == "HOSTNAME" for name, _ in image.app.environment)
 
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:

@@ -22,6 +22,7 @@ from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord, sandbox_key
 from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
+from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.verboseinfo import sandbox_info
 
@@ -45,6 +46,7 @@ class SandboxCalls:
         metadata = request.config.metadata
         if not metadata.name:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
+        refuse_unknown_words(request.config, "config")
         words = [*self._usual_words, *sandbox_words(request.config)]
         key = sandbox_key(metadata)
         async with self._node.lock(key):

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from google.protobuf.message import Message
 
 from minit.cli.flags.environmentflags import parse_environment_files
 from minit.cli.flags.isolatorflags import parse_caps_remove
@@ -20,6 +21,7 @@ from minit.cri.owncommands import duration, failure
 from minit.cri.records import Records
 from minit.cri.translation.containerwords import container_words, environment_text
 from minit.cri.translation.mountwords import mount_words
+from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import check_users, user_ids
@@ -52,8 +54,7 @@ def container(**fields: Any) -> list[str]:
 
 def secured(**fields: Any) -> list[str]:
     """Return the words for what a container may do."""
-    security = api.LinuxContainerSecurityContext(**fields)
-    return container(linux=api.LinuxContainerConfig(security_context=security))
+    return container(linux=security(**fields))
 
 
 def test_sandboxes() -> None:
@@ -311,6 +312,9 @@ def test_environments() -> None:
         ("#-L 1", "#1\n2=3\n"),
     )
     assert parse_environment_files("", [("", environment_text(api.ContainerConfig()).decode())]) == ()
+    assert environment_text(api.ContainerConfig(envs=pairs[:1]), "web") == b"HOSTNAME=web\0A=1\0"
+    own = api.ContainerConfig(envs=[api.KeyValue(key="HOSTNAME", value=b"own")])
+    assert environment_text(own, "web") == b"HOSTNAME=own\0"
     with pytest.raises(CallError, match="envs: A: expected a value without a NUL"):
         environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\0B=2")]))
     for name in ("", "A=B", "=", "A=1\nB", "A\nB", "A\0", "日"):
@@ -394,3 +398,38 @@ def test_the_messages_are_made_of_their_description(tmp_path: Path) -> None:
     for name in ("cri_pb2.py", "cri_pb2.pyi"):
         place = f"minit/cri/api/{name}"
         assert (tmp_path / place).read_text() == (ROOT / place).read_text()
+
+
+def security(**fields: Any) -> api.LinuxContainerConfig:
+    """Return what a container may do."""
+    return api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(**fields))
+
+
+UNKNOWN = cast("Any", 99)  # by a client of a later interface
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        (api.ContainerConfig(stop_signal=UNKNOWN), "config.stop_signal"),
+        (api.ContainerConfig(mounts=[api.Mount(), api.Mount(propagation=UNKNOWN)]), "config.mounts.propagation"),
+        (
+            api.ContainerConfig(linux=security(seccomp=api.SecurityProfile(profile_type=UNKNOWN))),
+            "config.linux.security_context.seccomp.profile_type",
+        ),
+        (
+            api.ContainerConfig(linux=security(namespace_options=api.NamespaceOption(pid=UNKNOWN))),
+            "config.linux.security_context.namespace_options.pid",
+        ),
+        (
+            api.PodSandboxConfig(port_mappings=[api.PortMapping(protocol=UNKNOWN)], labels={"a": "b"}),
+            "config.port_mappings.protocol",
+        ),
+    ],
+)
+def test_values_of_no_enumeration(message: Message, place: str) -> None:
+    """A word that is not known may be a restriction: it is refused at any depth, and those that are known are not."""
+    with pytest.raises(CallError, match=f"^{place}: expected one of "):
+        refuse_unknown_words(message, "config")
+    known = api.ContainerConfig(annotations={"a": "b"}, stop_signal=api.SIGNAL_SIGUSR1, mounts=[api.Mount()])
+    refuse_unknown_words(known, "config")

@@ -60,9 +60,14 @@ def log_words(directory: str, path: str) -> list[str]:
     return [f"--annotation=minit/log-path={path}"]
 
 
-def environment_text(config: api.ContainerConfig) -> bytes:
-    """Return the environment as a file of `--set-env-file`, in which the last of several of a name counts."""
-    variables = {one.key: one.value for one in config.envs}
+def environment_text(config: api.ContainerConfig, hostname: str = "") -> bytes:
+    """
+    Return the environment as a file of `--set-env-file`, in which the last of several of a name counts.
+
+    A `hostname` is that of a variable HOSTNAME, as other runtimes have it, if nothing else sets that.
+    """
+    variables = {"HOSTNAME": hostname.encode()} if hostname else {}
+    variables |= {one.key: one.value for one in config.envs}
     for name, value in variables.items():
         refuse(not is_variable_name(name), f"envs: {name}", "a name of printable ASCII without =")
         refuse(b"\0" in value, f"envs: {name}", "a value without a NUL")

@@ -17,6 +17,12 @@ _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
 
 
+def hostname_of(config: api.PodSandboxConfig) -> str:
+    """Return the host name of a sandbox: with the host's network the host's, if none is given; empty for any."""
+    has_host = config.linux.security_context.namespace_options.network == api.NODE
+    return config.hostname or (os.uname().nodename if has_host else "")
+
+
 def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     """Return what `app sandbox` is given for a sandbox, beside what all are given; CallError if it cannot be made."""
     options = config.linux.security_context.namespace_options
@@ -32,7 +38,7 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     refuse(has_parent and not is_group_path(parent), "linux.cgroup_parent", "a path of cgroupfs, as in /kubepods/pod1")
     own_network = options.network == api.POD
     words = [] if own_network else ["--net=host"]
-    hostname = config.hostname if own_network or config.hostname else os.uname().nodename
+    hostname = hostname_of(config)
     words += option("--hostname", [hostname] if hostname else [])
     words += _dns_words(config.dns_config)
     words += [f"--annotation=minit/cgroup-parent={parent}"] if has_parent else []
