@@ -32,6 +32,7 @@ else:
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
 _IS_X86_64 = os.uname().machine == "x86_64"
+_SYS_ADJTIMEX = 159 if _IS_X86_64 else 171
 _SYS_BPF = 321 if _IS_X86_64 else 280
 _SYS_CAPGET = 125 if _IS_X86_64 else 90
 _SYS_CAPSET = 126 if _IS_X86_64 else 91
@@ -175,6 +176,12 @@ _BPF_PROG_LOAD = 5
 _BPF_PROG_ATTACH = 8
 _BPF_INSTRUCTION_BYTES = 8
 
+_ADJ_OFFSET, _ADJ_MAXERROR, _ADJ_ESTERROR, _ADJ_STATUS, _ADJ_TIMECONST = 0x1, 0x4, 0x8, 0x10, 0x20
+_ADJ_SETOFFSET, _ADJ_NANO = 0x100, 0x2000
+_STA_PLL = 1
+_TIMECONST_BITS = 5  # the time constant is the logarithm of the poll, less four
+_TIMEX_BYTES = 208
+_NANOSECONDS = 10**9
 
 # struct clone_args, open_how, mount_attr, sock_fprog, __user_cap_header and _data, and two of union bpf_attr.
 _CLONE_ARGS = Struct("=11Q")
@@ -184,6 +191,7 @@ _MOUNT_ATTR = Struct("=4Q")
 _SOCK_FPROG = Struct("@HP")
 _CAP_HEADER = Struct("=Ii")
 _CAP_DATA = Struct("=6I")
+_TIMEX = Struct("@I4qi5q")  # struct timex as far as it is set: up to its time
 _BPF_LOAD = Struct("=IIQQIIQII16s")
 _BPF_ATTACH = Struct("=4I")
 # struct blkpg_partition and blkpg_ioctl_arg.
@@ -601,6 +609,24 @@ def join_session_keyring() -> None:
 
 
 # The machine as a whole.
+
+
+def slew_clock(offset_seconds: float, poll_seconds: float) -> None:
+    """Have the kernel take up an offset that is measured every `poll_seconds`, by a changed pace, adjtimex(2)."""
+    constant = max(0, round(poll_seconds).bit_length() - _TIMECONST_BITS)
+    _adjust_clock(_ADJ_OFFSET | _ADJ_TIMECONST, round(offset_seconds * _NANOSECONDS), constant, 0)
+
+
+def step_clock(offset_seconds: float) -> None:
+    """Move the clock of this machine at once, adjtimex(2)."""
+    _adjust_clock(_ADJ_SETOFFSET, 0, 0, round(offset_seconds * _NANOSECONDS))
+
+
+def _adjust_clock(modes: int, offset: int, constant: int, step: int) -> None:
+    """Change the clock by nanoseconds; the kernel takes it for synchronized, and keeps it in a chip if it can."""
+    modes |= _ADJ_STATUS | _ADJ_MAXERROR | _ADJ_ESTERROR | _ADJ_NANO
+    timex = _TIMEX.pack(modes, offset, 0, 0, 0, _STA_PLL, constant, 0, 0, *divmod(step, _NANOSECONDS))
+    call(None, _SYS_ADJTIMEX, bytearray(timex.ljust(_TIMEX_BYTES, b"\0")))
 
 
 def reboot(command: int) -> None:

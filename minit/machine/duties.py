@@ -1,12 +1,15 @@
-"""The duties of the machine's helper, in order: modules, sysctls, file systems, network; then it waits."""
+"""The duties of the machine's helper, in order: modules, sysctls, file systems, network, clock; then it waits."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
 from minit.loop import wait_readable
+from minit.machine.clock.starttime import image_time, is_lost
+from minit.machine.clock.timeclient import TimeClient
 from minit.machine.devices import MachineDevices
 from minit.machine.disk.trialduty import begin_trial, end_trial
 from minit.machine.filesystems import mount_filesystem
@@ -22,6 +25,9 @@ from minit.stdio import complain_at_once
 
 _SYSCTLS = "/proc/sys"
 _LOWEST_PRIORITY = 19
+
+_Served = MachineNetwork | TimeClient
+"""A part of the machine with descriptors and deadlines of its own."""
 
 
 def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
@@ -42,11 +48,15 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     network = _connect(config, devices, waits=is_first)
     # Before the apps, which may have the directory of its socket as a volume.
     updates = None if config.update is None else Updates(config.update)
+    clock = _follow_time(config, network)
     if is_first:
+        if config.clock is not None and clock is not None:
+            _wait_for_time(clock, network, devices, config.clock.wait_seconds)
         # Where there is one processor, it is PID 1's from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    _serve(link, devices, network, _open_kernel_log(), updates)
+    served = [each for each in (network, clock) if each is not None]
+    _serve(link, devices, served, _open_kernel_log(), updates)
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
@@ -87,6 +97,42 @@ def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> 
     return network
 
 
+def _follow_time(config: MachineConfig, network: MachineNetwork | None) -> TimeClient | None:
+    built = image_time()
+    if config.clock is None or built is None:
+        return None
+    servers = config.clock.servers
+
+    def current_servers() -> Sequence[str]:
+        return servers or (() if network is None else network.ntp_servers)
+
+    return TimeClient(config.clock, built, is_lost(built), current_servers)
+
+
+def _wait_for_time(clock: TimeClient, network: MachineNetwork | None, devices: MachineDevices, seconds: int) -> None:
+    """Wait for the time so long."""
+    begun = time.monotonic()
+    served = [each for each in (network, clock) if each is not None]
+    while not clock.is_set and (left := begun + seconds - time.monotonic()) > 0:
+        for each in served:
+            each.turn()
+        fds, timeout_seconds = _until_due(served, left)
+        if not clock.is_set and devices.fileno() in wait_readable([devices.fileno(), *fds], timeout_seconds):
+            devices.look()
+    if seconds and not clock.is_set:
+        complain_at_once(f"minit: clock: no time after {seconds} s")
+
+
+def _until_due(
+    served: Sequence[_Served | Updates], longest_seconds: float | None = None
+) -> tuple[list[int], float | None]:
+    """Return the descriptors of all, and the seconds until one of them has something to do."""
+    now = time.monotonic()
+    waits = [each.deadline - now for each in served if each.deadline is not None]
+    waits += [] if longest_seconds is None else [longest_seconds]
+    return [fd for each in served for fd in each.filenos()], min(waits, default=None)
+
+
 def _open_kernel_log() -> KernelLog | None:
     try:
         return KernelLog()
@@ -100,7 +146,7 @@ def _open_kernel_log() -> KernelLog | None:
 def _serve(
     link: Socket,
     devices: MachineDevices,
-    network: MachineNetwork | None,
+    served: Sequence[_Served],
     kernel_log: KernelLog | None,
     updates: Updates | None,
 ) -> None:
@@ -110,12 +156,12 @@ def _serve(
         kernel_log.copy()
     _set_priority(0)
     while True:
-        watched = [link.fileno(), devices.fileno(), *buttons.filenos()]
-        watched += [] if network is None else network.filenos()
+        for each in served:
+            each.turn()
+        fds, timeout_seconds = _until_due(served if updates is None else [*served, updates])
+        watched = [link.fileno(), devices.fileno(), *buttons.filenos(), *fds]
         watched += [] if kernel_log is None else [kernel_log.fileno()]
-        watched += [] if updates is None else updates.filenos()
-        deadlines = [part.deadline for part in (network, updates) if part is not None and part.deadline is not None]
-        ready = wait_readable(watched, min(deadlines) - time.monotonic() if deadlines else None)
+        ready = wait_readable(watched, timeout_seconds)
         if devices.fileno() in ready:
             devices.look()
             buttons.look()
@@ -130,8 +176,6 @@ def _serve(
             end_trial(message, link)
             if "ask" in message:
                 send_message(link, {"event": "here"})
-        if network is not None:
-            network.turn()
         if updates is not None:
             updates.turn(ready)
 

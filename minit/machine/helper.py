@@ -76,6 +76,7 @@ class Helper:
         waits = [filesystem.wait_seconds for filesystem in self._config.filesystems]
         waits += [rule.wait_seconds for rule in self._config.devices]
         waits += [interface.wait_seconds for interface in self._config.interfaces]
+        waits += [] if self._config.clock is None else [self._config.clock.wait_seconds]
         until = time.monotonic() + _PREPARE_SECONDS + sum(waits)
         is_prepared = False
         while not is_prepared:

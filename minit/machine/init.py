@@ -27,7 +27,7 @@ from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
-from minit.machine.clock import correct_clock
+from minit.machine.clock.starttime import correct_clock
 from minit.machine.console import keep_console
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper

@@ -24,6 +24,7 @@ ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
 
 DHCP = "dhcp"
 _MAXIMUM_SECONDS = 24 * 3600
+_MAXIMUM_DAYS = 36500
 # More than any machine needs, and read whole when it boots.
 _MAXIMUM_BYTES = 1 << 18
 _MAXIMUM_BOOTS = 10000
@@ -162,6 +163,21 @@ class Update(Value):
     reboot: bool = True
 
 
+class Clock(Value):
+    """
+    Servers of NTP, by their addresses, that the clock is set by; without any, those that leases name.
+
+    A clock that has lost its time is set to the image's at first, and can be set to `first_step_days` after that at
+    most. Any other clock, and this one from then on, is moved by no more than `maximum_step_seconds` in all until the
+    next boot. The apps wait `wait_seconds` at most until it is set; 0 if they do not.
+    """
+
+    servers: tuple[str, ...] = ()
+    first_step_days: int = 3650
+    maximum_step_seconds: int = 24 * 3600
+    wait_seconds: int = 0
+
+
 class MachineConfig(Value):
     """
     All that machine.toml says; the kernel says `debug`, `rescue` and `manifest`, the path of another pod manifest.
@@ -179,6 +195,7 @@ class MachineConfig(Value):
     filesystems: tuple[Filesystem, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     name_servers: tuple[str, ...] = ()
+    clock: Clock | None = None
     watchdog: Watchdog | None = None
     state: State | None = None
     disk: Disk = Disk()
@@ -207,6 +224,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         filesystems=root["filesystem"].each(_filesystem),
         interfaces=root["interface"].each_named("interface", _interface),
         name_servers=root["name_servers"].each(_any_address),
+        clock=root["clock"].optional(_clock),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
         disk=root["disk"].optional(_disk) or MachineConfig.disk,
@@ -294,6 +312,17 @@ def _interface(node: Node) -> Interface:
         gateway=gateway,
         gateway6=node["gateway6"].optional(_ipv6_address),
         wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
+    )
+
+
+def _clock(node: Node) -> Clock:
+    _refuse_others(node, Clock._fields)
+    first, step = node["first_step_days"], node["maximum_step_seconds"]
+    return Clock(
+        servers=node["servers"].each(_any_address),
+        first_step_days=first.integer(1, _MAXIMUM_DAYS) if first.given else Clock.first_step_days,
+        maximum_step_seconds=step.integer(1, _MAXIMUM_DAYS * 24 * 3600) if step.given else Clock.maximum_step_seconds,
+        wait_seconds=_seconds(node["wait_seconds"], Clock.wait_seconds),
     )
 
 

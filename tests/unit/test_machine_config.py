@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import ManifestError
 from minit.manifest.machineconfig import (
+    Clock,
     DeviceRule,
     Disk,
     Filesystem,
@@ -33,6 +34,12 @@ console = true
 [sysctls]
 "net.ipv4.ip_forward" = 1
 "kernel.core_pattern" = "core"
+
+[clock]
+servers = ["192.0.2.123", "2001:db8::123"]
+first_step_days = 1000
+maximum_step_seconds = 60
+wait_seconds = 30
 
 [watchdog]
 timeout_seconds = 20
@@ -100,6 +107,9 @@ def test_everything_that_can_be_said() -> None:
         modules=("virtio_net",),
         name_servers=("192.0.2.53", "2001:db8::53"),
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
+        clock=Clock(
+            servers=("192.0.2.123", "2001:db8::123"), first_step_days=1000, maximum_step_seconds=60, wait_seconds=30
+        ),
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
         disk=Disk(modules=("virtio_blk",), boot_mib=64, root_mib=100, command_line="console=ttyS0 panic=10"),
@@ -156,6 +166,8 @@ def test_nothing_need_be_said() -> None:
         ),
         ("[state]\nkept_boots = 3", "state.directory: expected an absolute path .*, got nothing"),
         ('[watchdog]\ndevice = "/dev/a b"', "watchdog.device: expected the absolute path of a device"),
+        ('[clock]\nservers = ["ntp.test"]', r"clock.servers\[0\]: expected an IP address, got \"ntp.test\""),
+        ("[clock]\nfirst_step_days = 0", "clock.first_step_days: expected an integer from 1 to 36500, got 0"),
         ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
         (
             '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',

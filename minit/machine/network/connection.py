@@ -59,6 +59,12 @@ class Connection:
         return [] if lease is None else [str(server) for server in lease.name_servers]
 
     @property
+    def ntp_servers(self) -> list[str]:
+        """The servers that tell the time."""
+        lease = self._leased.lease
+        return [] if lease is None else [str(server) for server in lease.ntp_servers]
+
+    @property
     def search(self) -> list[str]:
         """The domains in which its networks have names looked up."""
         lease = self._leased.lease

@@ -52,6 +52,11 @@ class MachineNetwork:
         """The monotonic time at which something is due, None if nothing is."""
         return min((one.deadline for one in self._interfaces if one.deadline is not None), default=None)
 
+    @property
+    def ntp_servers(self) -> list[str]:
+        """The servers that tell the time, by all leases."""
+        return [server for one in self._interfaces for server in one.ntp_servers]
+
     def filenos(self) -> list[int]:
         """Return the descriptors to poll."""
         clients = [one.fileno() for one in self._interfaces]

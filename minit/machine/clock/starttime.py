@@ -1,0 +1,54 @@
+"""The time that a machine starts with, which may have lost its own with its power."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from minit import paths
+from minit.errors import describe
+from minit.machine.clock.kernelclock import read_rtc
+
+
+def image_time() -> float | None:
+    """Return the time of the image in seconds since 1970, that of machine.toml; None if it has none."""
+    try:
+        return os.stat(paths.MACHINE_CONFIG).st_mtime
+    except OSError:
+        return None
+
+
+def is_lost(built: float) -> bool:
+    """Tell whether the clock was before the time of the image at the boot, and has not been set since."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) < built
+
+
+def correct_clock() -> str | None:
+    """
+    Set a clock that has lost its time to that of its RTC, or at least to that of the image.
+
+    Return a line if it was set, or cannot be. Most kernels read the RTC themselves.
+    """
+    built = image_time()
+    if built is None or not is_lost(built):
+        return None
+    wanted = max(built, _kept_time())
+    if wanted <= time.time():
+        return None
+    try:
+        time.clock_settime(time.CLOCK_REALTIME, wanted)
+    except OSError as error:
+        return f"clock: {describe(error)}"
+    return f"the clock was before the time of the image: now it is {utc(wanted)}"
+
+
+def utc(seconds: float) -> str:
+    """Return a time as text."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _kept_time() -> float:
+    try:
+        return read_rtc()
+    except OSError:
+        return 0.0  # there is none, or its battery is empty

@@ -1,0 +1,52 @@
+"""A machine whose battery is empty, and a server of NTP."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.boot.conftest import BuildMachine
+from tests.support.bootmachine import USER_NETWORK, QemuMachine
+from tests.support.machine import BOOT_SECONDS, Kernel
+from tests.support.ntpserver import NtpServer
+from tests.support.pods import shell
+
+BUILT_SECONDS = 1700000000
+CONFIG = """
+modules = ["virtio_pci"]
+[[interface]]
+name = "eth0"
+dhcp = true
+[clock]
+servers = ["10.0.2.2"]
+wait_seconds = 60
+"""
+# The time constant is of the second answer, by which the clock goes faster or slower.
+APP = """
+echo $(date +%s) $(cat /sys/class/rtc/rtc0/since_epoch)
+until adjtimex | grep -q 'timeconstant: *1$'; do sleep 1; done
+adjtimex | grep -o PLL
+"""
+
+
+@pytest.mark.timeout(2 * BOOT_SECONDS)
+def test_a_clock_that_is_set(
+    kernel: Kernel, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine of which the clock was lost starts its app with a server's time, and keeps it in its RTC and kernel."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(BUILT_SECONDS))
+    app = {**shell(APP), "annotations": [{"name": "minit/seccomp", "value": "unconfined"}]}
+    initial = build_machine({"one": app}, CONFIG, ("virtio_net",))
+    with NtpServer("127.0.0.1", offset_seconds=1000.0) as server:
+        options = ["-rtc", "base=2001-01-01"]
+        with QemuMachine(kernel, tmp_path, initial, networks=[USER_NETWORK], options=options) as machine:
+            machine.wait()
+    assert len(server.asked) >= 2, machine.lines
+    times, status = machine.said("one")
+    for told in map(int, times.split()):
+        assert abs(told - (time.time() + 1000.0)) < 300
+    assert status == "PLL"
+    own = [line for line in machine.lines if line.startswith("minit: clock")]
+    assert len(own) == 1 and own[0].endswith("s), by 10.0.2.2")
