@@ -120,11 +120,15 @@ class Interface(Value):
     A network interface: its addresses of both kinds (`192.0.2.7/24`, `2001:db8::7/64`), and `dhcp` to be told those of
     IPv4 by a server. `gateway` is one of IPv4, `gateway6` of IPv6.
 
+    With `accept_ra` it takes what routers advertise, and asks a server of DHCP for IPv6 for what they leave to one;
+    None leaves advertisements to the kernel's own settings. With `dhcp6` a server is asked for an address in any case.
     The apps wait `wait_seconds` at most until it is up; 0 if they do not.
     """
 
     name: str
     dhcp: bool = False
+    dhcp6: bool = False
+    accept_ra: bool | None = None
     addresses: tuple[str, ...] = ()
     gateway: str | None = None
     gateway6: str | None = None
@@ -308,6 +312,8 @@ def _interface(node: Node) -> Interface:
     return Interface(
         name=node["name"].matching(_is_interface_name, "the name of a network interface"),
         dhcp=dhcp,
+        dhcp6=_boolean(node["dhcp6"], Interface.dhcp6),
+        accept_ra=node["accept_ra"].optional(Node.boolean),
         addresses=addresses,
         gateway=gateway,
         gateway6=node["gateway6"].optional(_ipv6_address),

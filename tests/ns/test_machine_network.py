@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,10 @@ from minit.machine.modules import Modules
 from minit.machine.network.machinenetwork import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp.client import BOUND, INIT, DhcpClient
-from minit.network.netlink.links import open_namespace, run_in_namespace
 from tests.support.dhcpresponder import DISCOVER, REQUEST, DhcpResponder
 from tests.support.pods import BUSYBOX
+from tests.support.wire import NAMESPACE, at_the_server, lay_wire, run
 
-NAMESPACE = "minit-dhcp"
 _SERVER = """
 interface server
 start 192.0.2.20
@@ -38,23 +35,11 @@ decline_time 1
 """
 
 
-def run(*command: str) -> str:
-    """Run a program and return its output."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
 def wire() -> Iterator[None]:
     """A pair of links: `client` here, `server` with an address in a namespace of its own."""
-    run("ip", "netns", "add", NAMESPACE)
-    run("ip", "link", "add", "client", "type", "veth", "peer", "name", "server", "netns", NAMESPACE)
-    run("ip", "-n", NAMESPACE, "-6", "address", "add", "2001:db8::1/64", "dev", "server", "nodad")
-    for words in ("address add 192.0.2.1/24 dev server", "link set server up"):
-        run("ip", "-n", NAMESPACE, *words.split())
-    yield
-    run("ip", "netns", "del", NAMESPACE)
-    with suppress(subprocess.CalledProcessError):
-        run("ip", "link", "del", "client")
+    with lay_wire():
+        yield
 
 
 @pytest.fixture
@@ -92,9 +77,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[DhcpClient]:
 @pytest.fixture
 def responder(wire: None) -> Iterator[DhcpResponder]:
     """A server that says what a test wants."""
-    namespace = open_namespace(f"/run/netns/{NAMESPACE}")
-    made = run_in_namespace(namespace, lambda: DhcpResponder("server", "192.0.2.20", {}))
-    os.close(namespace)
+    made = at_the_server(lambda: DhcpResponder("server", "192.0.2.20", {}))
     yield made
     made.close()
 

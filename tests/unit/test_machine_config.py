@@ -93,6 +93,8 @@ gateway6 = "fe80::1"
 [[interface]]
 name = "eth1"
 dhcp = true
+dhcp6 = true
+accept_ra = false
 wait_seconds = 20
 """
 
@@ -144,7 +146,7 @@ def test_everything_that_can_be_said() -> None:
                 gateway="192.0.2.1",
                 gateway6="fe80::1",
             ),
-            Interface(name="eth1", dhcp=True, wait_seconds=20),
+            Interface(name="eth1", dhcp=True, dhcp6=True, accept_ra=False, wait_seconds=20),
         ),
     )
 

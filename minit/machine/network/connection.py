@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 
 from minit.errors import NetworkError, describe
+from minit.machine.network.ipv6 import IPv6Connection
 from minit.machine.network.lease import LeasedInterface
 from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import Interface
@@ -14,6 +15,7 @@ from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.message import NO_ADDRESS, Answer, machine_identity
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link, NewRoute
+from minit.network.netlink.routeroptions import RouterOption
 from minit.stdio import complain_at_once
 
 
@@ -39,11 +41,12 @@ class Connection:
         self._configured = False
         self._carrier = False
         self._client: DhcpClient | None = None
+        self._ipv6 = IPv6Connection(interface, state, changed)
 
     @property
     def connected(self) -> bool:
         """Tell whether it has a carrier and its addresses."""
-        return self._configured and self._carrier
+        return self._configured and self._carrier and self._ipv6.is_complete
 
     @property
     def missing(self) -> str:
@@ -56,30 +59,40 @@ class Connection:
     def name_servers(self) -> list[str]:
         """The name servers that its networks tell, the most important first."""
         lease = self._leased.lease
-        return [] if lease is None else [str(server) for server in lease.name_servers]
+        return [*(() if lease is None else map(str, lease.name_servers)), *self._ipv6.name_servers]
 
     @property
     def ntp_servers(self) -> list[str]:
         """The servers that tell the time."""
         lease = self._leased.lease
-        return [] if lease is None else [str(server) for server in lease.ntp_servers]
+        return [*(() if lease is None else map(str, lease.ntp_servers)), *self._ipv6.ntp_servers]
 
     @property
     def search(self) -> list[str]:
         """The domains in which its networks have names looked up."""
         lease = self._leased.lease
-        if lease is None:
-            return []
-        return list(lease.search) or ([lease.domain] if lease.domain else [])
+        domains: Sequence[str] = ()
+        if lease is not None:
+            domains = lease.search or ((lease.domain,) if lease.domain else ())
+        return [*domains, *self._ipv6.search]
 
     @property
     def deadline(self) -> float | None:
         """The time at which its client has something to do."""
-        return None if self._client is None or not self._carrier else self._client.deadline
+        if not self._carrier:
+            return None
+        own = None if self._client is None else self._client.deadline
+        return min((one for one in (own, self._ipv6.deadline) if one is not None), default=None)
 
-    def fileno(self) -> int | None:
-        """Return the descriptor of its client."""
-        return None if self._client is None else self._client.fileno()
+    def filenos(self) -> list[int]:
+        """Return the descriptors of its clients."""
+        own = None if self._client is None else self._client.fileno()
+        return [fd for fd in (own, self._ipv6.fileno()) if fd is not None]
+
+    def hear(self, option: RouterOption) -> None:
+        """Take what a router has said, if it is about this interface."""
+        if option.index == self._index:
+            self._ipv6.hear(option)
 
     def turn(self, links: Links) -> None:
         """Bring it up if it has appeared, and go on with its addresses."""
@@ -90,6 +103,7 @@ class Connection:
             if link is None:
                 return
             if self._index is None:
+                self._ipv6.prepare(link)
                 links.set_up(link)
                 link = links.get(link.name)
                 self._index = link.index
@@ -101,6 +115,10 @@ class Connection:
                     self._start_client(link)
                 assert self._client is not None
                 self._client.turn()
+            if not self._carrier and had_carrier:
+                self._ipv6.forget()
+            elif self._carrier:
+                self._ipv6.turn(links, link)
         except (NetworkError, OSError) as error:
             complain_at_once(f"minit: interface {self.interface.name}: {describe(error)}")
 
@@ -155,5 +173,6 @@ class Connection:
         had_lease = self._leased.lease is not None
         self._index, self._client, self._leased = None, None, LeasedInterface(self._metric)
         self._configured = self._carrier = False
+        self._ipv6.forget()
         if had_lease:
             self._changed()

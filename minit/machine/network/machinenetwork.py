@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterable
 
+from pyroute2.netlink.rtnl import RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_IFINFO, RTMGRP_LINK
+
 from minit import paths
 from minit.errors import describe
 from minit.loop import wait_readable
@@ -15,6 +17,7 @@ from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import MachineConfig
 from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links
+from minit.network.netlink.routeroptions import RouterOptions
 from minit.stdio import complain_at_once
 
 # Of C libraries: those of glibc before 2.26, and of musl.
@@ -35,7 +38,8 @@ class MachineNetwork:
     ) -> None:
         self._links = Links()
         self._resolv_conf = resolv_conf
-        self._events = KernelEvents()
+        self._events = KernelEvents(RTMGRP_LINK | RTMGRP_IPV6_IFINFO | RTMGRP_IPV6_IFADDR)
+        self._router_options = RouterOptions()
         self._static_name_servers = config.name_servers
         kept = NetworkState(state)
         self._interfaces = [
@@ -59,14 +63,17 @@ class MachineNetwork:
 
     def filenos(self) -> list[int]:
         """Return the descriptors to poll."""
-        clients = [one.fileno() for one in self._interfaces]
-        return [self._events.fileno(), *(fd for fd in clients if fd is not None)]
+        clients = [fd for one in self._interfaces for fd in one.filenos()]
+        return [self._events.fileno(), self._router_options.fileno(), *clients]
 
     def turn(self) -> None:
         """Look at the links, and do what is due."""
         self._events.drop()
         for one in self._interfaces:
             one.turn(self._links)
+        for option in self._router_options.take():
+            for one in self._interfaces:
+                one.hear(option)
 
     def wait(self, devices: MachineDevices) -> None:
         """Wait for the interfaces that apps wait for, each as long as it says."""

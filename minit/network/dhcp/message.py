@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from minit.network.dhcp.domainnames import is_domain_name, parse_domain_names
+from minit.network.domainnames import is_domain_name, parse_domain_names
 from minit.value import Value
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE = 1, 2, 3, 4, 5, 6, 7

@@ -210,11 +210,15 @@ class Links:
         message["attrs"].append(["IFA_FLAGS", flags | (0 if prefix_route else IFA_F_NOPREFIXROUTE)])
         self.change(f"add address {address} to {link.name}", message, unless=errno.EEXIST)
 
-    def lease_address(self, link: Link, address: IPInterface, seconds: int) -> None:
-        """Have an address for so long, from now on; the kernel removes it then."""
+    def lease_address(
+        self, link: Link, address: IPInterface, seconds: int, preferred_seconds: int | None = None
+    ) -> None:
+        """Have an address for so long, from now on; the kernel removes it then, and avoids it once not preferred."""
         message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
-        message["attrs"].append(["IFA_CACHEINFO", {"ifa_preferred": seconds, "ifa_valid": seconds}])
+        message["attrs"].append(
+            ["IFA_CACHEINFO", {"ifa_preferred": preferred_seconds or seconds, "ifa_valid": seconds}]
+        )
         self.change(f"add address {address} to {link.name}", message)
 
     def delete_address(self, link: Link, address: IPInterface) -> None:

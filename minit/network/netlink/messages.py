@@ -38,7 +38,8 @@ class Link(Value):
     """
     A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
     `carrier` that there is something at the other end of its cable. `peer` is the link below one that is on top of
-    another, too. `mode` is that of a macvlan or ipvlan, `vlan` the number of a VLAN.
+    another, too. `mode` is that of a macvlan or ipvlan, `vlan` the number of a VLAN. `ipv6_flags` are IF_RA_…, of the
+    last router advertisement.
     """
 
     index: int
@@ -54,6 +55,7 @@ class Link(Value):
     alias: str = ""
     mode: str = ""
     vlan: int | None = None
+    ipv6_flags: int = 0
 
 
 class Route(Value):
@@ -168,7 +170,14 @@ def link_of(answer: Any) -> Link:
         alias=answer.get_attr("IFLA_IFALIAS") or "",
         mode=own("IFLA_MACVLAN_MODE") or IPVLAN_MODE_NAMES.get(own("IFLA_IPVLAN_MODE"), ""),
         vlan=own("IFLA_VLAN_ID"),
+        ipv6_flags=_ipv6_flags(answer),
     )
+
+
+def _ipv6_flags(answer: Any) -> int:
+    families = answer.get_attr("IFLA_AF_SPEC")
+    own = families and families.get_attr("AF_INET6")
+    return (own and own.get_attr("IFLA_INET6_FLAGS")) or 0
 
 
 def route_of(answer: Any) -> Route:
