@@ -219,13 +219,6 @@ def test_each_app_has_its_own(make_pod: MakePod, app_in_image: bool) -> None:
     assert [pod.report(name).status["Seccomp_filters"] for name in apps] == ["1", "1", "1"]
 
 
-def test_the_library_is_found_wherever_the_image_is(make_pod: MakePod) -> None:
-    """A launcher that runs from a read-only mount of its own, which has no path, compiles a list as well."""
-    isolators = [seccomp(REMOVE, "getppid", error="EDOM")]
-    _, results = ask(make_pod, GETPPID, flags=("--disable-capabilities-restriction",), isolators=isolators)
-    assert results == [fails("EDOM")]
-
-
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_event_handlers_have_the_filter_of_their_app(make_pod: MakePod, uid: int) -> None:
     """Though they run as root they have its list, the default one as well, and its no_new_privs."""
@@ -251,6 +244,17 @@ def test_event_handlers_have_the_filter_of_their_app(make_pod: MakePod, uid: int
         process, _, told = line.partition(": ")
         results.setdefault(process, []).append(told)
     assert sorted(results.values()) == [["errno 0", refused], [FATAL, refused], [FATAL, refused]]
+
+
+def test_a_profile_that_allows_no_more_filters(make_pod: MakePod) -> None:
+    """An event handler has that one and the default list, though the profile refuses the call that installs filters."""
+    profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["seccomp"], "action": "SCMP_ACT_ERRNO"}]}
+    before = handlers(pre_start=(GUEST, "calls", "/tmp/before", GETPPID, UNSHARE))
+    pod = make_pod({"a": guest("calls", "/tmp/report", GETPPID, UNSHARE, eventHandlers=before) | chosen(profile)})
+    result = pod.run()
+    assert result.returncode == 0, result.stderr
+    told = sorted(line.partition("]: ")[2] for line in result.stdout.splitlines())
+    assert told == sorted(["errno 0", "errno 0", "errno 0", FATAL])
 
 
 @pytest.mark.parametrize("flags", [("--disable-seccomp",), ("--disable-seccomp", "--disable-capabilities-restriction")])

@@ -52,8 +52,9 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
         default: _Restriction = app.default_seccomp, DEFAULT_GUARDS, None
         is_restricted = TYPING in app.guards or app.profile is not None
         if app.handlers and is_restricted and own != default:
-            # It is root, whoever the app is: what the caller lets the app do is not meant for it.
-            handler_filters += programs(default)
+            # It is root, whoever the app is: what the caller lets the app do is not meant for it. The app's own are
+            # last, as they may allow no filter after them.
+            handler_filters = programs(default) + filters
         # Of PID 1's use is only that there is one, and not without effect.
         profile = None if app.profile is None else replace(app.profile, rules=(), default=_summary(app.profile))
         fields = vars(app) | {"profile": profile}

@@ -1,7 +1,8 @@
 """
 Refusals of system calls that an app's list allows, because they could harm others.
 
-A guard is a few rules in a filter of its own, which no list can undo (`minit.plan.rights.syscallfilter`).
+A guard is a few rules beside those of a list, which cannot undo them: of several that hold the strictest counts
+(`minit.plan.rights.syscallfilter`).
 """
 
 from __future__ import annotations
