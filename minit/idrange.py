@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from minit.value import Value
 
-# (uid_t) -1 is no id, and what devpts(5) and others read as int must not be negative: rkt draws its shifts below.
-MAX_HOST_ID = 0x7FFFFFFF
+# (uid_t) -1 is no id. rkt draws its shifts from the half below, kubelets from all.
+MAX_HOST_ID = 0xFFFFFFFE
 _MAX_DIGITS = 10
 
 
@@ -40,7 +40,7 @@ class IdRange(Value):
 
 
 def parse_id_range(text: str) -> IdRange | None:
-    """Return the range that rkt writes as `SHIFT:COUNT`; None if that is none, begins at 0 or ends above 2^31 - 1."""
+    """Return the range that rkt writes as `SHIFT:COUNT`; None if that is none, begins at 0 or ends above 2^32 - 2."""
     words = text.split(":")
     if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         return None

@@ -169,11 +169,11 @@ def test_files_of_the_store_stay_as_they_are(world: World, overlay: tuple[str, .
 
 def test_ids_that_are_given(world: World) -> None:
     """They are those of the pod; another one may have them when it has ended, and none while it runs."""
-    for wrong in ("0:65536", "1000", "70000:65536:1", "2147483647:2", "x"):
+    for wrong in ("0:65536", "1000", "70000:65536:1", "4294967294:2", "x"):
         result = world.minit(
             "prepare", f"--stage1-path={world.stage1}", f"--private-users={wrong}", world.app, code=254
         )
-        assert f'"{wrong}": expected SHIFT:COUNT, ids of the host from 1 to 2147483647' in result.stderr
+        assert f'"{wrong}": expected SHIFT:COUNT, ids of the host from 1 to 4294967294' in result.stderr
     given = "--private-users=200000:131072"
     with world.start(given, world.app) as running:
         record = world.pod_path("run", running.uuid) / "private-users-prepared"

@@ -43,7 +43,7 @@ def test_there_and_back(ids: IdRange, number: int) -> None:
     ],
 )
 def test_impossible_ranges(text: str) -> None:
-    """Root of the host, no id at all and ids that would be negative make no range."""
+    """Root of the host, no id at all and (uid_t) -1 make no range."""
     assert parse_id_range(text) is None
 
 

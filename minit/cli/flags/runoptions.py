@@ -49,7 +49,7 @@ class _PrivateUsers(click.ParamType[IdRange | bool]):
         text = str(value)
         found = BOOLEANS.get(text, parse_id_range(text))
         if found is None:
-            self.fail(f'"{text}": expected SHIFT:COUNT, ids of the host from 1 to 2147483647', param, ctx)
+            self.fail(f'"{text}": expected SHIFT:COUNT, ids of the host from 1 to 4294967294', param, ctx)
         return found
 
 

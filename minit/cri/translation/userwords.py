@@ -20,7 +20,7 @@ def user_ids(options: api.NamespaceOption) -> IdRange | None:
     refuse(mapping.container_id != 0, "userns_options.uids[0].container_id", "0")
     ids = parse_id_range(f"{mapping.host_id}:{mapping.length}")
     if ids is None:
-        refuse(True, "userns_options.uids[0]", "ids from 1 to 2147483647")
+        refuse(True, "userns_options.uids[0]", "ids from 1 to 4294967294")
     return ids
 
 
