@@ -15,7 +15,6 @@ from minit.value import Value
 
 PACKAGES = (
     "click",
-    "h11",
     "trio",
     "structlog",
     "attr",

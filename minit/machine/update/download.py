@@ -1,7 +1,8 @@
 """
-An update from a server, by HTTP/1.1 in the words of h11.
+An update from a server of HTTP: a question in the words of HTTP/1.0, and an answer whose end is that of the connection.
 
-There is no TLS: an update is signed, and no secret. Who is on the way can keep one back, or count them.
+More of the protocol is of no use here: an update knows its own size and digests. There is no TLS, since an update is
+signed, and no secret. Who is on the way can keep one back, or see that there is one.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import h11
-
 from minit.errors import UpdateError, describe
+from minit.harmless import harmless
 from minit.manifest.httpurl import Url
 
 _TIMEOUT_SECONDS = 60.0
 _READ_BYTES = 1 << 16
-_OK = 200
+_MAXIMUM_HEAD_BYTES = 1 << 16
+_HEAD_END = b"\r\n\r\n"
+_OK = "200"
+_MAXIMUM_SHOWN = 60
 
 
 @contextmanager
@@ -56,46 +59,42 @@ class _Download:
     def __init__(self, link: socket.socket, source: str) -> None:
         self._socket = link
         self._source = source
-        self._protocol = h11.Connection(h11.CLIENT)
         self._rest = b""
 
     def begin(self, url: Url) -> None:
-        """Ask, and wait for the beginning of the answer."""
-        headers = [("Host", url.authority), ("User-Agent", "minit"), ("Connection", "close")]
-        request = self._protocol.send(h11.Request(method="GET", target=url.target, headers=headers))
-        end = self._protocol.send(h11.EndOfMessage())
+        """Ask, and read the beginning of the answer."""
+        question = f"GET {url.target} HTTP/1.0\r\nHost: {url.authority}\r\nUser-Agent: minit\r\n\r\n"
         try:
-            self._socket.sendall((request or b"") + (end or b""))
+            self._socket.sendall(question.encode("ascii"))
         except OSError as error:
             raise self._failure(describe(error)) from error
-        answer = self._next()
-        while isinstance(answer, h11.InformationalResponse):
-            answer = self._next()
-        if not isinstance(answer, h11.Response) or answer.status_code != _OK:
-            raise self._failure(f"the server answers {getattr(answer, 'status_code', 'nothing')}, not {_OK}")
+        answer = b""
+        while _HEAD_END not in answer:
+            data = self._receive(_READ_BYTES)
+            answer += data
+            if not data or len(answer) > _MAXIMUM_HEAD_BYTES + _READ_BYTES:
+                raise self._failure("the server has no answer of HTTP")
+        head, _, self._rest = answer.partition(_HEAD_END)
+        status, *fields = head.decode("latin-1").split("\r\n")
+        version, _, code = status.partition(" ")
+        if not version.startswith("HTTP/1."):
+            raise self._failure("the server has no answer of HTTP")
+        if code.split(" ")[0] != _OK:
+            raise self._failure(f"the server answers {harmless(code[:_MAXIMUM_SHOWN])}, not {_OK}")
+        # No server may answer a question of HTTP/1.0 so, and its pieces are not the file.
+        if any(field.lower().startswith("transfer-encoding:") for field in fields):
+            raise self._failure("the server answers in pieces (Transfer-Encoding)")
 
     def read(self, size_bytes: int) -> bytes:
         """Return some of the file, nothing at its end."""
-        while not self._rest:
-            event = self._next()
-            if not isinstance(event, h11.Data):
-                return b""
-            self._rest = bytes(event.data)
         data, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
-        return data
+        return data or self._receive(size_bytes)
 
-    def _next(self) -> object:
+    def _receive(self, size_bytes: int) -> bytes:
         try:
-            while (event := self._protocol.next_event()) is h11.NEED_DATA:
-                data = self._socket.recv(_READ_BYTES)
-                if not data and self._protocol.their_state is h11.SEND_RESPONSE:
-                    raise self._failure("the server has closed the connection without an answer")
-                self._protocol.receive_data(data)
+            return self._socket.recv(size_bytes)
         except OSError as error:
             raise self._failure(describe(error)) from error
-        except h11.RemoteProtocolError as error:
-            raise self._failure(str(error)) from error
-        return event
 
     def _failure(self, reason: str) -> UpdateError:
         return UpdateError(f"{self._source}: {reason}")
