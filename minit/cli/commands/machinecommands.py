@@ -14,7 +14,8 @@ from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.prompt import run_lines
-from minit.errors import PodError, describe
+from minit.errors import PodError
+from minit.machine.endingrequest import request_ending
 from minit.manifest.machineconfig import POWEROFF, REBOOT
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.pods.mutablepods import require_app
@@ -140,7 +141,7 @@ def poweroff(invocation: Invocation) -> None:
 
     """
     invocation.require_root()
-    _ask_for_end(POWEROFF)
+    request_ending(POWEROFF)
 
 
 @click.command(cls=MinitCommand)
@@ -154,7 +155,7 @@ def reboot(invocation: Invocation) -> None:
 
     """
     invocation.require_root()
-    _ask_for_end(REBOOT)
+    request_ending(REBOOT)
 
 
 @click.command(cls=MinitCommand)
@@ -173,14 +174,3 @@ def console(ctx: click.Context) -> None:
     commands = ctx.find_root().command
     assert isinstance(commands, click.Group)
     run_lines(commands)
-
-
-def _ask_for_end(ending: str) -> None:
-    try:
-        fd = os.open(paths.MACHINE_ENDING, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            os.write(fd, ending.encode() + b"\n")
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise PodError(f"{ending}: {describe(error)}") from error

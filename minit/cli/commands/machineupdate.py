@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import click
 
 from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
+from minit.machine.endingrequest import request_ending
 from minit.machine.update.install import install_update, tell_tenths
+from minit.manifest.machineconfig import REBOOT
 from minit.progress import silent
-
-_INIT = 1
 
 
 @click.command(cls=MinitCommand)
@@ -48,4 +45,4 @@ def update(
     else:
         invocation.say(json_text({"version": done.version, "slot": done.slot}, output_format))
     if reboot:
-        os.kill(_INIT, signal.SIGINT)
+        request_ending(REBOOT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import click
@@ -14,8 +12,9 @@ from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.errors import UpdateError
 from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
+from minit.machine.endingrequest import request_ending
+from minit.manifest.machineconfig import REBOOT
 
-_INIT = 1
 _HASH_DIGITS = 12
 _RESULTS = {
     "asked": "it is booted next",
@@ -66,7 +65,7 @@ def rollback(invocation: Invocation) -> None:
     if slots.contents[other] is None:
         raise UpdateError(f"slot {other} has no version that could be booted")
     boot_once(other)
-    os.kill(_INIT, signal.SIGINT)
+    request_ending(REBOOT)
 
 
 def _text(slots: SlotsStatus) -> str:

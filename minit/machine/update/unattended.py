@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from minit import jsontext, paths
 from minit.errors import MinitError, UpdateError, describe
 from minit.forks import UPDATER, fork
+from minit.machine.endingrequest import request_ending
 from minit.machine.update.install import Installed, NothingNewer, install_from
 from minit.machine.update.source import Read, open_source
-from minit.manifest.machineconfig import Update
+from minit.manifest.machineconfig import REBOOT, Update
 from minit.progress import silent
 from minit.stdio import complain_at_once
 
@@ -30,7 +31,6 @@ _LONGEST_SECONDS = 3600
 _BACKLOG = 4
 _READ_BYTES = 1 << 16
 _LOWEST_PRIORITY = 19
-_INIT = 1
 _SOCKET = f"{paths.MACHINE_UPDATES}/socket"
 
 
@@ -140,7 +140,7 @@ def _answer(client: socket.socket, update: Update) -> None:
 
 def _restart() -> None:
     """Have PID 1 stop the apps and start the machine again."""
-    os.kill(_INIT, signal.SIGINT)
+    request_ending(REBOOT)
 
 
 def _install(read: Read, source: str) -> Installed:
