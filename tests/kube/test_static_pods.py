@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.kubenode import PAUSE_SECONDS, KubeNode
 from tests.support.kubepods import condition, container, containers_of, pod, probe
+from tests.support.staticpods import found, log_files, logged, placed, restarts
 from tests.support.waiting import wait_for
 
 pytestmark = [
@@ -23,26 +19,6 @@ pytestmark = [
 ]
 
 FOREVER = "exec busybox sleep 100000"
-
-
-@contextmanager
-def placed(node: KubeNode, wanted: dict[str, Any]) -> Iterator[str]:
-    """Have a static pod in the block, and yield its name."""
-    name = node.place(wanted)
-    try:
-        yield name
-    finally:
-        node.withdraw(wanted)
-
-
-def found(node: KubeNode, name: str, holds: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-    """Return what the kubelet has of a pod as soon as something holds of it."""
-
-    def looks() -> dict[str, Any] | None:
-        one = node.pods().get(name)
-        return one if one is not None and holds(one) else None
-
-    return wait_for(looks, what, pause_seconds=PAUSE_SECONDS)
 
 
 def test_pod_with_most_that_a_pod_may_have(lone_node: KubeNode) -> None:
@@ -99,13 +75,6 @@ def test_container_whose_probe_fails(lone_node: KubeNode) -> None:
         assert lone_node.log_of(name, previous=True) == "born\n"
 
 
-def restarts(found: dict[str, Any]) -> int:
-    """Return how often the container of a pod was started again."""
-    count = containers_of(found).get("main", {}).get("restartCount", 0)
-    assert isinstance(count, int)
-    return count
-
-
 def test_container_that_ends(lone_node: KubeNode) -> None:
     """Its status is the pod's, with what it left as the reason of its end."""
     wanted = pod("ends", container("echo why > /dev/termination-log; exit 3"), restartPolicy="Never")
@@ -129,18 +98,6 @@ def test_log_that_is_rotated(lone_node: KubeNode) -> None:
     numbers = [int(number) for number in re.findall(r"line (\d+)", "\n".join(lines))]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert numbers[0] == 0 or len(files) >= 3
-
-
-def log_files(node: KubeNode, name: str) -> list[Path]:
-    """Return the files of a container's log, the oldest first."""
-    files = node.directory.glob(f"upper-var-log/pods/default_{name}-*/main/0.log*")
-    return sorted(files, key=lambda path: (path.suffix == ".log", path.name))
-
-
-def logged(path: Path) -> list[str]:
-    """Return the lines of a file of a log."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return content.decode().splitlines()
 
 
 def test_daemon_and_kubelet_killed(lone_node: KubeNode) -> None:
