@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(self.server.file)))
         self.end_headers()
-        self.wfile.write(data)
+        # Who runs the version already has read enough.
+        with suppress(ConnectionError):
+            self.wfile.write(data)
 
 
 def _cuts(disk: Path, update: Path) -> list[tuple[int, int]]:
