@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from minit import paths
 from minit.errors import LaunchError, describe
 from minit.loop import wait_readable
 from minit.machine.clock.starttime import image_time, is_lost
@@ -16,6 +17,7 @@ from minit.machine.filesystems import mount_filesystem
 from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
 from minit.machine.network.machinenetwork import MachineNetwork
+from minit.machine.panics import keep_panics
 from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state, state_directory
 from minit.machine.update.unattended import Updates
@@ -61,6 +63,11 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
     """Do what is done once: wait for devices, set the kernel's parameters, mount file systems."""
+    try:
+        # Before the pod, of which it may be a volume.
+        os.makedirs(os.path.dirname(paths.MACHINE_LOG), exist_ok=True)
+    except OSError as error:
+        complain_at_once(f"minit: {describe(error)}")
     for rule in config.devices:
         _wait_for_device(rule, devices)
     for name, value in config.sysctls:
@@ -73,7 +80,7 @@ def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -
             if filesystem.required:
                 raise
             complain_at_once(f"minit: {error}")
-    prepare_state(config, modules)
+    keep_panics(is_kept=prepare_state(config, modules))
 
 
 def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:

@@ -31,11 +31,12 @@ _REMOVED = ".removed"
 _NEEDED_BYTES = 1 << 18
 
 
-def prepare_state(config: MachineConfig, modules: Modules) -> None:
+def prepare_state(config: MachineConfig, modules: Modules) -> bool:
     """
     Make the pod writable where its root is not, and have written down below the state directory what the boot does.
 
-    A reason why the directory cannot be used is one line. LaunchError if no app could write to a read-only root.
+    Returns whether that outlives the boot. A reason why it does not is one line. LaunchError if no app could write to a
+    read-only root.
     """
     state = config.state
     obstacle = None if state is None else _obstacle(config, state)
@@ -49,8 +50,9 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
         except OSError as error:
             complain_at_once(f"minit: state {state.directory}: this boot is not kept: {describe(error)}")
         else:
-            return
+            return True
     _forget_records()
+    return False
 
 
 def state_directory(config: MachineConfig) -> str | None:

@@ -84,7 +84,7 @@ def diagnose(pod: Pod, lines: int, *, show_secrets: bool) -> Json:
         "mounts": _part(lambda: _mounts(pod)),
         "control_groups": _part(lambda: _groups(pod, names, hierarchies)),
         "processes": _part(lambda: _processes(pod, hierarchies)),
-        "machine": _part(lambda: _machine(pod, hierarchies)),
+        "machine": _part(lambda: _machine(pod, hierarchies, lines)),
     }
     shown = _printable(report if show_secrets else masked(report, find_secrets(manifest)))
     assert isinstance(shown, dict)
@@ -187,6 +187,7 @@ def _facts(pod: Pod, apps: Sequence[_App]) -> PodFacts:
         failure=podtraces.read_failure(pod),
         has_pid=read_shown_pid(pod) is not None,
         is_ready=_is_ready(pod),
+        panic=next(iter(podtraces.read_panic(pod, 1) or ()), None),
         ended_in_order=podtraces.has_ended_in_order(pod),
         apps=tuple(app.facts() for app in apps),
         free_share=_free_share(pod),
@@ -294,9 +295,11 @@ def _process_line(pid: int) -> str:
     return f"{pid} {fields['State'].split()[0]} {fields['Name'].strip()}" if "State" in fields else ""
 
 
-def _machine(pod: Pod, hierarchies: Sequence[Hierarchy]) -> Json:
+def _machine(pod: Pod, hierarchies: Sequence[Hierarchy], lines: int) -> Json:
     memory = [line for line in read_file("/proc", "meminfo").splitlines() if line.startswith(_MEMORY_LINES)]
+    panic = podtraces.read_panic(pod, lines)
     return {
+        **({} if panic is None else {"panic": panic}),
         "kernel": f"{os.uname().release} {os.uname().machine}",
         "minit": __version__,
         "python": platform.python_version(),

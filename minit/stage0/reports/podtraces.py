@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 from minit import jsontext, paths, syscalls
 from minit.errors import MinitError
@@ -78,6 +79,12 @@ def has_ended_in_order(pod: Pod) -> bool:
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:
     """Return the last lines of PID 1's own log, None if it has none."""
     return _last_lines(_read(pod, paths.STAGE1_SUPERVISOR_LOG), count)
+
+
+def read_panic(pod: Pod, count: int) -> list[str] | None:
+    """Return the last lines of the kernel of a machine that panicked before it started, the first one saying when."""
+    lines = _last_lines(_read(pod, paths.STAGE1_PANIC), sys.maxsize)
+    return None if not lines else lines if len(lines) <= count else [lines[0], *lines[1:][-count:]]
 
 
 def read_log(pod: Pod, app: str, count: int) -> list[str] | None:

@@ -27,7 +27,11 @@ class AppFacts(Value):
 
 
 class PodFacts(Value):
-    """Known facts about a pod; `free_share` is that of the file system with the data directory."""
+    """
+    Known facts about a pod; `free_share` is that of the file system with the data directory.
+
+    `panic` tells of the end of the machine's kernel before this start, if that was none in order.
+    """
 
     state: PodState
     failure: str | None
@@ -36,11 +40,13 @@ class PodFacts(Value):
     ended_in_order: bool
     apps: tuple[AppFacts, ...]
     free_share: float | None = None
+    panic: str | None = None
 
 
 def conclusions(pod: PodFacts) -> list[str]:
     """Return what went wrong or is missing, the most telling first; one sentence at least."""
-    found = [*_of_start(pod), *(line for app in pod.apps for line in _of_app(pod, app)), *_of_machine(pod)]
+    panic = [] if pod.panic is None else [f"Before this start the machine's kernel failed: {pod.panic}"]
+    found = [*panic, *_of_start(pod), *(line for app in pod.apps for line in _of_app(pod, app)), *_of_machine(pod)]
     return found or [_all_well(pod)]
 
 
