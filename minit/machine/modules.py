@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 from minit import paths, syscalls
@@ -17,14 +18,25 @@ from minit.errors import MinitError, describe
 from minit.jsontext import parse
 from minit.stdio import complain_at_once
 
+_COMMAND_LINE = "/proc/cmdline"
 # There already, or not for this machine, which is no fault of anybody's.
 _HARMLESS = (errno.EEXIST, errno.ENODEV)
 
 
 class Modules:
-    """The modules of the image, each with its neighbours in the order of loading, and its patterns of MODALIAS."""
+    """
+    The modules of the image, each with its neighbours in the order of loading, and its patterns of MODALIAS.
 
-    def __init__(self, table: Mapping[str, Any], directory: str = paths.MACHINE_MODULES) -> None:
+    `options` are their parameters by their names, as the kernel takes them.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        directory: str = paths.MACHINE_MODULES,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._options = options
         self.release = str(table.get("release", ""))
         self._directory = directory
         self._neighbours: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
@@ -83,7 +95,7 @@ class Modules:
         try:
             fd = os.open(f"{self._directory}/{name}.ko", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                syscalls.finit_module(fd)
+                syscalls.finit_module(fd, self._options.get(name, ""))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -102,8 +114,26 @@ def read_modules() -> Modules:
         complain_at_once(f"minit: {describe(error)}")
         return Modules({})
     assert isinstance(table, dict)  # the image's builder wrote it
-    modules, kernel = Modules(table), os.uname().release
+    modules, kernel = Modules(table, options=_read_options()), os.uname().release
     if modules.release != kernel:
         complain_at_once(f"minit: the modules are those of kernel {modules.release}, this is {kernel}: none is loaded")
         return Modules({})
     return modules
+
+
+def module_options(command_line: str) -> dict[str, str]:
+    """Return the parameters of modules on a kernel's command line, `i2c_stub.chip_addr=0x50` say, by their names."""
+    options: dict[str, list[str]] = {}
+    for word in command_line.split():
+        name, dot, parameter = word.partition(".")
+        if dot and parameter and "=" not in name:
+            options.setdefault(name.replace("-", "_"), []).append(parameter)
+    return {name: " ".join(parameters) for name, parameters in options.items()}
+
+
+def _read_options() -> dict[str, str]:
+    try:
+        with open(_COMMAND_LINE, encoding="utf-8", errors="surrogateescape") as file:
+            return module_options(file.read())
+    except OSError:
+        return {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minit.errors import ImageError
 from minit.image.kernelmodules import collect_modules, find_kernel, parse_softdeps
-from minit.machine.modules import Modules
+from minit.machine.modules import Modules, module_options
 from minit.machine.volumeids import parse_volume_ids
 from tests.support.elf import module_bytes
 
@@ -162,3 +162,11 @@ def test_names_of_filesystems() -> None:
 def test_any_content_of_a_device(data: bytes) -> None:
     """Nothing on a device makes reading its names fail."""
     assert set(parse_volume_ids(data)) <= {"UUID", "LABEL"}
+
+
+def test_parameters_of_modules() -> None:
+    """They are on the kernel's command line, where a module's name may have hyphens."""
+    assert module_options("quiet i2c-stub.chip_addr=0x50 minit.debug root=LABEL=a.b i2c_stub.functionality=1\n") == {
+        "i2c_stub": "chip_addr=0x50 functionality=1",
+        "minit": "debug",
+    }
