@@ -61,7 +61,8 @@ class Record:
 
     def mark_made(self) -> None:
         """Note that it is made, a sandbox ready."""
-        create_file(self.path / _MADE, b"", _MODE)
+        # Empty, so that its entry is all there is to keep.
+        (self.path / _MADE).touch(_MODE, exist_ok=False)
         sync_directory(self.path)
 
     def remove(self) -> None:
