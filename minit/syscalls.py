@@ -40,6 +40,7 @@ _SYS_FINIT_MODULE = 313 if _IS_X86_64 else 273
 _SYS_GETDENTS64 = 217 if _IS_X86_64 else 61
 _SYS_INOTIFY_ADD_WATCH = 254 if _IS_X86_64 else 27
 _SYS_INOTIFY_INIT1 = 294 if _IS_X86_64 else 26
+_SYS_INOTIFY_RM_WATCH = 255 if _IS_X86_64 else 28
 _SYS_IOCTL = 16 if _IS_X86_64 else 29
 _SYS_IOPRIO_GET = 252 if _IS_X86_64 else 31
 _SYS_IOPRIO_SET = 251 if _IS_X86_64 else 30
@@ -186,6 +187,8 @@ _NANOSECONDS = 10**9
 # struct clone_args, open_how, mount_attr, sock_fprog, __user_cap_header and _data, and two of union bpf_attr.
 _CLONE_ARGS = Struct("=11Q")
 _DIRENT = Struct("=QqHB")  # struct linux_dirent64, but for the name, which ends in a zero
+_INOTIFY_EVENT = Struct("=iIII")  # struct inotify_event, but for the name, which is filled up with zeros
+_INOTIFY_BYTES = 1 << 16
 _OPEN_HOW = Struct("=3Q")
 _MOUNT_ATTR = Struct("=4Q")
 _SOCK_FPROG = Struct("@HP")
@@ -426,15 +429,45 @@ def read_sent_signals(fd: int) -> list[tuple[int, int, int]]:
 # Changes of files, inotify(7).
 
 
+def inotify_init() -> int:
+    """Return a non-blocking descriptor from which changes are read that `inotify_add_watch` asks for."""
+    return call(None, _SYS_INOTIFY_INIT1, os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def inotify_add_watch(fd: int, path: str, events: int) -> int:
+    """Ask for the `events` (IN_…) at `path`, and return the number of the watch."""
+    return call(path, _SYS_INOTIFY_ADD_WATCH, fd, _bytes(path), events)
+
+
+def inotify_rm_watch(fd: int, watch: int) -> None:
+    """Ask for the changes of a watch no longer."""
+    call(None, _SYS_INOTIFY_RM_WATCH, fd, watch)
+
+
 def inotify_watch(path: str, events: int) -> int:
     """Return a non-blocking descriptor that is readable when one of the `events` (IN_…) happened at `path`."""
-    fd = call(None, _SYS_INOTIFY_INIT1, os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = inotify_init()
     try:
-        call(path, _SYS_INOTIFY_ADD_WATCH, fd, _bytes(path), events)
+        inotify_add_watch(fd, path, events)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def read_inotify(fd: int) -> list[tuple[int, bytes]]:
+    """Return the watches of the changes that wait, with the name in a directory; empty if there is none."""
+    try:
+        data = os.read(fd, _INOTIFY_BYTES)
+    except BlockingIOError:
+        return []
+    changes, at = [], 0
+    while at < len(data):
+        watch, _, _, size = _INOTIFY_EVENT.unpack_from(data, at)
+        at += _INOTIFY_EVENT.size
+        changes.append((watch, data[at : at + size].rstrip(b"\0")))
+        at += size
+    return changes
 
 
 # Privileges: prctl(2), seccomp(2), capset(2) and keyctl(2).

@@ -11,10 +11,10 @@ import trio
 from minit import paths, syscalls
 from minit.cri.node import Node, Sandbox
 
-_IN_MODIFY = 0x2
-_IN_CREATE = 0x100
-_IN_MOVED_TO = 0x80
-_EVENTS_BYTES = 1 << 16
+# A file of events that is full makes place for a new one.
+_CHANGES = syscalls.IN_MODIFY | syscalls.IN_CREATE
+_EVENTS = os.path.basename(paths.STAGE1_EVENTS).encode()
+_ALL = -1  # the watch of a change for which there was no room
 # The lock of a pod is given up, and its last files are written, shortly after its PID 1 has ended.
 _PAUSE_SECONDS = 0.05
 _MOST_PAUSES = 200
@@ -28,6 +28,9 @@ class PodWatch:
         self._nursery = nursery
         self._node = node
         self._scopes: dict[str, trio.CancelScope] = {}
+        self._changes: int | None = None
+        """Of all pods: root may have few of these, and closing one takes the kernel 10 ms."""
+        self._watched: dict[int, Sandbox] = {}
 
     def add(self, sandbox: Sandbox) -> None:
         """Follow a sandbox as long as its pod runs."""
@@ -66,19 +69,38 @@ class PodWatch:
 
     async def _follow_events(self, sandbox: Sandbox, directory: Path) -> None:
         try:
-            changes = syscalls.inotify_watch(str(directory), _IN_MODIFY | _IN_CREATE | _IN_MOVED_TO)
+            watch = syscalls.inotify_add_watch(self._open_changes(), str(directory), _CHANGES)
         except OSError:
             # The pod is gone, as its process will say, or others have all watches that root may have.
             while True:
                 self._look(sandbox)
                 await trio.sleep(_WITHOUT_EVENTS_SECONDS)
+        self._watched[watch] = sandbox
+        try:
+            self._look(sandbox)
+            await trio.sleep_forever()
+        finally:
+            del self._watched[watch]
+            if self._changes is not None:
+                with suppress(OSError):  # it went with the directory
+                    syscalls.inotify_rm_watch(self._changes, watch)
+
+    def _open_changes(self) -> int:
+        if self._changes is None:
+            self._changes = syscalls.inotify_init()
+            self._nursery.start_soon(self._read_changes, self._changes)
+        return self._changes
+
+    async def _read_changes(self, changes: int) -> None:
         try:
             while True:
-                self._look(sandbox)
                 await trio.lowlevel.wait_readable(changes)
-                with suppress(BlockingIOError):
-                    os.read(changes, _EVENTS_BYTES)
+                told = {watch for watch, name in syscalls.read_inotify(changes) if watch == _ALL or name == _EVENTS}
+                for watch, sandbox in [*self._watched.items()]:
+                    if watch in told or _ALL in told:
+                        self._look(sandbox)
         finally:
+            self._changes = None
             trio.lowlevel.notify_closing(changes)
             os.close(changes)
 

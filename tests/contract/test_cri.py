@@ -423,7 +423,8 @@ async def test_a_pod_that_cannot_be_read(daemon: Daemon, tmp_path: Path) -> None
             await node.ask("StartContainer", container)
             pod = daemon.minit.data / "pods/run" / sandbox.pod_sandbox_id
             (pod / "pod").write_bytes(b"{")
-            (pod / "stage1/rootfs/rkt/minit/new").touch()  # which the daemon hears of
+            with (pod / "stage1/rootfs/rkt/minit/events.log").open("a") as events:
+                events.write("\n")  # which the daemon hears of
             while (await status(node, container)).state != api.CONTAINER_UNKNOWN:
                 await trio.sleep(0.02)
         assert daemon.end() == 0
