@@ -21,7 +21,7 @@ from minit.forks import MACHINE_HELPER, fork
 from minit.jsontext import dump
 from minit.launcher.cgroups import write_group_file
 from minit.loop import wait_readable
-from minit.machine.disk.trialduty import TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
+from minit.machine.disk.trialduty import KEEP, TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
 from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
@@ -96,11 +96,11 @@ class Helper:
             self.on_trial |= message.get("event") == TRIAL_BEGUN
         self._ask_later()
 
-    def note_trial(self, reason: str, feed: Callable[[], None]) -> None:
-        """Have it written down why this version will not be kept, and wait for that, but not for long."""
+    def end_trial(self, failure: str | None, feed: Callable[[], None]) -> None:
+        """Have this version kept, or the `failure` written down for which it is not, and wait for that, not long."""
         until = time.monotonic() + _NOTE_SECONDS
         try:
-            send_message(self.link, {TRIAL_FAILED: reason})
+            send_message(self.link, {KEEP: True} if failure is None else {TRIAL_FAILED: failure})
             while (left := until - time.monotonic()) > 0:
                 feed()
                 if not wait_readable([self.link.fileno()], min(left, _TICK_SECONDS)):

@@ -75,7 +75,9 @@ def _run(machine: Machine) -> None:
             return
         code = _run_pod(machine)
         complain_at_once(f"minit: the pod has ended with {code}")
-        _end_trial(machine, f"the pod has ended with {code}")
+        # The apps of a machine that has done its work need not be healthy for longer.
+        is_done = code == 0 and machine.config.trial.healthy_seconds == 0
+        _end_trial(machine, None if is_done else f"the pod has ended with {code}")
     except (MinitError, OSError) as error:
         # Of a pod that runs it means that nobody supervises it any more.
         machine.failed, machine.crashed = True, machine.supervised
@@ -142,10 +144,12 @@ def _prepare(machine: Machine) -> None:
         _correct_clock()
 
 
-def _end_trial(machine: Machine, reason: str) -> None:
-    """Have the next boot know why this version is not kept, if it is on trial still."""
+def _end_trial(machine: Machine, failure: str | None) -> None:
+    """Have this version kept, or the next boot know why it is not, if it is on trial still."""
     if machine.on_trial and machine.helper is not None:
-        machine.helper.note_trial(machine.trial_failure or reason, machine.feed)
+        failure = machine.trial_failure or failure
+        machine.helper.end_trial(failure, machine.feed)
+        machine.on_trial = failure is not None
 
 
 def _correct_clock() -> None:

@@ -24,9 +24,6 @@ from tests.support.pods import make_rootfs
 # What `make test` unpacks from other packages of Debian.
 FIRMWARE = X86_64.directory.with_name("firmware")
 STUB = FIRMWARE / "usr/lib/systemd/boot/efi/linuxx64.efi.stub"
-# That of another processor comes with its kernel, as for users.
-FIRMWARE_ARM64 = Path("/usr/share/AAVMF")
-STUB_ARM64 = "usr/lib/systemd/boot/efi/linuxaa64.efi.stub"
 NO_FIRMWARE = "no firmware in build/firmware, or no programs that make disks"
 # Of an app as `shell` returns it, what is not its image's to say.
 _RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
@@ -56,13 +53,8 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 @pytest.fixture
 def firmware(kernel: Kernel, tmp_path: Path) -> Firmware:
     """A firmware with variables of its own."""
-    if kernel.processor is X86_64:
-        code, variables = (FIRMWARE / f"usr/share/OVMF/OVMF_{name}_4M.fd" for name in ("CODE", "VARS"))
-        stub = STUB
-    else:
-        code, variables = (FIRMWARE_ARM64 / f"AAVMF_{name}.fd" for name in ("CODE", "VARS"))
-        stub = kernel.modules / STUB_ARM64
-    if not (code.exists() and stub.exists() and all(map(find_tool, TOOLS))):
+    code, variables = (FIRMWARE / f"usr/share/OVMF/OVMF_{name}_4M.fd" for name in ("CODE", "VARS"))
+    if kernel.processor is not X86_64 or not (code.exists() and STUB.exists() and all(map(find_tool, TOOLS))):
         pytest.skip(NO_FIRMWARE)
     own = Path(shutil.copy(variables, tmp_path / "variables"))
     return Firmware(code=code, variables=own, processor=kernel.processor)
@@ -127,8 +119,7 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         words = ["--manifest", tmp_path / "pod.json", "--config", tmp_path / "machine.toml", "--stage1-path", stage1]
         words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--overwrite"]
         words += ["--modules-from", kernel.modules]
-        if form in ("disk", "update"):
-            words += ["--efi-stub", STUB if kernel.processor is X86_64 else kernel.modules / STUB_ARM64]
+        words += ["--efi-stub", STUB] if form in ("disk", "update") else []
         words += ["--signing-key", signing_key] if signing_key is not None else []
         words += [word for name in modules for word in ("--module", name)]
         done = stage0.call("init", "build", *words, timeout=BOOT_SECONDS)

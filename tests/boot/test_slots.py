@@ -13,20 +13,20 @@ from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG
 from tests.support.disks import find_partition
-from tests.support.machine import BOOT_SECONDS, X86_64, Firmware, Kernel
+from tests.support.machine import BOOT_SECONDS, Firmware, Kernel
 from tests.support.pods import shell
 
-_CONFIG = f"""
+_CONFIG = """
 hostname = "sensor"
 console = true
 
 [disk]
 modules = ["virtio_pci", "virtio_blk", "softdog"]
 root_mib = 64
-command_line = "{X86_64.words} quiet panic=-1"
+command_line = "WORDS quiet panic=-1"
 
 [watchdog]
-timeout_seconds = 30
+timeout_seconds = 45
 
 [[filesystem]]
 source = "PARTLABEL=data"
@@ -74,6 +74,10 @@ _DAMAGING = ("panic", "no root")
 _NEVER_READY = {"readiness": {"exec": ["/bin/false"], "interval": "100ms", "timeout": "60s", "failures": 1}}
 
 
+def _config(firmware: Firmware) -> str:
+    return _CONFIG.replace("WORDS", firmware.processor.words)
+
+
 def _ask(machine: QemuMachine, line: str) -> None:
     """Type a command at the prompt."""
     machine.wait_for_line("press Enter for a prompt")
@@ -109,9 +113,19 @@ def _own(machine: QemuMachine) -> list[str]:
 
 @pytest.mark.timeout(6 * BOOT_SECONDS)
 def test_a_version_that_is_kept(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
-    """The other version is booted once, and from then on each time, when its apps have been healthy."""
-    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk").rename(tmp_path / "disk")
-    _copy_slot(build_machine({"one": shell("echo second; sleep 10000")}, _CONFIG, form="disk"), disk, "b")
+    """
+    The other version is booted once, and from then on each time, when its apps have been healthy, or if that is enough
+    there, when they have done their work.
+    """
+    config = _config(firmware)
+    disk, second = (
+        build_machine({"one": {**shell(script), "mounts": _MOUNTS}}, text, volumes=_VOLUMES, form="disk").rename(path)
+        for script, text, path in (
+            ("echo first; [ -e /data/second ] || sleep 10000", config.replace("= 2", "= 0"), tmp_path / "disk"),
+            ("echo second; touch /data/second; sleep 10000", config, tmp_path / "second"),
+        )
+    )
+    _copy_slot(second, disk, "b")
     with QemuMachine(firmware, tmp_path, disks=[disk]) as machine:
         machine.wait_for_line(": first")
         _ask(machine, "init rollback")
@@ -128,9 +142,15 @@ def test_a_version_that_is_kept(firmware: Firmware, build_machine: BuildMachine,
         machine.wait_for_line("it was kept")
         machine.type("init status --format=json\n")
         told = json.loads(machine.wait_for_line('{"'))
-    assert not _own(machine), machine.lines
+        assert not _own(machine), machine.lines
+        machine.type("init rollback\n")
+        machine.wait()
     assert (told["running"], told["kept"], told["next"]) == ("b", "b", None)
     assert told["trial"]["slot"] == "b" and set(told["slots"]) == set(paths.MACHINE_SLOTS)
+    with QemuMachine(firmware, tmp_path, disks=[disk]) as machine:
+        machine.wait()
+    assert machine.said("one") == ["first"]
+    assert _own(machine)[1:] == ["minit: the pod has ended with 0", "minit: slot a is kept", "minit: poweroff"]
 
 
 @pytest.mark.timeout(12 * BOOT_SECONDS)
@@ -139,9 +159,10 @@ def test_a_version_that_is_left(firmware: Firmware, build_machine: BuildMachine,
     A version whose apps are never healthy, one whose PID 1 hangs, one whose power goes, one that panics and one that
     waits for its root are booted once; then the earlier one runs again, and says why.
     """
-    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk").rename(tmp_path / "disk")
+    config = _config(firmware)
+    disk = build_machine({"one": shell("echo first; sleep 10000")}, config, form="disk").rename(tmp_path / "disk")
     bad = shell(_BAD, annotations=[{"name": "minit/health", "value": json.dumps(_NEVER_READY)}])
-    config = _CONFIG.replace("300", "20")
+    config = config.replace("300", "20")
     _copy_slot(build_machine({"one": {**bad, "mounts": _MOUNTS}}, config, volumes=_VOLUMES, form="disk"), disk, "b")
     expected, reasons = [], []
     for number, (kind, reason) in enumerate(_FAILURES, 1):
@@ -171,10 +192,10 @@ def test_a_machine_without_a_firmware(
     kernel: Kernel, firmware: Firmware, build_machine: BuildMachine, tmp_path: Path
 ) -> None:
     """A disk whose kernel is booted by something else has slots that are shown, and no other one can be chosen."""
-    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk")
-    program = tmp_path / "program"
+    disk = build_machine({"one": shell("echo first; sleep 10000")}, _config(firmware), form="disk")
+    program = tmp_path / "BOOT/BOOTX64.EFI"
     place, _ = find_partition(disk, "boot-a")
-    subprocess.run(["mcopy", "-i", f"{disk}@@{place}", "::/EFI/BOOT/BOOTX64.EFI", program], check=True)
+    subprocess.run(["mcopy", "-s", "-i", f"{disk}@@{place}", "::/EFI/BOOT", tmp_path], check=True)
     sections = {name: tmp_path / name for name in ("initrd", "cmdline")}
     for name, path in sections.items():
         subprocess.run(["objcopy", "-O", "binary", f"--only-section=.{name}", program, path], check=True)
