@@ -92,6 +92,9 @@ def test_an_update(firmware: Firmware, build_machine: BuildMachine, tmp_path: Pa
         _open_prompt(machine, "2")
         machine.type("init update /dev/vdb\n")
         machine.wait_for_line("update: version 2 is the one that runs")
+        machine.type("init status --format=json\n")
+        told = json.loads(machine.wait_for_line('"slots"'))
+    assert [told["slots"]["b"]["version"], told["trial"]["version"], told["running"]] == ["2", "2", "b"]
 
 
 @pytest.mark.timeout((_CUTS + 3) * BOOT_SECONDS)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
+from minit import paths
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
-from minit.errors import UpdateError
+from minit.errors import MinitError, UpdateError
 from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
 from minit.machine.endingrequest import request_ending
-from minit.manifest.machineconfig import REBOOT
+from minit.manifest.machineconfig import REBOOT, parse_machine
 
 _HASH_DIGITS = 12
 _RESULTS = {
@@ -69,12 +71,14 @@ def rollback(invocation: Invocation) -> None:
 
 
 def _text(slots: SlotsStatus) -> str:
-    rows = [("SLOT", "STATE", "BUILT", "ROOT")]
+    rows = [("SLOT", "STATE", "VERSION", "BUILT", "ROOT")]
+    versions = _versions(slots)
     for slot, content in slots.contents.items():
         states = _states(slots, slot)
         built = "" if content is None else _time(content.built_seconds)
         root = "" if content is None else content.root_hash_prefix[:_HASH_DIGITS]
-        rows.append((slot, ", ".join(states) if content is not None else "empty", built, root))
+        state = ", ".join(states) if content is not None else "empty"
+        rows.append((slot, state, versions.get(slot) or "", built, root))
     lines = [align(rows)]
     if slots.trial is not None:
         trial = slots.trial
@@ -87,6 +91,16 @@ def _text(slots: SlotsStatus) -> str:
     return "".join(lines)
 
 
+def _versions(slots: SlotsStatus) -> dict[str, str | None]:
+    """Return what is known of versions: that of this root, and that of the one that was tried last."""
+    versions = {} if slots.trial is None else {slots.trial.slot: slots.trial.version}
+    try:
+        update = parse_machine(Path(paths.MACHINE_CONFIG).read_bytes(), paths.MACHINE_CONFIG).update
+    except (MinitError, OSError):
+        return versions  # it has been said at the boot
+    return {**versions, slots.running: None if update is None else update.version}
+
+
 def _states(slots: SlotsStatus, slot: str) -> list[str]:
     states = ["running"] if slot == slots.running else []
     if slot == slots.kept:
@@ -97,7 +111,7 @@ def _states(slots: SlotsStatus, slot: str) -> list[str]:
 
 
 def _fields(slots: SlotsStatus) -> dict[str, object]:
-    trial = slots.trial
+    trial, versions = slots.trial, _versions(slots)
     return {
         "running": slots.running,
         "kept": slots.kept,
@@ -105,7 +119,11 @@ def _fields(slots: SlotsStatus) -> dict[str, object]:
         "slots": {
             slot: None
             if content is None
-            else {"root_hash_prefix": content.root_hash_prefix, "built_seconds": content.built_seconds}
+            else {
+                "version": versions.get(slot),
+                "root_hash_prefix": content.root_hash_prefix,
+                "built_seconds": content.built_seconds,
+            }
             for slot, content in slots.contents.items()
         },
         "trial": None if trial is None else {name: getattr(trial, name) for name in trial._fields},
