@@ -147,7 +147,7 @@ class Installed:
         return result.stderr.startswith(PLAINLY)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(work_directory: Path) -> Installed:
     """minit whose command has its program."""
     minit = Installed(work_directory / "installed")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_an_app_that_somebody_kills_by_its_group(make_pod: MakePod, parent: str)
     members = next(tops[0].rglob("web.service/cgroup.procs"))
     while pids := members.read_text().split():
         for pid in pids:
-            os.kill(int(pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has been reaped since
+                os.kill(int(pid), signal.SIGKILL)
     assert sandbox.pod.wait_status("web") == 137
     sandbox.wait_state("web", "exited")
 

@@ -193,7 +193,7 @@ def test_users_of_a_sandbox() -> None:
         {"gids": []},
         {"uids": [inner], "gids": [inner]},
         dict.fromkeys(("uids", "gids"), [api.IDMapping(host_id=0, length=65536)]),
-        dict.fromkeys(("uids", "gids"), [api.IDMapping(host_id=1 << 31, length=65536)]),
+        dict.fromkeys(("uids", "gids"), [api.IDMapping(host_id=(1 << 32) - 65536, length=65536)]),
     ]
     for bad in wrong:
         with pytest.raises(CallError, match="userns_options") as caught:
