@@ -156,7 +156,9 @@ def test_a_version_that_is_kept(firmware: Firmware, build_machine: BuildMachine,
 def test_a_version_that_is_left(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     A version whose apps are never healthy and one that panics are booted once; then the earlier one runs again, and
-    says why. With MINIT_TEST_LONG=1 so are one whose PID 1 hangs, one whose power goes and one that waits for its root.
+    says why.
+
+    With MINIT_TEST_LONG=1 so are one whose PID 1 hangs, one whose power goes and one that waits for its root.
     """
     config = _config(firmware)
     disk = build_machine({"one": shell("echo first; sleep 10000")}, config, form="disk").rename(tmp_path / "disk")

@@ -246,7 +246,12 @@ def test_apps_start_at_once(make_pod: MakePod) -> None:
 @pytest.mark.parametrize("action", [signal.SIG_IGN, signal.SIG_DFL])
 def test_statuses_survive_a_caller_that_ignores_sigchld(make_pod: MakePod, action: signal.Handlers) -> None:
     """With SIGCHLD ignored the kernel would reap the apps itself; rkt's caller may well have done that."""
-    pod = make_pod({"a": shell("exit 5"), "b": shell("while :; do sleep 1; done")})
-    result = pod.run(preexec_fn=lambda: signal.signal(signal.SIGCHLD, action))
+    failing = "until [ -e /tmp/go ]; do sleep 0.01; done; exit 5"
+    pod = make_pod({"a": shell(failing), "b": shell("touch /tmp/up; while :; do sleep 1; done")})
+    process = pod.start(preexec_fn=lambda: signal.signal(signal.SIGCHLD, action))
+    # An app that has not been executed has no status.
+    pod.wait_file("b", "/tmp/up")
+    pod.file("a", "/tmp/go").touch()
+    result = pod.finish(process)
     assert result.returncode == 5, result.stderr
     assert (pod.status("a"), pod.status("b")) == (5, 0)

@@ -220,11 +220,12 @@ static void traced(const char *path)
 static int adopted(const char *path)
 {
     char temporary[4096];
-    pid_t reaper = fork();
 
+    /* Before it is left, since what is left is told to end. */
+    signal(SIGTERM, SIG_IGN);
+    pid_t reaper = fork();
     if (reaper != 0)
         return reaper < 0;
-    signal(SIGTERM, SIG_IGN);
     close(1);
     close(2);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

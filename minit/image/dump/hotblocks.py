@@ -52,7 +52,7 @@ def choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
     places = ((address - ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
     hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
     # With room for blocks that were freed: these are counted only by the granules that no later one took.
-    size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 33 // 32
+    size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 5 // 4
     _write_hot_blocks(profile, hot, size_bytes)
 
 
