@@ -16,6 +16,7 @@ from minit import paths
 from minit.errors import UpdateError, describe
 from minit.machine.disk.bootentries import BootPlan, SlotEntry, first_slot, plan_entries
 from minit.machine.disk.efivariables import EfiVariables, open_variables
+from minit.machine.disk.hashtree import root_hash_prefix
 from minit.machine.disk.partitions import find_partition, partition_entry, root_partition
 from minit.machine.disk.trials import ASKED, FAILED, KEPT, TRIED, TrialRecord, read_trial, write_trial
 from minit.value import Value, replace
@@ -25,12 +26,9 @@ _PROGRAMS = {"x86_64": "\\EFI\\BOOT\\BOOTX64.EFI", "aarch64": "\\EFI\\BOOT\\BOOT
 _ORDER, _CURRENT, _NEXT = "BootOrder", "BootCurrent", "BootNext"
 _ENTRY = "Boot"
 _DIGITS = 4
-# The kernel's fs/squashfs/squashfs_fs.h: signature, number of inodes, time, and, further on, the size. Behind it is
-# the superblock of a hash tree: signature, version and kind, identifier (minit/image/disk/filesystems.py).
+# The kernel's fs/squashfs/squashfs_fs.h: signature, number of inodes, time, and, further on, the size.
 _SQUASHFS = struct.Struct("<4s4xI28xQ")
 _SQUASHFS_SIGNATURE = b"hsqs"
-_VERITY = struct.Struct("<8s8x16s")
-_VERITY_SIGNATURE = b"verity\0\0"
 _BLOCK_BYTES = 4096
 _NOT_STARTED = "it did not start"
 _NOT_HEALTHY = "the machine started again before all apps were healthy"
@@ -188,12 +186,10 @@ def _read_root(node: str) -> SlotContent | None:
             if signature != _SQUASHFS_SIGNATURE:
                 return None
             device.seek(-(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
-            verity, identifier = _VERITY.unpack(device.read(_VERITY.size))
+            prefix = root_hash_prefix(device.read(_BLOCK_BYTES))
     except (OSError, struct.error, OverflowError):
         return None
-    if verity != _VERITY_SIGNATURE:
-        return None
-    return SlotContent(root_hash_prefix=identifier.hex(), built_seconds=built_seconds)
+    return None if prefix is None else SlotContent(root_hash_prefix=prefix, built_seconds=built_seconds)
 
 
 def _tell(variables: EfiVariables, first: str) -> BootPlan:

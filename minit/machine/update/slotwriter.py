@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from minit.errors import UpdateError, describe
+from minit.machine.disk.hashtree import SIGNATURE, root_hash_prefix
 from minit.machine.update.source import Read, read_fully
 from minit.manifest.machineupdate import BLOCK_BYTES, UpdateManifest, UpdatePart
 from minit.progress import Progress
@@ -21,9 +22,6 @@ from minit.progress import Progress
 _CHUNK_BYTES = 1 << 17
 # So much is written before the disk has to have it: memory is short, and progress is what is on the disk.
 _SYNC_BYTES = 4 << 20
-# A superblock of veritysetup, 1, as make_root has it behind a root; its identifier is the first half of the root hash.
-_SUPERBLOCK = b"verity\0\0"
-_IDENTIFIER = slice(16, 32)
 _EMPTY = bytes(BLOCK_BYTES)
 
 
@@ -58,10 +56,9 @@ class SlotWriter:
 
     def holds(self, manifest: UpdateManifest) -> bool:
         """Tell whether this update is in the slot as a whole."""
-        boot = os.pread(self._fds["boot"], BLOCK_BYTES, 0)
-        root = os.pread(self._fds["root"], BLOCK_BYTES, manifest.root_blocks * BLOCK_BYTES)
-        identifier = bytes.fromhex(manifest.root_hash)[: _IDENTIFIER.stop - _IDENTIFIER.start]
-        return boot != _EMPTY and root.startswith(_SUPERBLOCK) and root[_IDENTIFIER] == identifier
+        prefix = root_hash_prefix(self._get("root", BLOCK_BYTES, manifest.root_blocks * BLOCK_BYTES))
+        is_bootable = self._get("boot", BLOCK_BYTES, 0) != _EMPTY
+        return is_bootable and prefix is not None and manifest.root_hash.startswith(prefix)
 
     def write(self, manifest: UpdateManifest, read: Read, source: str, progress: Progress) -> None:
         """Write the parts of an update, which `read` returns; UpdateError leaves the slot empty, or as it was."""
@@ -92,7 +89,7 @@ class SlotWriter:
         for start in range(0, size_bytes, _CHUNK_BYTES):
             chunk = self._get("root", _CHUNK_BYTES, start)
             for place in range(0, len(chunk), BLOCK_BYTES):
-                if chunk.startswith(_SUPERBLOCK, place):
+                if chunk.startswith(SIGNATURE, place):
                     self._put("root", _EMPTY[: len(chunk) - place], start + place)
         self._sync("root")
 
