@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import time
 
 from minit import paths, syscalls
 from minit.errors import describe
+from minit.machine.clock.starttime import utc
 from minit.machine.requests import is_container
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.reaper.record import write_durably
@@ -75,10 +75,9 @@ def copy_panics(directory: str, copies: tuple[str, ...], *, is_kept: bool) -> li
         panics[-1].append(record)
     lines, texts = [], []
     for panic in panics:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(panic[0].seconds))
         text = b"".join(record.text for record in reversed(panic))
         reason = _REASON.search(text.decode(errors="replace"))
-        lines.append(f"{panic[0].kind} at {moment}: {reason[0] if reason else 'for no known reason'}")
+        lines.append(f"{panic[0].kind} at {utc(panic[0].seconds)}: {reason[0] if reason else 'for no known reason'}")
         texts.append(lines[-1].encode() + b"\n" + text.rstrip(b"\n") + b"\n")
     for copy in copies:
         os.makedirs(os.path.dirname(copy), exist_ok=True)
