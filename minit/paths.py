@@ -69,6 +69,7 @@ MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
 MACHINE_ENDING = "/run/minit/ending"
 MACHINE_LOG = "/run/log/kernel.log"
 MACHINE_PANIC = "/run/log/panic.log"
+KERNEL_COMMAND_LINE = "/proc/cmdline"
 # On the host: who is where on the networks, and the hosts files made of that.
 POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"

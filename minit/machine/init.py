@@ -49,7 +49,6 @@ from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 
 _MAXIMUM_BYTES = 1 << 20
-_COMMAND_LINE = "/proc/cmdline"
 _RCU_EXPEDITED = "/sys/kernel/rcu_expedited"
 
 
@@ -168,7 +167,7 @@ def _read_config() -> tuple[MachineConfig, list[str]]:
     except (MinitError, OSError) as error:
         problems.append(f"{describe(error)}: going on as without it")
     try:
-        config, ignored = with_command_line(config, _read(_COMMAND_LINE).decode(errors="replace"))
+        config, ignored = with_command_line(config, _read(paths.KERNEL_COMMAND_LINE).decode(errors="replace"))
         problems += ignored
     except OSError as error:
         problems.append(describe(error))

@@ -18,7 +18,6 @@ from minit.errors import MinitError, describe
 from minit.jsontext import parse
 from minit.stdio import complain_at_once
 
-_COMMAND_LINE = "/proc/cmdline"
 # There already, or not for this machine, which is no fault of anybody's.
 _HARMLESS = (errno.EEXIST, errno.ENODEV)
 
@@ -133,7 +132,7 @@ def module_options(command_line: str) -> dict[str, str]:
 
 def _read_options() -> dict[str, str]:
     try:
-        with open(_COMMAND_LINE, encoding="utf-8", errors="surrogateescape") as file:
+        with open(paths.KERNEL_COMMAND_LINE, encoding="utf-8", errors="surrogateescape") as file:
             return module_options(file.read())
     except OSError:
         return {}

@@ -28,7 +28,6 @@ from minit.manifest.machineupdate import (
 from minit.progress import Progress
 from minit.value import Value
 
-_COMMAND_LINE = "/proc/cmdline"
 _ROOT_HASH = "minit.root_hash="
 # appc's names of what uname calls a machine.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "aarch64"}
@@ -92,7 +91,7 @@ def read_running() -> Running:
         update = parse_machine(file.read(), paths.MACHINE_CONFIG).update
     if update is None:
         raise UpdateError(f"this machine takes no updates: {paths.MACHINE_CONFIG} has no table [update]")
-    with open(_COMMAND_LINE, encoding="utf-8", errors="replace") as file:
+    with open(paths.KERNEL_COMMAND_LINE, encoding="utf-8", errors="replace") as file:
         words = file.read().split()
     return Running(
         model=update.model,
