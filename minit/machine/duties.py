@@ -51,13 +51,13 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     # Before the apps, which may have the directory of its socket as a volume.
     updates = None if config.update is None else Updates(config.update)
     clock = _follow_time(config, network)
+    served = [each for each in (network, clock) if each is not None]
     if is_first:
         if config.clock is not None and clock is not None:
-            _wait_for_time(clock, network, devices, config.clock.wait_seconds)
+            _wait_for_time(clock, served, devices, config.clock.wait_seconds)
         # Where there is one processor, it is PID 1's from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    served = [each for each in (network, clock) if each is not None]
     _serve(link, devices, served, _open_kernel_log(), updates)
 
 
@@ -116,10 +116,9 @@ def _follow_time(config: MachineConfig, network: MachineNetwork | None) -> TimeC
     return TimeClient(config.clock, built, is_lost(built), current_servers)
 
 
-def _wait_for_time(clock: TimeClient, network: MachineNetwork | None, devices: MachineDevices, seconds: int) -> None:
+def _wait_for_time(clock: TimeClient, served: Sequence[_Served], devices: MachineDevices, seconds: int) -> None:
     """Wait for the time so long."""
     begun = time.monotonic()
-    served = [each for each in (network, clock) if each is not None]
     while not clock.is_set and (left := begun + seconds - time.monotonic()) > 0:
         for each in served:
             each.turn()
