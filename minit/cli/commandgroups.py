@@ -15,22 +15,22 @@ _OTHER = "Other"
 
 COMMANDS = {
     "run": Listing(
-        place="commands.runcommands:run",
+        place="commands.run.runcommands:run",
         help="Run images in a new pod, in the foreground.",
         section=_RUNNING,
     ),
     "prepare": Listing(
-        place="commands.runcommands:prepare",
+        place="commands.run.runcommands:prepare",
         help="Make a pod to be run later; print its UUID.",
         section=_RUNNING,
     ),
     "run-prepared": Listing(
-        place="commands.runcommands:run_prepared",
+        place="commands.run.runcommands:run_prepared",
         help="Run a pod that prepare made, in the foreground.",
         section=_RUNNING,
     ),
     "enter": Listing(
-        place="commands.appcommands:enter",
+        place="commands.apps.appcommands:enter",
         help="Run a command, by default /bin/bash, in an app of a running pod.",
         section=_RUNNING,
     ),
@@ -40,12 +40,12 @@ COMMANDS = {
         section=_RUNNING,
     ),
     "attach": Listing(
-        place="commands.attachcommand:attach",
+        place="commands.apps.attachcommand:attach",
         help="Attach to an app of a running pod whose streams have the modes stream or tty.",
         section=_RUNNING,
     ),
     "play": Listing(
-        place="commands.playcommand:play",
+        place="commands.run.playcommand:play",
         help="Run the Pods of a Kubernetes YAML file, and those of its Deployments, DaemonSets and Jobs; "
         "`-` is standard input.",
         section=_RUNNING,
@@ -56,92 +56,92 @@ COMMANDS = {
         section=_RUNNING,
     ),
     "list": Listing(
-        place="commands.podcommands:list_pods",
+        place="commands.pods.podcommands:list_pods",
         help="List pods.",
         section=_MANAGING,
     ),
     "status": Listing(
-        place="commands.podcommands:status",
+        place="commands.pods.podcommands:status",
         help="Show the state of a pod and the exit codes of its apps.",
         section=_MANAGING,
     ),
     "cat-manifest": Listing(
-        place="commands.podcommands:cat_manifest",
+        place="commands.pods.podcommands:cat_manifest",
         help="Print the manifest of a pod.",
         section=_MANAGING,
     ),
     "stop": Listing(
-        place="commands.stopcommand:stop",
+        place="commands.pods.stopcommand:stop",
         help="Stop running pods.",
         section=_MANAGING,
     ),
     "start": Listing(
-        place="commands.startcommand:start",
+        place="commands.run.startcommand:start",
         help="Start pods again that have ended, in the background; print their UUIDs when they are ready.",
         section=_MANAGING,
     ),
     "rename": Listing(
-        place="commands.renamecommand:rename",
+        place="commands.pods.renamecommand:rename",
         help="Give a pod a name, or another one.",
         section=_MANAGING,
     ),
     "rm": Listing(
-        place="commands.endingcommands:remove",
+        place="commands.pods.endingcommands:remove",
         help="Remove pods that do not run, with all their files.",
         section=_MANAGING,
     ),
     "release": Listing(
-        place="commands.endingcommands:release",
+        place="commands.pods.endingcommands:release",
         help="Give back the networks, addresses and ports of pods that have ended.",
         section=_MANAGING,
     ),
     "gc": Listing(
-        place="commands.endingcommands:gc",
+        place="commands.pods.endingcommands:gc",
         help="Remove pods that exited, were never run, or were never finished.",
         section=_MANAGING,
     ),
     "top": Listing(
-        place="commands.topcommand:top",
+        place="commands.apps.topcommand:top",
         help="Show what the apps of all running pods use, the busiest first, and go on doing so.",
         section=_MANAGING,
     ),
     "diagnose": Listing(
-        place="commands.diagnosecommand:diagnose",
+        place="commands.pods.diagnosecommand:diagnose",
         help="Show why a pod does not do what it should, and everything that is known about it.",
         section=_MANAGING,
     ),
     "export": Listing(
-        place="commands.exportcommand:export",
+        place="commands.pods.exportcommand:export",
         help="Make an image of an app of a pod that exited, with everything the app changed.",
         section=_MANAGING,
     ),
     "cp": Listing(
-        place="commands.copycommand:copy",
+        place="commands.pods.copycommand:copy",
         help="Copy files into an app of a pod, or out of it, while it runs or when it has ended.",
         section=_MANAGING,
     ),
     "diff": Listing(
-        place="commands.diffcommand:diff",
+        place="commands.pods.diffcommand:diff",
         help="Show the files that an app has added (A), changed (C) or deleted (D) since its image.",
         section=_MANAGING,
     ),
     "port": Listing(
-        place="commands.portcommand:port",
+        place="commands.pods.portcommand:port",
         help="Show the ports of the host that lead to a running pod, or to one port of it, by its number or name.",
         section=_MANAGING,
     ),
     "logs": Listing(
-        place="commands.logcommand:logs",
+        place="commands.pods.logcommand:logs",
         help="Show what the apps of a pod have written, also after it exited.",
         section=_MANAGING,
     ),
     "events": Listing(
-        place="commands.eventcommand:events",
+        place="commands.pods.eventcommand:events",
         help="Show what happened in a pod, also after it exited.",
         section=_MANAGING,
     ),
     "fetch": Listing(
-        place="commands.imagecommands:fetch",
+        place="commands.images.imagecommands:fetch",
         help="Import images into the store and print their ids.",
         section=_IMAGES,
     ),
@@ -151,7 +151,7 @@ COMMANDS = {
         section=_IMAGES,
     ),
     "stage1": Listing(
-        place="commands.imagecommands:stage1_group",
+        place="commands.images.imagecommands:stage1_group",
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
@@ -171,12 +171,12 @@ COMMANDS = {
         section=_OTHER,
     ),
     "version": Listing(
-        place="commands.imagecommands:version",
+        place="commands.images.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",
         section=_OTHER,
     ),
     "init": Listing(
-        place="commands.initcommands:init_group",
+        place="commands.machines.initcommands:init_group",
         help="Build machines that minit boots, without any other system in them.",
         section=_IMAGES,
     ),
@@ -193,90 +193,90 @@ COMMANDS = {
 }
 APP_COMMANDS = {
     "sandbox": Listing(
-        place="commands.sandboxcommand:sandbox",
+        place="commands.apps.sandboxcommand:sandbox",
         help="Start a pod without apps, which are added to it while it runs.",
     ),
     "add": Listing(
-        place="commands.appaddcommand:add",
+        place="commands.apps.appaddcommand:add",
         help="Put an image as an app into a pod made by app sandbox.",
     ),
     "start": Listing(
-        place="commands.appcommands:start",
+        place="commands.apps.appcommands:start",
         help="Start an app that was added to a pod, or one that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="commands.appcommands:stop",
+        place="commands.apps.appcommands:stop",
         help="Stop an app of a pod, and return when it has stopped; one that does not run is no error.",
     ),
     "rm": Listing(
-        place="commands.appcommands:remove",
+        place="commands.apps.appcommands:remove",
         help="Remove an app from a pod with all its files, and stop it first if it runs.",
     ),
     "update": Listing(
-        place="commands.updatecommand:update",
+        place="commands.apps.updatecommand:update",
         help="Change limits of an app while its pod runs.",
     ),
     "exec": Listing(
-        place="commands.appcommands:execute",
+        place="commands.apps.appcommands:execute",
         help="Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.",
     ),
     "stats": Listing(
-        place="commands.statscommand:stats",
+        place="commands.apps.statscommand:stats",
         help="Show what the apps of running pods use: processors, memory, processes, block devices and networks.",
     ),
     "list": Listing(
-        place="commands.appviewcommands:list_apps",
+        place="commands.apps.appviewcommands:list_apps",
         help="List the apps of a pod and their states.",
     ),
     "status": Listing(
-        place="commands.appviewcommands:status",
+        place="commands.apps.appviewcommands:status",
         help="Show the state of an app of a pod, its times, its exit code and its volumes.",
     ),
 }
 _IMAGE_COMMANDS = {
     "fetch": COMMANDS["fetch"],
     "build": Listing(
-        place="commands.buildcommand:build_image",
+        place="commands.images.buildcommand:build_image",
         help="Build an app image from files of this machine, or from another image.",
         section=_IMAGES,
     ),
     "list": Listing(
-        place="commands.storecommands:list_images",
+        place="commands.images.storecommands:list_images",
         help="List the images of the store.",
         section=_IMAGES,
     ),
     "rm": Listing(
-        place="commands.storecommands:remove_images",
+        place="commands.images.storecommands:remove_images",
         help="Remove images from the store; pods that use them are not affected.",
         section=_IMAGES,
     ),
     "gc": Listing(
-        place="commands.storecommands:collect",
+        place="commands.images.storecommands:collect",
         help="Remove unpacked images that no pod refers to, and images that were not used for some time.",
         section=_IMAGES,
     ),
     "cat-manifest": Listing(
-        place="commands.storecommands:cat_image_manifest",
+        place="commands.images.storecommands:cat_image_manifest",
         help="Print the manifest of an image of the store.",
         section=_IMAGES,
     ),
     "export": Listing(
-        place="commands.storecommands:export",
+        place="commands.images.storecommands:export",
         help="Write an image of the store to an uncompressed ACI file.",
         section=_IMAGES,
     ),
     "extract": Listing(
-        place="commands.storecommands:extract",
+        place="commands.images.storecommands:extract",
         help="Unpack the archive of an image of the store, without its dependencies, to a directory.",
         section=_IMAGES,
     ),
     "render": Listing(
-        place="commands.storecommands:render",
+        place="commands.images.storecommands:render",
         help="Unpack an image of the store to a directory as apps see it, with all its dependencies.",
         section=_IMAGES,
     ),
     "verify": Listing(
-        place="commands.storecommands:verify",
+        place="commands.images.storecommands:verify",
         help="Check that images of the store, packed and unpacked, are what they were.",
         section=_IMAGES,
     ),

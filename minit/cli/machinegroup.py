@@ -28,7 +28,7 @@ _OF_A_HOST = ("attach", "list", "status", "cat-manifest", "stop", "diagnose", "l
 _OF_A_HOSTS_APPS = ("stats", "list", "status")
 _COMMANDS = {
     "enter": Listing(
-        place="commands.machinecommands:enter",
+        place="commands.machines.machinecommands:enter",
         help="Run a command, by default /bin/sh, in an app.",
         section=COMMANDS["enter"].section,
     ),
@@ -44,48 +44,48 @@ _COMMANDS = {
         section=_MACHINE,
     ),
     "shell": Listing(
-        place="commands.machinecommands:shell",
+        place="commands.machines.machinecommands:shell",
         help="Run /bin/sh outside of all apps, though none runs.",
         section=_MACHINE,
     ),
     "console": Listing(
-        place="commands.machinecommands:console",
+        place="commands.machines.machinecommands:console",
         help="Read commands like these from the terminal, one a line.",
         section=_MACHINE,
     ),
     "poweroff": Listing(
-        place="commands.machinecommands:poweroff",
+        place="commands.machines.machinecommands:poweroff",
         help="Stop the apps and switch the machine off.",
         section=_MACHINE,
     ),
     "reboot": Listing(
-        place="commands.machinecommands:reboot",
+        place="commands.machines.machinecommands:reboot",
         help="Stop the apps and start the machine again.",
         section=_MACHINE,
     ),
 }
 _APP_COMMANDS = {
     "start": Listing(
-        place="commands.machinecommands:start",
+        place="commands.machines.machinecommands:start",
         help="Start an app that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="commands.machinecommands:stop",
+        place="commands.machines.machinecommands:stop",
         help="Stop an app, and return when it has stopped; one that does not run is no error.",
     ),
     **{name: APP_COMMANDS[name] for name in _OF_A_HOSTS_APPS},
 }
 _INIT_COMMANDS = {
     "status": Listing(
-        place="commands.slotcommands:status",
+        place="commands.machines.slotcommands:status",
         help="Show which version runs, which one is kept, and what came of the last trial.",
     ),
     "update": Listing(
-        place="commands.machineupdate:update",
+        place="commands.machines.machineupdate:update",
         help="Write another version to the slot that does not run, and have the firmware boot it once.",
     ),
     "rollback": Listing(
-        place="commands.slotcommands:rollback",
+        place="commands.machines.slotcommands:rollback",
         help="Start the machine again with the other version, on trial.",
     ),
 }

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit import paths
-from minit.cli.commands.otherprocessor import MACHINES
+from minit.cli.commands.images.otherprocessor import MACHINES
 from minit.image.foreign.builder import foreign_stage1
 from minit.progress import silent
 from tests.support.commands import Stage0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.commands import chosendevices
-from minit.cli.commands.chosendevices import with_devices
+from minit.cli.commands.run import chosendevices
+from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.flags.deviceflags import parse_device
 from minit.cli.flagwords import FlagError
 from minit.errors import MinitError

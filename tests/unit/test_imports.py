@@ -56,7 +56,7 @@ def test_completing_a_command_imports_no_command() -> None:
         "from minit.cli.main import *; completioncommand.answer(commands, ['fish', 'minit', ''])"
     )
     assert "minit.cli.completion" in loaded
-    assert not loaded & {"minit.cli.commands.podcommands", "minit.cli.commands.runcommands"}
+    assert not loaded & {"minit.cli.commands.pods.podcommands", "minit.cli.commands.run.runcommands"}
 
 
 @pytest.mark.parametrize("command", ["list", "status"])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.ownprogram import PROGRAMS
+from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation

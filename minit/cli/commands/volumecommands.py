@@ -6,7 +6,7 @@ import time
 
 import click
 
-from minit.cli.commands.stopcommand import for_each
+from minit.cli.commands.pods.stopcommand import for_each
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.runcommands import collect_run_options
-from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.commands.pods.endingcommands import cleanup_of
+from minit.cli.commands.run.runcommands import collect_run_options
+from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.flags.environmentflags import parse_variable
 from minit.cli.flags.sharedoptions import networks_option, pull_policy_option, quiet_option, stage1_path_option
 from minit.cli.flagwords import Flag, FlagError

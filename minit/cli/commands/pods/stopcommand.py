@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from minit.cli.commands.podcommands import read_wait
+from minit.cli.commands.pods.podcommands import read_wait
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_pods

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from minit.cli.commands.stopcommand import for_each
+from minit.cli.commands.pods.stopcommand import for_each
 from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation

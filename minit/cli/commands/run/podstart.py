@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from minit.cli.commands.endingcommands import cleanup_of
+from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import MinitError, describe
 from minit.stage0.garbage.podgc import remove

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from minit.cli.commandgroups import COMMANDS
-from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.podrequest import make_request
-from minit.cli.commands.podstart import refuse_detached_terminal, start_pod
+from minit.cli.commands.pods.endingcommands import cleanup_of
+from minit.cli.commands.run.podrequest import make_request
+from minit.cli.commands.run.podstart import refuse_detached_terminal, start_pod
 from minit.cli.flags.dnsflags import parse_name_service
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import (

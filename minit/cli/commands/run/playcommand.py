@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.playedrun import Play, run_all
+from minit.cli.commands.pods.endingcommands import cleanup_of
+from minit.cli.commands.run.playedrun import Play, run_all
 from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.chosendevices import with_devices
-from minit.cli.commands.seccompfile import with_profile
-from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.commands.run.chosendevices import with_devices
+from minit.cli.commands.run.seccompfile import with_profile
+from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.flags.appoptions import parse_annotation, parse_pair
 from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
 from minit.cli.flags.imageargs import ImageArgument

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from minit.cli.commands.appcommands import app_of_pod, failing_as
+from minit.cli.commands.apps.appcommands import app_of_pod, failing_as
 from minit.cli.flags.isolatorflags import parse_cpu, parse_memory
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError

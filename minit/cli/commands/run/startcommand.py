@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import click
 
-from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.podstart import start_in_background
-from minit.cli.commands.stopcommand import for_each
+from minit.cli.commands.pods.endingcommands import cleanup_of
+from minit.cli.commands.pods.stopcommand import for_each
+from minit.cli.commands.run.podstart import start_in_background
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.uuidfile import some_pods

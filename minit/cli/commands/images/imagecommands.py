@@ -9,7 +9,7 @@ import click
 
 import minit
 from minit.boundedfile import read_at_most
-from minit.cli.commands.otherprocessor import build_for, other_processor
+from minit.cli.commands.images.otherprocessor import build_for, other_processor
 from minit.cli.flags.sharedoptions import arch_option, pull_policy_option, quiet_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation

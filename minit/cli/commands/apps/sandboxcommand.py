@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from minit.cli.commandgroups import APP_COMMANDS
-from minit.cli.commands.appviewcommands import failed_in_app_group
-from minit.cli.commands.podrequest import make_sandbox_request
-from minit.cli.commands.podstart import start_pod
-from minit.cli.commands.runcommands import collect_run_options, refuse_ports, save_uuid
+from minit.cli.commands.apps.appviewcommands import failed_in_app_group
+from minit.cli.commands.run.podrequest import make_sandbox_request
+from minit.cli.commands.run.podstart import start_pod
+from minit.cli.commands.run.runcommands import collect_run_options, refuse_ports, save_uuid
 from minit.cli.flags.runoptions import (
     background_options,
     ipc_option,

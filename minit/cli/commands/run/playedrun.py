@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 
 from minit.archives.transports import is_source
-from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.playedtogether import PreparedPod, environment_of_pods, run_together
-from minit.cli.commands.podrequest import choose_overlay
-from minit.cli.commands.runcommands import collect_run_options
-from minit.cli.commands.seccompfile import read_profile
-from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.commands.pods.endingcommands import cleanup_of
+from minit.cli.commands.run.playedtogether import PreparedPod, environment_of_pods, run_together
+from minit.cli.commands.run.podrequest import choose_overlay
+from minit.cli.commands.run.runcommands import collect_run_options
+from minit.cli.commands.run.seccompfile import read_profile
+from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import MinitError, PodError, describe

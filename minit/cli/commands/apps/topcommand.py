@@ -6,8 +6,8 @@ import time
 
 import click
 
-from minit.cli.commands.statscommand import read_interval
-from minit.cli.commands.topview import Meters, show_live
+from minit.cli.commands.apps.statscommand import read_interval
+from minit.cli.commands.apps.topview import Meters, show_live
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.terminalkeys import is_terminal

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from minit.cli.commandgroups import APP_COMMANDS
-from minit.cli.commands.appcommands import failing_as
-from minit.cli.commands.chosendevices import with_devices
-from minit.cli.commands.podrequest import variables_of_files
-from minit.cli.commands.seccompfile import with_profile
+from minit.cli.commands.apps.appcommands import failing_as
+from minit.cli.commands.run.chosendevices import with_devices
+from minit.cli.commands.run.podrequest import variables_of_files
+from minit.cli.commands.run.seccompfile import with_profile
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import added_app_options, environment_file_option
 from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option

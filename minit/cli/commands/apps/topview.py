@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from minit.cli.commands.statscommand import running_uuids
+from minit.cli.commands.apps.statscommand import running_uuids
 from minit.cli.invocation import Invocation
 from minit.cli.text.terminalkeys import Keys
 from minit.cli.text.toptext import SORT_KEYS, TopRow, screen_lines, sort_rows, top_rows

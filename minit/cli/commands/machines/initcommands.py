@@ -13,9 +13,15 @@ from typing import IO, Any
 import click
 
 from minit.archives.compression import zstd
-from minit.cli.commands.otherprocessor import check_modules, check_processors, kernel_for, other_processor, stage1_for
-from minit.cli.commands.podrequest import apps_of_manifest
-from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.commands.images.otherprocessor import (
+    check_modules,
+    check_processors,
+    kernel_for,
+    other_processor,
+    stage1_for,
+)
+from minit.cli.commands.run.podrequest import apps_of_manifest
+from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.flags.sharedoptions import arch_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
