@@ -89,7 +89,9 @@ def campaign_node(bridge: None, node_directory: Path, stage1_image: Path) -> Ite
     try:
         node.start_daemon()
         node.start_kubelet()
-        # It may have removed what was there when it began; what it sees later it removes five minutes after that.
+        # Its first look removes what is there, however new; what it sees later it removes five minutes after that.
+        log = node.logs / "kubelet"
+        wait_for(lambda: "Image garbage collection" in log.read_text(), "the first look for images", PATIENCE_SECONDS)
         for image in (node.minit.image(), unused):
             assert node.minit.call("fetch", image).returncode == 0
         yield node
