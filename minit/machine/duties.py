@@ -28,7 +28,7 @@ from minit.stdio import complain_at_once
 _SYSCTLS = "/proc/sys"
 _LOWEST_PRIORITY = 19
 
-_Served = MachineNetwork | TimeClient
+_Served = MachineNetwork | TimeClient | Updates
 """A part of the machine with descriptors and deadlines of its own."""
 
 
@@ -49,16 +49,16 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
     # Before the apps, which may have the directory of its socket as a volume.
-    updates = None if config.update is None else Updates(config.update)
+    updates = [] if config.update is None else [Updates(config.update)]
     clock = _follow_time(config, network)
-    served = [each for each in (network, clock) if each is not None]
+    served: list[_Served] = [each for each in (network, clock) if each is not None]
     if is_first:
         if config.clock is not None and clock is not None:
             _wait_for_time(clock, served, devices, config.clock.wait_seconds)
         # Where there is one processor, it is PID 1's from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    _serve(link, devices, served, _open_kernel_log(), updates)
+    _serve(link, devices, [*served, *updates], _open_kernel_log())
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
@@ -129,9 +129,7 @@ def _wait_for_time(clock: TimeClient, served: Sequence[_Served], devices: Machin
         complain_at_once(f"minit: clock: no time after {seconds} s")
 
 
-def _until_due(
-    served: Sequence[_Served | Updates], longest_seconds: float | None = None
-) -> tuple[list[int], float | None]:
+def _until_due(served: Sequence[_Served], longest_seconds: float | None = None) -> tuple[list[int], float | None]:
     """Return the descriptors of all, and the seconds until one of them has something to do."""
     now = time.monotonic()
     waits = [each.deadline - now for each in served if each.deadline is not None]
@@ -149,13 +147,7 @@ def _open_kernel_log() -> KernelLog | None:
         return None
 
 
-def _serve(
-    link: Socket,
-    devices: MachineDevices,
-    served: Sequence[_Served],
-    kernel_log: KernelLog | None,
-    updates: Updates | None,
-) -> None:
+def _serve(link: Socket, devices: MachineDevices, served: Sequence[_Served], kernel_log: KernelLog | None) -> None:
     buttons = PowerButtons()
     buttons.look()
     if kernel_log is not None:
@@ -164,7 +156,7 @@ def _serve(
     while True:
         for each in served:
             each.turn()
-        fds, timeout_seconds = _until_due(served if updates is None else [*served, updates])
+        fds, timeout_seconds = _until_due(served)
         watched = [link.fileno(), devices.fileno(), *buttons.filenos(), *fds]
         watched += [] if kernel_log is None else [kernel_log.fileno()]
         ready = wait_readable(watched, timeout_seconds)
@@ -182,8 +174,6 @@ def _serve(
             end_trial(message, link)
             if "ask" in message:
                 send_message(link, {"event": "here"})
-        if updates is not None:
-            updates.turn(ready)
 
 
 def _set_priority(nice: int) -> None:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
 
 from minit import jsontext, paths
 from minit.errors import MinitError, UpdateError, describe
@@ -35,7 +34,7 @@ _SOCKET = f"{paths.MACHINE_UPDATES}/socket"
 
 
 class Updates:
-    """What the helper waits for: `filenos` and `deadline`; it calls `turn` whenever something happens."""
+    """What there is to wait for: `turn` is called when one of `filenos` can be read, and at `deadline`."""
 
     def __init__(self, update: Update) -> None:
         self._update = update
@@ -48,36 +47,37 @@ class Updates:
 
     @property
     def deadline(self) -> float | None:
-        """The time of the next turn, if nothing happens before."""
+        """The monotonic time at which something is due, None if nothing is."""
         return self._next_check if self._updater is None else None
 
     def filenos(self) -> list[int]:
-        """Return the descriptors to watch."""
+        """Return the descriptors to poll."""
         if self._updater is not None:
             return [self._updater]
         return [] if self._listener is None else [self._listener.fileno()]
 
-    def turn(self, ready: Iterable[int]) -> None:
+    def turn(self) -> None:
         """Do what is due: see the end of an update, begin another one."""
         if self._updater is not None:
-            if self._updater not in ready:
+            if os.waitid(os.P_PIDFD, self._updater, os.WEXITED | os.WNOHANG) is None:
                 return
-            os.waitid(os.P_PIDFD, self._updater, os.WEXITED)
             os.close(self._updater)
             self._updater = None
-        if self._listener is not None and self._listener.fileno() in ready:
-            self._accept(self._listener)
+        client = self._accept()
+        if client is not None:
+            with client:
+                self._begin(client)
         elif self._next_check is not None and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + self._update.check_seconds
             self._begin(None)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> socket.socket | None:
+        if self._listener is None:
+            return None
         try:
-            client, _ = listener.accept()
+            return self._listener.accept()[0]
         except OSError:
-            return  # it has gone again
-        with client:
-            self._begin(client)
+            return None  # nobody is there, or not any more
 
     def _begin(self, client: socket.socket | None) -> None:
         try:
@@ -103,6 +103,7 @@ def _listen() -> socket.socket | None:
         # Who has the directory as a volume may, whichever user it is.
         os.chmod(_SOCKET, 0o666)
         listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError as error:
         complain_at_once(f"minit: update.socket: {describe(error)}")
         return None
