@@ -15,6 +15,7 @@ import time
 from minit.errors import describe
 from minit.hostlogs import open_log, open_parent, rotated_names
 from minit.stdio import complain_at_once
+from minit.utctime import utc_text_ns
 
 # A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
 # either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
@@ -219,9 +220,7 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
 
 def _record_head(stream: str, now_ns: int) -> bytes:
     """Return time and stream, with the space behind them."""
-    seconds, fraction = divmod(now_ns, 10**9)
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{moment}.{fraction:09d}Z {stream} ".encode()
+    return f"{utc_text_ns(now_ns)} {stream} ".encode()
 
 
 def _rotated(top: int, path: str) -> list[str]:

@@ -12,12 +12,12 @@ import re
 
 from minit import paths, syscalls
 from minit.errors import describe
-from minit.machine.clock.starttime import utc
 from minit.machine.requests import is_container
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.reaper.record import write_durably
 from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import new_filesystem
+from minit.utctime import utc_text
 from minit.value import Value
 
 _PSTORE = "/sys/fs/pstore"
@@ -77,7 +77,8 @@ def copy_panics(directory: str, copies: tuple[str, ...], *, is_kept: bool) -> li
     for panic in panics:
         text = b"".join(record.text for record in reversed(panic))
         reason = _REASON.search(text.decode(errors="replace"))
-        lines.append(f"{panic[0].kind} at {utc(panic[0].seconds)}: {reason[0] if reason else 'for no known reason'}")
+        why = reason[0] if reason else "for no known reason"
+        lines.append(f"{panic[0].kind} at {utc_text(panic[0].seconds)}: {why}")
         texts.append(lines[-1].encode() + b"\n" + text.rstrip(b"\n") + b"\n")
     for copy in copies:
         os.makedirs(os.path.dirname(copy), exist_ok=True)

@@ -11,12 +11,12 @@ import time
 
 from minit import jsontext, paths
 from minit.boundedlog import BoundedLog
+from minit.utctime import utc_text_ns
 
 KEPT_EVENTS = 1000
 # Of each of the two files.
 FILE_BYTES = 1 << 19
 _WRITE_BYTES = 1 << 16
-_SECOND_NS = 1_000_000_000
 
 
 class Events:
@@ -70,11 +70,6 @@ class Events:
         if isinstance(kept, bytes):
             return kept
         time_ns, event, fields = kept
-        line = jsontext.dump({"seq": number, "time": _format_time(time_ns), "event": event, **fields})
+        line = jsontext.dump({"seq": number, "time": utc_text_ns(time_ns), "event": event, **fields})
         self._kept[index] = line
         return line
-
-
-def _format_time(time_ns: int) -> str:
-    seconds, fraction = divmod(time_ns, _SECOND_NS)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09d}Z"

@@ -6,7 +6,6 @@ import heapq
 import os
 import resource
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -22,6 +21,7 @@ from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.loglines import LineAssembler, LogLine
 from minit.stage0.reports.logreader import Pass, await_writers, open_app_logs, open_log_directory, passes
 from minit.stage0.stage1.controlcall import ask_stage1
+from minit.utctime import utc_text_ns
 from minit.value import Value
 
 _BOTH_STREAMS = 2
@@ -61,13 +61,13 @@ class Source:
         self.log = log
         self._assembler = LineAssembler()
         self._choice = choice
-        self._until = None if choice.until_ns is None else _log_time(choice.until_ns)
+        self._until = None if choice.until_ns is None else utc_text_ns(choice.until_ns).encode()
         self._is_over = False
 
     def seek(self) -> None:
         """Leave out what need not be read."""
         if self._choice.since_ns is not None:
-            self.log.seek_time(_log_time(self._choice.since_ns))
+            self.log.seek_time(utc_text_ns(self._choice.since_ns).encode())
         # With an end before that of the log, the last lines are not at its end.
         if self._choice.tail is not None and self._until is None:
             self.log.seek_lines(self._choice.tail, self._choice.streams)
@@ -184,11 +184,6 @@ def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
         name: click.style(f"{name}: ", fg=_COLOURS[number % len(_COLOURS)]).encode()
         for number, name in enumerate(names)
     }
-
-
-def _log_time(moment_ns: int) -> bytes:
-    seconds, fraction = divmod(moment_ns, SECOND_NS)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode() + b".%09dZ" % fraction
 
 
 def _allow_many_files() -> None:

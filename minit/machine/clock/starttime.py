@@ -8,6 +8,7 @@ import time
 from minit import paths
 from minit.errors import describe
 from minit.machine.clock.kernelclock import read_rtc
+from minit.utctime import utc_text
 
 
 def image_time() -> float | None:
@@ -39,12 +40,7 @@ def correct_clock() -> str | None:
         time.clock_settime(time.CLOCK_REALTIME, wanted)
     except OSError as error:
         return f"clock: {describe(error)}"
-    return f"the clock was before the time of the image: now it is {utc(wanted)}"
-
-
-def utc(seconds: float) -> str:
-    """Return a time as text."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return f"the clock was before the time of the image: now it is {utc_text(wanted)}"
 
 
 def _kept_time() -> float:

@@ -26,9 +26,9 @@ from minit.machine.clock.ntpmessage import (
     measure,
     parse_answer,
 )
-from minit.machine.clock.starttime import utc
 from minit.manifest.machineconfig import Clock, is_ipv6
 from minit.stdio import complain_at_once
+from minit.utctime import utc_text
 
 _MAXIMUM_SERVERS = 8
 _ANSWER_SECONDS = 3.0
@@ -147,17 +147,16 @@ class TimeClient:
     def _obstacle(self, sample: Sample) -> str | None:
         """Return why the clock must not be set so."""
         told = self._clock.now() + sample.offset
+        says = f"{sample.server} says {utc_text(told)}, which is"
         if told < self._built:
-            return f"{sample.server} says {utc(told)}, which is before the time of the image"
+            return f"{says} before the time of the image"
         if self._anchor is None:
             if told - self._built > self._config.first_step_days * _DAY_SECONDS:
-                return (
-                    f"{sample.server} says {utc(told)}, which is more than first_step_days after the time of the image"
-                )
+                return f"{says} more than first_step_days after the time of the image"
             return None
         wall, monotonic = self._anchor
         if abs(told - (wall + time.monotonic() - monotonic)) > self._config.maximum_step_seconds:
-            return f"{sample.server} says {utc(told)}, which is more than maximum_step_seconds away"
+            return f"{says} more than maximum_step_seconds away"
         return None
 
     def _follow(self, sample: Sample) -> None:
@@ -165,7 +164,7 @@ class TimeClient:
         if is_step:
             self._clock.step(sample.offset)
             complain_at_once(
-                f"minit: clock: now it is {utc(self._clock.now())} ({sample.offset:+.1f} s), by {sample.server}"
+                f"minit: clock: now it is {utc_text(self._clock.now())} ({sample.offset:+.1f} s), by {sample.server}"
             )
         else:
             self._clock.slew(sample.offset, self._pause_seconds)

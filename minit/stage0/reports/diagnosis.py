@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable, Sequence
 
 from minit import __version__, jsontext, paths
@@ -43,6 +42,7 @@ from minit.stage0.reports.usage import (
 )
 from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions
 from minit.stage0.stage1 import entrypoints
+from minit.utctime import utc_text
 
 Json = dict[str, object]
 
@@ -234,7 +234,7 @@ def _first_line(pod: Pod, name: str) -> str | None:
 def _time(time_ns: int | None) -> str | None:
     if time_ns is None:
         return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ns // 1_000_000_000))
+    return utc_text(time_ns // 1_000_000_000)
 
 
 def _networks(pod: Pod) -> Json:

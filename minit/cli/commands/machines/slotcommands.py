@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from minit.errors import MinitError, UpdateError
 from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
 from minit.machine.endingrequest import request_ending
 from minit.manifest.machineconfig import REBOOT, parse_machine
+from minit.utctime import utc_text
 
 _HASH_DIGITS = 12
 _RESULTS = {
@@ -75,7 +75,7 @@ def _text(slots: SlotsStatus) -> str:
     versions = _versions(slots)
     for slot, content in slots.contents.items():
         states = _states(slots, slot)
-        built = "" if content is None else _time(content.built_seconds)
+        built = "" if content is None else utc_text(content.built_seconds)
         root = "" if content is None else content.root_hash_prefix[:_HASH_DIGITS]
         state = ", ".join(states) if content is not None else "empty"
         rows.append((slot, state, versions.get(slot) or "", built, root))
@@ -84,7 +84,7 @@ def _text(slots: SlotsStatus) -> str:
         trial = slots.trial
         version = f", version {trial.version}," if trial.version is not None else ""
         reason = f": {trial.reason}" if trial.reason is not None else ""
-        asked = _time(trial.asked_seconds)
+        asked = utc_text(trial.asked_seconds)
         lines.append(f"slot {trial.slot}{version} was to be booted once at {asked}; {_RESULTS[trial.state]}{reason}\n")
     if slots.obstacle is not None:
         lines.append(f"none can be chosen: {slots.obstacle}\n")
@@ -129,7 +129,3 @@ def _fields(slots: SlotsStatus) -> dict[str, object]:
         "trial": None if trial is None else {name: getattr(trial, name) for name in trial._fields},
         "obstacle": slots.obstacle,
     }
-
-
-def _time(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
