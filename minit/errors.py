@@ -137,7 +137,8 @@ def describe(error: BaseException) -> str:
 
 def _describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
-        reason = reason_of(error.errno)
+        # Failures of getaddrinfo(3) have numbers of their own.
+        reason = reason_of(error.errno) if error.errno > 0 else (error.strerror or "").lower()
         explanation = getattr(error, "explanation", "")  # the kernel's own, which comes with an error of netlink(7)
         if explanation:
             reason = f"{reason} ({explanation})"

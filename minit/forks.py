@@ -170,6 +170,15 @@ UPDATER = Forked(
     is_dumpable=False,
     death_signal=signal.SIGKILL,
 )
+# What waits for servers of DNS, and reads their answers.
+NAME_LOOKUP = Forked(
+    who="lookup of names",
+    name="minit-lookup",
+    keeps=("pipe",),
+    streams=(NULL, NULL, SAME),
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+)
 CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
 # Input and output of a command on its terminal are not for the processes behind it.

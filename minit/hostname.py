@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _MAXIMUM_BYTES = 64  # of sethostname(2)
+_LONGEST_DOMAIN_NAME = 253
 _INSIDE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -10,6 +11,15 @@ def find_fault(name: str) -> str | None:
     """Return what is wrong with a host name, for after it; None if nothing is."""
     if len(name.encode(errors="surrogateescape")) > _MAXIMUM_BYTES:
         return f"is longer than {_MAXIMUM_BYTES} bytes"
-    if all(part and _INSIDE.issuperset(part) and "-" not in (part[0], part[-1]) for part in name.split(".")):
+    if _has_labels(name):
         return None
     return "is no host name: expected letters, digits, underscores and inner hyphens, and dots between them"
+
+
+def is_domain_name(text: str) -> bool:
+    """Tell whether DNS may know a host of this name; what ends in a number is rather an address (RFC 3696, 2)."""
+    return len(text) <= _LONGEST_DOMAIN_NAME and _has_labels(text) and not text.rpartition(".")[2].isdigit()
+
+
+def _has_labels(name: str) -> bool:
+    return all(part and _INSIDE.issuperset(part) and "-" not in (part[0], part[-1]) for part in name.split("."))

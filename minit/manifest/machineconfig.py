@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Sequence
 
 from minit.errors import ManifestError
-from minit.hostname import find_fault
+from minit.hostname import find_fault, is_domain_name
 from minit.manifest.httpurl import parse_url
 from minit.manifest.machineupdate import read_model, read_version
 from minit.manifest.reader import Node
@@ -169,7 +169,7 @@ class Update(Value):
 
 class Clock(Value):
     """
-    Servers of NTP, by their addresses, that the clock is set by; without any, those that leases name.
+    Servers of NTP, by their addresses or names, that the clock is set by; without any, those that leases name.
 
     A clock that has lost its time is set to the image's at first, and can be set to `first_step_days` after that at
     most. Any other clock, and this one from then on, is moved by no more than `maximum_step_seconds` in all until the
@@ -325,7 +325,7 @@ def _clock(node: Node) -> Clock:
     _refuse_others(node, Clock._fields)
     first, step = node["first_step_days"], node["maximum_step_seconds"]
     return Clock(
-        servers=node["servers"].each(_any_address),
+        servers=node["servers"].each(_server),
         first_step_days=first.integer(1, _MAXIMUM_DAYS) if first.given else Clock.first_step_days,
         maximum_step_seconds=step.integer(1, _MAXIMUM_DAYS * 24 * 3600) if step.given else Clock.maximum_step_seconds,
         wait_seconds=_seconds(node["wait_seconds"], Clock.wait_seconds),
@@ -512,14 +512,19 @@ def _ipv6_address(node: Node) -> str:
 
 
 def _any_address(node: Node) -> str:
-    return node.matching(_is_address, "an IP address")
+    return node.matching(is_address, "an IP address")
+
+
+def _server(node: Node) -> str:
+    return node.matching(lambda text: is_address(text) or is_domain_name(text), "an IP address or the name of a host")
 
 
 def _address_with_prefix(node: Node) -> str:
     return node.matching(_is_address_with_prefix, "an IP address with the length of its prefix (192.0.2.7/24)")
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Tell whether `text` is an address of IPv4 or IPv6."""
     return _is_ipv6_address(text) if is_ipv6(text) else _is_ipv4_address(text)
 
 
@@ -537,7 +542,7 @@ def _is_ipv6_address(text: str) -> bool:
 
 def _is_address_with_prefix(text: str) -> bool:
     address, _, length = text.partition("/")
-    return _is_address(address) and _is_number(length, 128 if is_ipv6(address) else 32)
+    return is_address(address) and _is_number(length, 128 if is_ipv6(address) else 32)
 
 
 def _is_number(text: str, highest: int) -> bool:

@@ -1,4 +1,4 @@
-"""A machine whose battery is empty, and a server of NTP."""
+"""A machine whose battery is empty, and a server of NTP that has a name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import USER_NETWORK, QemuMachine
+from tests.support.dnsserver import DnsServer
 from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.ntpserver import NtpServer
 from tests.support.pods import shell
@@ -16,11 +17,12 @@ from tests.support.pods import shell
 BUILT_SECONDS = 1700000000
 CONFIG = """
 modules = ["virtio_pci"]
+name_servers = ["10.0.2.2"]
 [[interface]]
 name = "eth0"
 dhcp = true
 [clock]
-servers = ["10.0.2.2"]
+servers = ["ntp.test"]
 wait_seconds = 60
 """
 # The time constant is of the second answer, by which the clock goes faster or slower.
@@ -39,7 +41,8 @@ def test_a_clock_that_is_set(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(BUILT_SECONDS))
     app = {**shell(APP), "annotations": [{"name": "minit/seccomp", "value": "unconfined"}]}
     initial = build_machine({"one": app}, CONFIG, ("virtio_net",))
-    with NtpServer("127.0.0.1", offset_seconds=1000.0) as server:
+    with NtpServer("127.0.0.1", offset_seconds=1000.0) as server, DnsServer("127.0.0.1") as names:
+        names.hosts = {"ntp.test": ["10.0.2.2"]}
         options = ["-rtc", "base=2001-01-01"]
         with QemuMachine(kernel, tmp_path, initial, networks=[USER_NETWORK], options=options) as machine:
             machine.wait()
@@ -49,4 +52,4 @@ def test_a_clock_that_is_set(
         assert abs(told - (time.time() + 1000.0)) < 300
     assert status == "PLL"
     own = [line for line in machine.lines if line.startswith("minit: clock")]
-    assert len(own) == 1 and own[0].endswith("s), by 10.0.2.2")
+    assert len(own) == 1 and own[0].endswith("s), by ntp.test (10.0.2.2)")

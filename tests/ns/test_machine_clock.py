@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from minit import syscalls
 from minit.loop import wait_readable
 from minit.machine.clock.kernelclock import KernelClock
 from minit.machine.clock.timeclient import TimeClient
 from minit.manifest.machineconfig import Clock
+from tests.support.dnsserver import NO_SUCH_NAME, DnsServer
 from tests.support.ntpserver import NtpServer, answer
 
 DAY = 24 * 3600.0
@@ -188,3 +192,54 @@ def test_servers_come_with_a_lease(servers: list[NtpServer]) -> None:
     names[:] = [THERE]
     follow(client, lambda: client.is_set)
     assert abs(clock.lag) < 5
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[DnsServer]:
+    """A server of DNS, which the C library asks."""
+    resolv_conf = tmp_path / "resolv.conf"
+    with DnsServer("127.0.0.53") as dns:
+        resolv_conf.write_text("nameserver 127.0.0.53\noptions timeout:30\n")
+        syscalls.mount(str(resolv_conf), "/etc/resolv.conf", None, syscalls.MS_BIND)
+        try:
+            yield dns
+        finally:
+            syscalls.umount2("/etc/resolv.conf", syscalls.MNT_DETACH)
+
+
+def test_a_server_that_is_named(servers: list[NtpServer], names: DnsServer, capfd: pytest.CaptureFixture[str]) -> None:
+    """A name is one server, asked at its next address when one is silent, and looked up when none is left."""
+    names.hosts = {"one.test": [HERE, "127.0.0.8", "127.0.0.9"], "two.test": [HERE], "three.test": [THERE]}
+    servers[0].offset_seconds = 3600.0
+    clock = OwnClock(60.0)
+    client = make(clock, "one.test", "two.test", "three.test", ELSEWHERE)
+    follow(client, lambda: client.is_set)
+    assert abs(clock.lag) < 5, "an address that two names share counts once"
+    assert f"by three.test ({THERE})" in (said := capfd.readouterr().err) or f"by {ELSEWHERE}" in said
+    names.hosts = {"two.test": [HERE], "gone.test": NO_SUCH_NAME}
+    servers[0].reply = lambda question: []
+    client = make(clock, "two.test", "gone.test")
+    for _ in range(2):
+        names.asked.clear()
+        client.ask()
+        follow(client, lambda: not client.filenos())
+        assert {"two.test", "gone.test"} == set(names.asked), "the only address was silent"
+    assert capfd.readouterr().err == "minit: clock: gone.test: name or service not known\n"
+
+
+def test_names_that_nobody_answers_for(
+    servers: list[NtpServer], names: DnsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup that takes too long is ended, and the servers are asked that are known by then."""
+    monkeypatch.setattr("minit.machine.clock.namelookup._LONGEST_SECONDS", 3.0)
+    names.hosts = {"one.test": [HERE], "silent.test": None}
+    clock = OwnClock(60.0)
+    client = make(clock, "one.test", "silent.test")
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    client.turn()
+    [child] = set(children.read_text().split()) - before
+    assert client.deadline is not None and client.deadline < time.monotonic() + 3
+    follow(client, lambda: client.is_set)
+    assert abs(clock.lag) < 5
+    assert not Path(f"/proc/{child}").exists()

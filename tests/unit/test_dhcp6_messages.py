@@ -30,7 +30,7 @@ def parse(options: bytes, kind: int = message.REPLY, transaction: int = TRANSACT
 def test_a_reply() -> None:
     """Address and times, name servers, domains, servers of time and the time of the next question are read."""
     told = option(23, ADDRESS.packed * 2) + option(24, b"\3lan\4test\0") + option(7, b"\xff")
-    told += option(56, option(1, ADDRESS.packed) + option(3, b"\3ntp\0")) + option(32, (900).to_bytes(4, "big"))
+    told += option(56, option(1, ADDRESS.packed) + option(3, b"\3ntp\4test\0")) + option(32, (900).to_bytes(4, "big"))
     assert parse(WHO + association(NUMBER, str(ADDRESS), (10, 20, 3600, 7200)) + told) == Answer6(
         kind=message.REPLY,
         server=SERVER,
@@ -40,7 +40,7 @@ def test_a_reply() -> None:
         preference=255,
         name_servers=(ADDRESS, ADDRESS),
         search=("lan.test",),
-        ntp_servers=(ADDRESS,),
+        ntp_servers=(str(ADDRESS), "ntp.test"),
         refresh_seconds=900,
     )
 

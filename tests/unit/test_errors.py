@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from minit.errors import MinitError, SourceMissing, Step, UnfinishedError, Usage
         (OSError(errno.EBADF, "Bad file descriptor", 7), "7: bad file descriptor"),
         (OSError(errno.EPERM, "Operation not permitted"), "operation not permitted"),
         (TimeoutError("timed out"), "timed out"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "name or service not known"),
         (MinitError("pod: no apps"), "pod: no apps"),
         (ValueError("two\nlines"), "two lines"),
         (KeyError(), "KeyError"),

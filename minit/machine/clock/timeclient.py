@@ -3,7 +3,7 @@ A client of NTP: asks servers what time it is, and has the clock follow (RFC 433
 
 Servers are not trusted. An answer counts if it has a number that only the server could know, comes from a clock that
 is right by what it says itself, and agrees with more than half of the others; and the clock is moved within bounds of
-the configuration alone.
+the configuration alone. A name is one server, however many addresses it has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from minit.errors import describe
 from minit.machine.clock.kernelclock import KernelClock
+from minit.machine.clock.namelookup import NameLookup
 from minit.machine.clock.ntpmessage import (
     NONCE_BYTES,
     PORT,
@@ -26,7 +27,7 @@ from minit.machine.clock.ntpmessage import (
     measure,
     parse_answer,
 )
-from minit.manifest.machineconfig import Clock, is_ipv6
+from minit.manifest.machineconfig import Clock, is_address, is_ipv6
 from minit.stdio import complain_at_once
 from minit.utctime import utc_text
 
@@ -51,7 +52,8 @@ class TimeClient:
     """
     Keeps the clock; `turn` is called when one of `filenos` can be read, at `deadline`, and when `servers` may change.
 
-    `built` is the time of the image. A clock that `is_lost` has a time of no meaning.
+    A name is looked up when it has no address left that answers. `built` is the time of the image. A clock that
+    `is_lost` has a time of no meaning.
     """
 
     def __init__(
@@ -70,6 +72,11 @@ class TimeClient:
         # The clock as it was, or was set first, and the monotonic time of that: no later step leads away from it.
         self._anchor = None if is_lost else (self._clock.now(), time.monotonic())
         self._known: Sequence[str] = ()
+        # Of names; the first is the one to ask.
+        self._addresses: dict[str, list[str]] = {}
+        self._lookup: NameLookup | None = None
+        self._unknown_names: set[str] = set()
+        # Addresses that want no clients.
         self._refused: set[str] = set()
         self._questions: list[_Question] = []
         self._round_ends: float | None = None
@@ -82,13 +89,16 @@ class TimeClient:
     @property
     def deadline(self) -> float | None:
         """The monotonic time at which something is due, None if nothing is."""
+        if self._lookup is not None:
+            return self._lookup.deadline
         if self._round_ends is not None:
             return self._round_ends
         return self._next_round if self._known else None
 
     def filenos(self) -> list[int]:
         """Return the descriptors to poll."""
-        return [question.fileno() for question in self._questions if question.is_open]
+        lookup = [] if self._lookup is None else [self._lookup.fileno()]
+        return lookup + [question.fileno() for question in self._questions if question.is_open]
 
     def ask(self) -> None:
         """Ask in the next turn."""
@@ -100,22 +110,54 @@ class TimeClient:
         if servers != self._known:
             self._close()
             self._known = servers
+            self._addresses = {name: addresses for name, addresses in self._addresses.items() if name in servers}
+            self._unknown_names &= set(servers)
             self.ask()
         for question in self._questions:
             question.receive(self._built)
         now = time.monotonic()
-        if self._round_ends is not None:
+        if self._lookup is not None:
+            if self._lookup.turn():
+                self._end_lookup(self._lookup)
+                self._ask_servers()
+        elif self._round_ends is not None:
             if now >= self._round_ends or not self.filenos():
                 self._end_round()
         elif self._known and now >= self._next_round:
             self._begin_round()
 
     def _begin_round(self) -> None:
+        names = [server for server in self._known if not is_address(server) and not self._addresses.get(server)]
+        if not names:
+            self._ask_servers()
+            return
+        try:
+            self._lookup = NameLookup(names)
+        except OSError as error:
+            self._say_once(describe(error))
+            self._ask_servers()
+
+    def _end_lookup(self, lookup: NameLookup) -> None:
+        self._lookup = None
+        for found in lookup.close():
+            self._addresses[found.name] = [one for one in found.addresses if one not in self._refused]
+            if found.failure is not None and found.name not in self._unknown_names:
+                self._unknown_names.add(found.name)
+                complain_at_once(f"minit: clock: {found.name}: {found.failure}")
+
+    def _ask_servers(self) -> None:
+        asked: set[str] = set()
         for server in self._known:
-            if server not in self._refused:
-                question = _Question(server, self._clock)
-                if question.is_open:
-                    self._questions.append(question)
+            addresses = [server] if is_address(server) else self._addresses.get(server, ())
+            address = next((one for one in addresses if one not in self._refused | asked), None)
+            if address is None:
+                continue
+            asked.add(address)
+            question = _Question(server, address, self._clock)
+            if question.is_open:
+                self._questions.append(question)
+            else:
+                self._leave(question)
         if self._questions:
             self._round_ends = time.monotonic() + _ANSWER_SECONDS
         else:
@@ -124,8 +166,11 @@ class TimeClient:
     def _end_round(self) -> None:
         questions = list(self._questions)
         self._close()
-        kisses = {question.server: question.kiss for question in questions if question.kiss is not None}
-        self._refused.update(server for server, kiss in kisses.items() if kiss in _GO_AWAY)
+        for question in questions:
+            if question.kiss in _GO_AWAY:
+                self._refused.add(question.address)
+            if question.sample is None and question.kiss != _TOO_OFTEN:
+                self._leave(question)
         samples = [question.sample for question in questions if question.sample is not None]
         if not samples:
             self._wait(_UNANSWERED_SECONDS)
@@ -138,11 +183,17 @@ class TimeClient:
             self._say_once(obstacle)
             self._wait(_UNANSWERED_SECONDS)
         else:
-            self._wait(_POLL_SECONDS, longest=_TOO_OFTEN in kisses.values())
+            self._wait(_POLL_SECONDS, longest=any(question.kiss == _TOO_OFTEN for question in questions))
             try:
                 self._follow(sample)
             except OSError as error:
                 self._say_once(describe(error))
+
+    def _leave(self, question: _Question) -> None:
+        """Have a name be asked at another of its addresses the next time."""
+        addresses = self._addresses.get(question.server, [])
+        if question.address in addresses:
+            addresses.remove(question.address)
 
     def _obstacle(self, sample: Sample) -> str | None:
         """Return why the clock must not be set so."""
@@ -191,6 +242,8 @@ class TimeClient:
         for question in self._questions:
             question.close()
         self._questions, self._round_ends = [], None
+        if self._lookup is not None:
+            self._end_lookup(self._lookup)
 
     def _say_once(self, line: str) -> None:
         # The time in it is another one each time.
@@ -201,19 +254,20 @@ class TimeClient:
 
 
 class _Question:
-    """A question to one server, from a port of its own; it is open until the answer has come."""
+    """A question to one server at its address, from a port of its own; it is open until the answer has come."""
 
-    def __init__(self, server: str, clock: KernelClock) -> None:
+    def __init__(self, server: str, address: str, clock: KernelClock) -> None:
         self.server = server
+        self.address = address
         self.sample: Sample | None = None
         self.kiss: str | None = None
         self._nonce = os.urandom(NONCE_BYTES)
-        family = socket.AF_INET6 if is_ipv6(server) else socket.AF_INET
+        family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self.is_open = True
         try:
             # From then on the kernel takes packets of this server alone.
-            self._socket.connect((server, PORT))
+            self._socket.connect((address, PORT))
             self._asked, self._asked_monotonic = clock.now(), time.monotonic()
             self._socket.send(encode_question(self._nonce))
         except OSError:
@@ -249,4 +303,5 @@ class _Question:
     def _take(self, answer: Answer, took_seconds: float) -> None:
         self.kiss = answer.kiss
         if answer.kiss is None:
-            self.sample = measure(self.server, answer, self._asked, took_seconds)
+            name = self.server if self.server == self.address else f"{self.server} ({self.address})"
+            self.sample = measure(name, answer, self._asked, took_seconds)

@@ -71,7 +71,7 @@ class IPv6Connection:
     @property
     def ntp_servers(self) -> list[str]:
         """The servers that tell the time."""
-        return [] if self._answer is None else [str(server) for server in self._answer.ntp_servers]
+        return [] if self._answer is None else list(self._answer.ntp_servers)
 
     def fileno(self) -> int | None:
         """Return the descriptor of its client."""

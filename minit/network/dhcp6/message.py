@@ -20,7 +20,7 @@ INFINITE_SECONDS = 0xFFFFFFFF
 
 _CLIENT_ID, _SERVER_ID, _IA_NA, _IA_ADDRESS, _WANTED, _PREFERENCE, _ELAPSED, _STATUS = 1, 2, 3, 5, 6, 7, 8, 13
 _NAME_SERVERS, _SEARCH, _REFRESH, _NTP = 23, 24, 32, 56
-_NTP_ADDRESS = 1  # within the option
+_NTP_ADDRESS, _NTP_NAME = 1, 3  # within the option
 _WANTS = (_NAME_SERVERS, _SEARCH, _REFRESH, _NTP)
 _OPTION = struct.Struct(">HH")
 _IA = struct.Struct(">III")
@@ -46,7 +46,8 @@ class Answer6(Value):
     """
     A server's answer.
 
-    `leased` is None where it gives no address. It is to be asked for the rest again after `refresh_seconds`.
+    `ntp_servers` are addresses and names. `leased` is None where it gives no address. It is to be asked for the rest
+    again after `refresh_seconds`.
     """
 
     kind: int
@@ -55,7 +56,7 @@ class Answer6(Value):
     preference: int = 0
     name_servers: tuple[IPv6Address, ...] = ()
     search: tuple[str, ...] = ()
-    ntp_servers: tuple[IPv6Address, ...] = ()
+    ntp_servers: tuple[str, ...] = ()
     refresh_seconds: int | None = None
 
 
@@ -156,11 +157,14 @@ def _association_addresses(options: _Options) -> Iterator[LeasedAddress]:
             )
 
 
-def _ntp_servers(options: _Options) -> tuple[IPv6Address, ...]:
-    found = []
+def _ntp_servers(options: _Options) -> tuple[str, ...]:
+    found: list[str] = []
     for text in (text for code, text in options if code == _NTP):
         for code, inner in _parse_options(text) or ():
-            found += [IPv6Address(inner)] if code == _NTP_ADDRESS and len(inner) == 16 else []
+            if code == _NTP_ADDRESS and len(inner) == 16:
+                found.append(str(IPv6Address(inner)))
+            elif code == _NTP_NAME:
+                found += parse_domain_names(inner)
     return tuple(found[:_MAXIMUM_SERVERS])
 
 
