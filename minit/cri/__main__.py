@@ -1,4 +1,4 @@
-"""The daemon as a program, `python -m minit.cri`: the command `cri` executes it, with its settings as JSON."""
+"""The daemon as a program, which the command `cri` executes with its settings as JSON."""
 
 from __future__ import annotations
 

@@ -127,6 +127,11 @@ minit gc --grace-period=0s
 minit image gc --grace-period=0s
 minit run box.aci -- echo it still works
 minit gc --grace-period=0s
+printf '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "played"}, "spec": {"containers": [
+    {"name": "box", "image": "box.aci", "args": ["sleep", "60"]}]}}' >pod.yaml
+minit play --detach pod.yaml
+minit play --down pod.yaml
+minit cri --listen=unix:///etc/passwd/cri.sock || echo no socket
 """
 
 
@@ -139,9 +144,10 @@ minit gc --grace-period=0s
     ids=["package", "wheel"],
 )
 def test_nothing_is_compiled(clean: Callable[[str], subprocess.CompletedProcess[str]], install: str) -> None:
-    """A package or a wheel, where nothing else is installed, runs pods on the stage1 image that it brings."""
+    """A package or a wheel, where nothing else is installed, runs pods on its own stage1 image, and the daemon."""
     result = clean(f"! command -v cc; {install}; {_RUN}")
     assert "]: it works\n" in result.stdout and "]: it still works\n" in result.stdout
+    assert "cri: /etc/passwd: file exists\n" in result.stderr and "no socket\n" in result.stdout
     assert "building" not in result.stderr
 
 

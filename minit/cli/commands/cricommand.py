@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
 from typing import NoReturn
 
 import click
@@ -13,10 +12,10 @@ from minit import jsontext
 from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.owncommand import own_command, own_module
 from minit.stage0.devices.cdi import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
-_PLAIN = "-plain"
 
 
 def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -93,7 +92,7 @@ def cri(
         "stream_address": stream_address,
         "stream_port": stream_port,
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
-        "program": _own_command(),
+        "program": own_command(),
         "options": options,
         "sandbox_words": [
             *([f"--stage1-path={stage1_path}"] if stage1_path else []),
@@ -102,10 +101,5 @@ def cri(
     }
     flush_output()
     # With packages of its own, that no other command needs.
-    os.execv(sys.executable, [sys.executable, "-m", "minit.cri", jsontext.dump(settings).decode()])
-
-
-def _own_command() -> list[str]:
-    program = sys.argv[0]
-    # An interpreter that runs this module has no command of its own.
-    return [sys.executable, "-m", "minit"] if program.endswith(".py") else [program.removesuffix(_PLAIN)]
+    daemon = own_module("minit.cri")
+    os.execv(daemon[0], [*daemon, jsontext.dump(settings).decode()])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from minit.cli.commands.run.runcommands import collect_run_options
 from minit.cli.commands.run.seccompfile import read_profile
 from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.owncommand import own_command
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import MinitError, PodError, describe
 from minit.hostnotify import take_host
@@ -220,7 +220,7 @@ def _find_image(
 
 
 def _command(invocation: Invocation, uuid: str, options: Options) -> tuple[str, ...]:
-    command = [sys.executable, "-m", "minit", *_global_options(invocation), "run-prepared"]
+    command = [*own_command(), *_global_options(invocation), "run-prepared"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         values = value if isinstance(value, tuple) else () if value in (None, False) else (value,)
