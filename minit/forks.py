@@ -244,7 +244,7 @@ def fork(
 def clone(
     row: Forked,
     run: Callable[[], int | None],
-    kept: Mapping[str, Kept] = _NOTHING,
+    kept: Mapping[str, Kept],
     *,
     flags: int = 0,
     cgroup: int | None = None,

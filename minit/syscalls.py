@@ -630,9 +630,9 @@ def bpf_prog_load(prog_type: int, instructions: bytes, name: str) -> int:
     return call(None, _SYS_BPF, _BPF_PROG_LOAD, attributes, len(attributes))
 
 
-def bpf_prog_attach(group: int, program: int, attach_type: int, flags: int = 0) -> None:
-    """Attach a program to the cgroup v2 directory `group`, bpf(2); without flags instead of the one that is there."""
-    attributes = _BPF_ATTACH.pack(group, program, attach_type, flags)
+def bpf_prog_attach(group: int, program: int, attach_type: int) -> None:
+    """Attach a program to the cgroup v2 directory `group` instead of the one that is there, bpf(2)."""
+    attributes = _BPF_ATTACH.pack(group, program, attach_type, 0)
     call(None, _SYS_BPF, _BPF_PROG_ATTACH, attributes, len(attributes))
 
 
@@ -667,7 +667,7 @@ def reboot(command: int) -> None:
     call(None, _SYS_REBOOT, _REBOOT_MAGIC, _REBOOT_MAGIC_2, command, None)
 
 
-def finit_module(fd: int, options: str = "") -> None:
+def finit_module(fd: int, options: str) -> None:
     """Load the kernel module in the file `fd`, finit_module(2)."""
     call(None, _SYS_FINIT_MODULE, fd, _bytes(options), 0)
 

@@ -67,11 +67,11 @@ def has_press(data: bytes) -> bool:
     return False
 
 
-def has_key(bitmap: str, key: int = _KEY_POWER) -> bool:
-    """Tell whether a key is in a bitmap of sysfs: words in hexadecimal, the highest first."""
+def has_power_key(bitmap: str) -> bool:
+    """Tell whether the power key is in a bitmap of sysfs: words in hexadecimal, the highest first."""
     words = bitmap.split()
-    word = key // 64
-    return word < len(words) and bool(int(words[-1 - word], 16) >> key % 64 & 1)
+    word = _KEY_POWER // 64
+    return word < len(words) and bool(int(words[-1 - word], 16) >> _KEY_POWER % 64 & 1)
 
 
 def _devices_with_key() -> Iterator[str]:
@@ -82,7 +82,7 @@ def _devices_with_key() -> Iterator[str]:
     for name in names:
         try:
             with open(f"{_CLASS}/{name}/device/capabilities/key", encoding="ascii") as file:
-                if has_key(file.read()):
+                if has_power_key(file.read()):
                     yield name
         except (OSError, ValueError):
             continue

@@ -144,7 +144,7 @@ def tell_failure(launcher: Socket, error: BaseException) -> None:
     _tell_launcher(launcher, failure)
 
 
-def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor] = Supervisor) -> int:
+def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> int:
     """Be PID 1 of the pod with the supervisor that `make` returns; return the pod's code when nothing of it is left."""
     return _supervise(_boot(plan, ends, make), ends)
 

@@ -34,8 +34,8 @@ class LauncherLink:
         pod: PodPolicy,
         loop: Loop,
         request_stop: RequestStop,
-        terminal: CallerTerminal | None = None,
-        console: int | None = None,
+        terminal: CallerTerminal | None,
+        console: int | None,
     ) -> None:
         self._socket = launcher
         self._pod = pod

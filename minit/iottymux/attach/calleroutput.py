@@ -31,7 +31,7 @@ class CallerOutput:
     A stream is not read while what came before waits for room. With `is_quiet` only a person is told of anything else.
     """
 
-    def __init__(self, streams: tuple[str, ...], terminal: RawTerminal, *, is_quiet: bool = False) -> None:
+    def __init__(self, streams: tuple[str, ...], terminal: RawTerminal, *, is_quiet: bool) -> None:
         self._terminal = terminal
         self._is_silent = is_quiet and not os.isatty(2)
         self._screen_modes = ScreenModes()

@@ -212,7 +212,7 @@ class PipeOutput(Output):
         loop: Loop,
         ring: Ring,
         scratch: Scratch,
-        logs: Sequence[OutputLog] = (),
+        logs: Sequence[OutputLog],
         *,
         was_interrupted: bool,
     ) -> None:
@@ -275,7 +275,7 @@ class TtyOutput(Output):
         loop: Loop,
         ring: Ring,
         intake: Intake,
-        logs: Sequence[OutputLog] = (),
+        logs: Sequence[OutputLog],
         *,
         was_interrupted: bool,
     ) -> None:

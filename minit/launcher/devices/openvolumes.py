@@ -29,7 +29,7 @@ _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
 
-def open_volumes(app: AppPlan, mapped: IdRange | None = None) -> tuple[int, ...]:
+def open_volumes(app: AppPlan, mapped: IdRange | None) -> tuple[int, ...]:
     """
     Return a detached mount of each of the app's volumes, making the directories of empty ones in the pod directory.
 
@@ -55,7 +55,7 @@ def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
 
 
-def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
+def open_tree(volume: VolumeMount, mapped: IdRange | None) -> int:
     """Return a detached mount of a volume's source, or of a node for the same device in a pod with `mapped` ids."""
     if volume.idmap and has_devices(volume):
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')

@@ -12,7 +12,7 @@ from minit.idrange import IdRange
 _ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 
 
-def open_kubernetes_log(directory: str, mapped: IdRange | None = None) -> int:
+def open_kubernetes_log(directory: str, mapped: IdRange | None) -> int:
     """
     Return a detached mount of the directory; SourceMissing if there is none, LaunchError if it cannot be mounted.
 

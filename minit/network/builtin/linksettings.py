@@ -25,7 +25,7 @@ def prepare_pod_link(
     link: Link,
     addresses: Iterable[IPInterface],
     *,
-    accept_ra: bool = False,
+    accept_ra: bool,
     accept_dad: bool | None = None,
     tells_neighbours: bool = True,
 ) -> None:

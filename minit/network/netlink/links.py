@@ -20,7 +20,7 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWLINK,
     RTM_SETLINK,
 )
-from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_PERMANENT, ifaddrmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_PERMANENT, ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit import syscalls
@@ -196,18 +196,16 @@ class Links:
         answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
         return [(address_of(answer), answer["flags"]) for answer in answers]
 
-    def add_address(
-        self, link: Link, address: IPInterface, prefix_route: bool = True, duplicates: bool = False
-    ) -> None:
+    def add_address(self, link: Link, address: IPInterface, duplicates: bool = False) -> None:
         """
-        Add an address, unless the link has it; without `prefix_route` the kernel adds no route to its subnet.
+        Add an address, unless the link has it.
 
         With `duplicates` an address of IPv6 can be used only when no neighbour has turned out to have it (RFC 4862).
         """
         message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
         flags = 0 if duplicates or address.version == 4 else IFA_F_NODAD
-        message["attrs"].append(["IFA_FLAGS", flags | (0 if prefix_route else IFA_F_NOPREFIXROUTE)])
+        message["attrs"].append(["IFA_FLAGS", flags])
         self.change(f"add address {address} to {link.name}", message, unless=errno.EEXIST)
 
     def lease_address(

@@ -28,7 +28,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def run_plugin(
-    path: str, request: bytes, environment: Mapping[str, str], timeout_seconds: float, cancelled: int | None = None
+    path: str, request: bytes, environment: Mapping[str, str], timeout_seconds: float, cancelled: int | None
 ) -> bytes:
     """
     Return what the plugin at `path` prints when it is given `request`.

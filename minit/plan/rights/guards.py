@@ -26,7 +26,7 @@ def plan_guards(
     origins: Origins,
     seccomp: SeccompPolicy | None,
     *,
-    is_profile_open: bool | None = None,
+    is_profile_open: bool | None,
     wants_vsock: bool,
 ) -> frozenset[str]:
     """

@@ -50,7 +50,7 @@ def enter_as_app(
     app: str,
     command: Sequence[str],
     timeout_seconds: float | None,
-    failure_fd: int | None = None,
+    failure_fd: int | None,
 ) -> list[str]:
     """
     Return the words of a process that runs `command` as an app's user, to be executed in the pod's directory.

@@ -20,7 +20,7 @@ from minit.errors import LaunchError, PodError, describe
 from minit.idrange import IdRange, parse_id_range
 from minit.manifest.image import parse_image_manifest
 from minit.mountinfo import find_mounts
-from minit.progress import Progress, silent
+from minit.progress import Progress
 from minit.stage0.files.locks import flock
 from minit.stage0.files.outputpaths import output_file
 from minit.stage0.files.treetar import TreeWriter
@@ -45,9 +45,9 @@ def export_app(
     output: Path,
     *,
     overwrite: bool,
-    image_name: str | None = None,
+    image_name: str | None,
     note: Note,
-    progress: Progress = silent,
+    progress: Progress,
 ) -> None:
     """
     Write the root filesystem of an app (None: the only one) of an ended pod to a compressed ACI.

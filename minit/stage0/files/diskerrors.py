@@ -27,7 +27,7 @@ def disk_errors(action: str, place: Path, remedy: str = _ANOTHER) -> Iterator[No
         raise disk_error(action, _named_place(error) or place, error, remedy) from error
 
 
-def disk_error(action: str, place: Path, error: OSError, remedy: str = _ANOTHER) -> StoreError:
+def disk_error(action: str, place: Path, error: OSError, remedy: str) -> StoreError:
     """Return the StoreError that says why `action` failed on the file system of `place`."""
     if error.errno in _FULL:
         real = Path(os.path.realpath(place))

@@ -41,7 +41,7 @@ def read_ids(pod: Pod) -> IdRange | None:
         return None
 
 
-def claim_ids(pod: Pod, given: IdRange | None = None) -> IdRange:
+def claim_ids(pod: Pod, given: IdRange | None) -> IdRange:
     """
     Choose the ids of a pod that is being prepared, and write them into its directory, where stage1's `run` gets them.
 

@@ -46,7 +46,7 @@ class Sidecars:
         journal: Journal,
         on_end: Callable[[str], None],
         on_loss: Callable[[str, int], None],
-        filter: bytes = b"",
+        filter: bytes,
     ) -> None:
         self.spawner: Spawner | None = None
         self._loop = loop

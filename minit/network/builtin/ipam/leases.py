@@ -21,8 +21,6 @@ from minit.value import Value
 
 T = TypeVar("T")
 
-DEFAULT_DIRECTORY = "/var/lib/cni/networks"
-
 _LOCK = "lock"
 _LAST = "last_reserved_ip."
 _NEW = ".new"

@@ -79,7 +79,7 @@ def read_container(
     pod: PodNames,
     security: PodSecurity,
     volumes: Sequence[str],
-    init: bool = False,
+    init: bool,
 ) -> Container:
     """Read a container; `volumes` are the names of those that it may mount."""
     with Fields(node, findings) as fields:

@@ -32,7 +32,7 @@ class Sources(Value):
 
 
 def read_config_files(
-    fields: Fields, sources: Sources, kind: str, *, key: str = "name", usual: int = _USUAL_MODE
+    fields: Fields, sources: Sources, kind: str, *, key: str = "name", usual: int
 ) -> tuple[VolumeFile, ...]:
     """Return the files of a ConfigMap or Secret, whose name is in the field `key`."""
     with fields:
@@ -45,7 +45,7 @@ def read_config_files(
         return tuple(VolumeFile(path=path, data=content, mode=usual) for path, content in data)
 
 
-def read_pod_files(fields: Fields, sources: Sources, usual: int = _USUAL_MODE) -> tuple[VolumeFile, ...]:
+def read_pod_files(fields: Fields, sources: Sources, usual: int) -> tuple[VolumeFile, ...]:
     """Return the files of fields of the Pod."""
     with fields:
         found = fields.each("items", lambda node, findings: _read_pod_file(node, findings, sources, usual))
