@@ -18,10 +18,11 @@ from minit import jsontext
 from minit.archives.imageconfig import ImageConfig
 from minit.archives.imagenames import sanitize_ac_identifier
 from minit.archives.layered import LayeredImage
-from minit.archives.platforms import choose_platform, platform_of_machine
+from minit.archives.platforms import choose_platform, platform_text
 from minit.errors import ImageError, ManifestError
 from minit.manifest.image import APPC_VERSION
 from minit.manifest.names import is_variable_name, sanitize_ac_name
+from minit.processors import PROCESSORS, Processor, this_processor
 
 STOP_SIGNAL = "minit/stop-signal"
 
@@ -47,15 +48,19 @@ def convert_manifest(image: LayeredImage) -> bytes:
     return jsontext.dump(manifest)
 
 
-def check_machine(image: LayeredImage, machine: str) -> None:
-    """Raise ImageError unless a machine, as uname(2) names it, can run the image."""
+def check_processor(image: LayeredImage, processor: Processor) -> None:
+    """Raise ImageError unless a machine with that processor can run the image."""
     platform = image.config.platform
-    if choose_platform([platform], machine) is None:
-        wanted = platform_of_machine(machine)[0]
-        raise ImageError(
-            f"{image.source}: the image is for {platform.text or 'an unknown platform'}, this machine is {wanted.text}:"
-            f" copy it with: skopeo --override-os {wanted.os} --override-arch {wanted.architecture} copy"
-        )
+    if choose_platform([platform], processor) is not None:
+        return
+    other = f"this machine is {platform_text(processor)}"
+    remedy = f"copy it with: skopeo --override-os linux --override-arch {processor.architecture} copy"
+    if processor != this_processor():
+        other = f"not for {platform_text(processor)}"
+    else:
+        fitting = next((one.name for one in PROCESSORS if choose_platform([platform], one) is not None), None)
+        remedy += f", or take it for another machine with: --arch={fitting}" if fitting is not None else ""
+    raise ImageError(f"{image.source}: the image is for {platform.text or 'an unknown platform'}, {other}: {remedy}")
 
 
 def _labels(image: LayeredImage) -> Iterable[tuple[str, str]]:

@@ -1,5 +1,5 @@
 """
-OCI layouts, as directories and as archives: from the index to one image for this machine. OCI image-layout.md
+OCI layouts, as directories and as archives: from the index to one image for a processor. OCI image-layout.md
 
 Every document is read within bounds and checked against the digest and the size its descriptor gives. A document
 that could be taken for two kinds is refused, CVE-2021-41190.
@@ -7,16 +7,16 @@ that could be taken for two kinds is refused, CVE-2021-41190.
 
 from __future__ import annotations
 
-import platform as machine_platform
 from functools import partial
 
 from minit.archives.blobs import Blobs, open_again, read_document
 from minit.archives.imageconfig import parse_image_config
 from minit.archives.imagenames import ImageName, name_of_file, parse_image_name
 from minit.archives.layered import Layer, LayeredImage, check_digest, digest_text, hasher
-from minit.archives.platforms import Platform, choose_platform, platform_of_machine, read_platform
+from minit.archives.platforms import Platform, choose_platform, platform_text, read_platform
 from minit.errors import ImageError, ManifestError
 from minit.manifest.reader import Node, read_json
+from minit.processors import Processor, this_processor
 from minit.value import Value
 
 LAYERS_LIMIT = 1000
@@ -80,9 +80,9 @@ class Descriptor(Value):
         return not unknown and not self.artifact_type and self.annotation(_ATTESTATION) is None
 
 
-def read_layout(blobs: Blobs, file_name: str, reference: str | None = None) -> LayeredImage:
+def read_layout(blobs: Blobs, file_name: str, processor: Processor, reference: str | None = None) -> LayeredImage:
     """
-    Return the image `reference` of a layout, for this machine.
+    Return the image `reference` of a layout, for a processor.
 
     `reference` is a tag, a name with a tag, or a digest; without it there must be one image. `file_name` becomes the
     image's name if the layout does not say a better one. ImageError says what there is if the choice is not clear.
@@ -90,27 +90,27 @@ def read_layout(blobs: Blobs, file_name: str, reference: str | None = None) -> L
     source = blobs.source
     _check_layout(blobs)
     index = _read_index(_document(blobs, "index.json"), f"{source}: index.json")
-    descriptor = _choose_named([entry for entry in index if entry.is_image], reference, source)
+    descriptor = _choose_named([entry for entry in index if entry.is_image], reference, processor, source)
     name = _full_name(descriptor) or name_of_file(file_name, descriptor.tag)
     for _ in range(_NESTING_LIMIT):
         document = _read_blob(blobs, descriptor)
         where = f"{source}: {descriptor.digest}"
         if descriptor.media_type in _INDEXES:
             nested = [entry for entry in _read_index(document, where, descriptor.media_type) if entry.is_image]
-            descriptor = _choose_for_machine(nested, where)
+            descriptor = _choose_for(processor, nested, where)
         else:
             return _read_image(blobs, descriptor, document, name)
     raise ImageError(f"{source}: indexes within indexes, more than {_NESTING_LIMIT} deep")
 
 
-def entry_for_machine(document: bytes, where: str) -> str | None:
-    """Return the digest of the image for this machine in an index, None if the document is no index."""
+def entry_for(processor: Processor, document: bytes, where: str) -> str | None:
+    """Return the digest of the image for a processor in an index, None if the document is no index."""
     try:
         if not read_json(document, where)["manifests"].given:
             return None
     except ManifestError as error:
         raise ImageError(str(error)) from error
-    return _choose_for_machine([entry for entry in _read_index(document, where) if entry.is_image], where).digest
+    return _choose_for(processor, [entry for entry in _read_index(document, where) if entry.is_image], where).digest
 
 
 def configuration_of(document: bytes, where: str) -> str | None:
@@ -209,7 +209,7 @@ def _read_descriptor(node: Node) -> Descriptor:
     )
 
 
-def _choose_named(entries: list[Descriptor], reference: str | None, source: str) -> Descriptor:
+def _choose_named(entries: list[Descriptor], reference: str | None, processor: Processor, source: str) -> Descriptor:
     """Return the entry of the top index that is meant."""
     if reference is not None:
         chosen = [entry for entry in entries if _is_meant(entry, reference)]
@@ -223,7 +223,7 @@ def _choose_named(entries: list[Descriptor], reference: str | None, source: str)
         return chosen[0]
     # Several platforms of one image, which nobody put into an index of their own.
     if len({entry.tag for entry in chosen}) == 1 and all(entry.platform is not None for entry in chosen):
-        return _choose_for_machine(chosen, source)
+        return _choose_for(processor, chosen, source)
     raise ImageError(f"{source}: more than one image: {_listing(chosen)}: choose one by adding :TAG or @DIGEST")
 
 
@@ -248,18 +248,17 @@ def _shown_name(entry: Descriptor) -> str:
     return entry.tag or f"@{entry.digest}"
 
 
-def _choose_for_machine(entries: list[Descriptor], where: str) -> Descriptor:
+def _choose_for(processor: Processor, entries: list[Descriptor], where: str) -> Descriptor:
     if not entries:
         raise ImageError(f"{where}: an index without an image")
-    machine = machine_platform.machine()
     if len(entries) == 1 and entries[0].platform is None:
         return entries[0]  # its configuration says what it is for
     unknown = Platform(os="", architecture="")
-    index = choose_platform([entry.platform or unknown for entry in entries], machine)
+    index = choose_platform([entry.platform or unknown for entry in entries], processor)
     if index is None:
         offered = ", ".join(sorted({(entry.platform or unknown).text or "unknown" for entry in entries}))
-        wanted = platform_of_machine(machine)[0].text
-        raise ImageError(f"{where}: no image for {wanted}, which this machine is: there is {offered}")
+        own = ", which this machine is" if processor == this_processor() else ""
+        raise ImageError(f"{where}: no image for {platform_text(processor)}{own}: there is {offered}")
     return entries[index]
 
 

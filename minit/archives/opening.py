@@ -14,16 +14,20 @@ from minit.archives.layered import LayeredImage
 from minit.archives.oci import read_layout
 from minit.archives.transports import DOCKER_ARCHIVE, OCI
 from minit.errors import ImageError
+from minit.processors import Processor, this_processor
 
 
 @contextmanager
-def open_image(reference: str, make_spool: Callable[[], BinaryIO]) -> Iterator[LayeredImage]:
+def open_image(
+    reference: str, make_spool: Callable[[], BinaryIO], processor: Processor | None = None
+) -> Iterator[LayeredImage]:
     """
     Yield the image a reference with a transport means; its layers can be read within the with block.
 
     After the path may come `:` and a tag or a name, or `@` and a digest. `make_spool` gives an empty file, open for
-    reading and writing, for what a compressed archive expands to. ImageError if there is no such image, it is
-    broken, or the choice is not clear.
+    reading and writing, for what a compressed archive expands to. Of an image for several processors that for
+    `processor` is chosen, or for this machine's. ImageError if there is no such image, it is broken, or the choice is
+    not clear.
     """
     transport, _, rest = reference.partition(":")
     path, name = _split(rest)
@@ -34,7 +38,7 @@ def open_image(reference: str, make_spool: Callable[[], BinaryIO]) -> Iterator[L
         if transport == DOCKER_ARCHIVE:
             yield read_docker_archive(blobs, title, name)
         else:
-            yield read_layout(blobs, title, name)
+            yield read_layout(blobs, title, processor or this_processor(), name)
     finally:
         blobs.close()
 

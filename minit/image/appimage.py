@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -13,10 +12,8 @@ from minit.image.contents import Contents, Directory, Text
 from minit.image.hostfiles import HostFiles
 from minit.manifest.image import APPC_VERSION, parse_image_manifest
 from minit.manifest.names import sanitize_ac_name
+from minit.processors import this_processor
 from minit.progress import Progress
-
-# appc's names of what uname calls a machine, where they differ.
-_ARCHITECTURES = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}
 
 # Directories that a program expects of any root, beside itself and its libraries.
 _BASICS = (
@@ -92,9 +89,8 @@ def _default_name(rootfs: Path | None, from_host: Sequence[Path]) -> str:
 
 def _with_platform(labels: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     # rkt prepares no app whose image lacks one of the two.
-    machine = platform.machine()
     given = {name for name, _ in labels}
-    defaults = (("os", "linux"), ("arch", _ARCHITECTURES.get(machine, machine)))
+    defaults = (("os", "linux"), ("arch", this_processor().appc))
     return [*labels, *(label for label in defaults if label[0] not in given)]
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shutil
 import sys
 from pathlib import Path
@@ -44,6 +43,7 @@ from minit.image.pythonmodules import (
 from minit.image.requirements import loaded_libraries, require_all
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
+from minit.processors import this_processor
 from minit.progress import Progress
 
 NAME = "minit/stage1"
@@ -63,8 +63,8 @@ ENTRYPOINT_ANNOTATIONS = {
 }
 """The annotation under which stage0 finds each entrypoint (rkt, stage1-implementors-guide.md)."""
 
-# appc's names of what uname calls a machine; launcher.c has the system calls of these.
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "aarch64"}
+# By appc's names; launcher.c has the system calls of these.
+_ARCHITECTURES = ("amd64", "aarch64")
 
 _LAUNCHER = Path(__file__).parent / "launcher.c"
 _OPENER_SOURCE = Path(__file__).parent / "disk/openroot.c"
@@ -169,11 +169,10 @@ def stage1_manifest() -> bytes:
 
 def appc_architecture() -> str:
     """Return appc's name of this machine's processor; ImageError for one that stage1 images are not built for."""
-    machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        supported = " or ".join(_ARCHITECTURES)
-        raise ImageError(f"this machine is {machine}, not {supported}")
-    return _ARCHITECTURES[machine]
+    architecture = this_processor().appc
+    if architecture not in _ARCHITECTURES:
+        raise ImageError(f"this machine is {architecture}, not {' or '.join(_ARCHITECTURES)}")
+    return architecture
 
 
 def stage1_facts() -> str:

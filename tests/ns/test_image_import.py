@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import ImageError, StoreError
+from minit.processors import this_processor
 from minit.progress import silent
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image
@@ -391,10 +392,12 @@ def test_a_slow_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             fifo.write_text("")  # it may end now
 
     source = skopeo_source("docker://quay.io/team/box:2")
-    Skopeo(source, progress, verify_tls=True, patience_seconds=3600).copy(source.wanted, tmp_path / "copy")
+    Skopeo(source, this_processor(), progress, verify_tls=True, patience_seconds=3600).copy(
+        source.wanted, tmp_path / "copy"
+    )
     assert reports[-1] == ("skopeo: Copying blob", 5)
     fifo.unlink()
-    skopeo = Skopeo(source, silent, verify_tls=True, patience_seconds=0.1)
+    skopeo = Skopeo(source, this_processor(), silent, verify_tls=True, patience_seconds=0.1)
     for stall in (lambda: skopeo.copy(source.wanted, tmp_path / "copy"), skopeo.read_manifest):
         with pytest.raises(StoreError) as caught:
             stall()

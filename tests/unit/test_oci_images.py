@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import os
-import platform
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,12 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.archives.acimanifest import check_machine, convert_manifest
+from minit.archives.acimanifest import check_processor, convert_manifest
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.platforms import Platform, choose_platform
 from minit.archives.squash import write_aci
 from minit.errors import ImageError
+from minit.processors import processor_named, processor_of_machine
 from tests import tars
 from tests.support.layers import (
     INDEX,
@@ -47,7 +47,8 @@ ONE = layer(tars.file("a", b"data"))
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose for one kind of machine wherever the tests run."""
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for module in ("acimanifest", "oci", "opening"):
+        monkeypatch.setattr(f"minit.archives.{module}.this_processor", lambda: processor_named("amd64"))
 
 
 @contextmanager
@@ -202,9 +203,13 @@ def test_an_image_for_another_machine(path: Path) -> None:
     layout.add(ONE, architecture="arm64")
     layout.write_archive(path)
     with opened(f"oci-archive:{path}") as image:
-        check_machine(image, "aarch64")
-        with pytest.raises(ImageError, match="the image is for linux/arm64, this machine is linux/amd64: copy"):
-            check_machine(image, "x86_64")
+        check_processor(image, processor_named("arm64"))
+        with pytest.raises(ImageError, match="the image is for linux/arm64, this machine is linux/amd64: copy") as own:
+            check_processor(image, processor_named("amd64"))
+        with pytest.raises(ImageError, match="the image is for linux/arm64, not for linux/s390x: copy") as other:
+            check_processor(image, processor_named("s390x"))
+    assert str(own.value).endswith(" --override-arch amd64 copy, or take it for another machine with: --arch=arm64")
+    assert str(other.value).endswith(" --override-arch s390x copy")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +231,7 @@ def test_the_best_variant_is_chosen(machine: str, offered: list[str], chosen: in
     for text in offered:
         architecture, _, variant = text.partition("/")
         platforms.append(Platform(os="linux", architecture=architecture, variant=variant))
-    assert choose_platform(platforms, machine) == chosen
+    assert choose_platform(platforms, processor_of_machine(machine)) == chosen
 
 
 # What is refused

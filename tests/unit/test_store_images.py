@@ -15,6 +15,7 @@ import pytest
 
 from minit.errors import ImageError, MinitError, StoreError
 from minit.manifest.image import Dependency
+from minit.processors import processor_named
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
@@ -324,15 +325,22 @@ def test_an_open_blob_survives_its_removal(store: Store, tmp_path: Path) -> None
 
 
 def test_dependencies_are_resolved_by_id_or_by_labels(store: Store, tmp_path: Path) -> None:
-    """An image ID decides alone; else name and all labels must match, and the last import wins."""
+    """An image ID decides alone; else name and all labels must match, and the last import for the processor wins."""
+    amd64, arm64 = map(processor_named, ("amd64", "arm64"))
     old = add(store, tmp_path, name="a", version="1", time=1)
     new = add(store, tmp_path, name="a", version="2", time=2)
-    assert store.find_dependency(Dependency(image_name="a")) == new
-    assert store.find_dependency(Dependency(image_name="a", labels=(("version", "1"), ("os", "linux")))) == old
-    assert store.find_dependency(Dependency(image_name="a", labels=(("arch", "i386"),))) is None
-    assert store.find_dependency(Dependency(image_name="b")) is None
-    assert store.find_dependency(Dependency(image_name="b", image_id=old.id + "0" * 64)) == old
-    assert store.find_dependency(Dependency(image_name="a", image_id="sha512-" + "0" * 64)) is None
+    assert store.find_dependency(Dependency(image_name="a"), amd64) == new
+    assert store.find_dependency(Dependency(image_name="a", labels=(("version", "1"), ("os", "linux"))), amd64) == old
+    assert store.find_dependency(Dependency(image_name="a", labels=(("arch", "i386"),)), amd64) is None
+    assert store.find_dependency(Dependency(image_name="b"), amd64) is None
+    assert store.find_dependency(Dependency(image_name="b", image_id=old.id + "0" * 64), amd64) == old
+    assert store.find_dependency(Dependency(image_name="a", image_id="sha512-" + "0" * 64), amd64) is None
+    assert store.find_dependency(Dependency(image_name="a"), arm64) == new
+    labels = [{"name": "os", "value": "linux"}, {"name": "arch", "value": "aarch64"}]
+    other = add(store, tmp_path, name="a", labels=labels, time=0)
+    for processor, image in ((amd64, new), (arm64, other)):
+        assert store.find_dependency(Dependency(image_name="a"), processor) == image
+        assert store.find("a", processor) == image
 
 
 def test_malformed_ids_never_become_paths(store: Store) -> None:

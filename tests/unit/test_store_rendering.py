@@ -10,6 +10,7 @@ import pytest
 from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency, parse_image_manifest
+from minit.processors import Processor
 from minit.stage0.images.rendering import Layer, Selection, flatten, tree_id
 from minit.stage0.images.storedimage import StoredImage
 from tests import tars
@@ -30,7 +31,7 @@ def flat(*images: StoredImage) -> tuple[Layer, ...]:
     """Flatten the first of the images; the others are in the store."""
     by_name = {image.name: image for image in images}
 
-    def resolve(dependency: Dependency) -> StoredImage | None:
+    def resolve(dependency: Dependency, _processor: Processor) -> StoredImage | None:
         return by_name.get(dependency.image_name)
 
     return flatten(images[0], resolve)

@@ -12,6 +12,7 @@ from minit.cli.flags.deviceflags import DEVICE_FORM
 from minit.cli.flags.portflags import PORT_FORM
 from minit.cli.flags.sharedoptions import (
     Decorator,
+    image_arch_option,
     networks_option,
     no_overlay_option,
     pull_policy_option,
@@ -208,6 +209,7 @@ prepare_options = _options(
     ),
     environment_file_option,
     pull_policy_option(PullPolicy.NEW),
+    image_arch_option,
     click.option(
         "--inherit-env",
         is_flag=True,

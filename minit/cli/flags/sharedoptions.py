@@ -9,6 +9,7 @@ import click
 
 from minit.cli.grammar import OptionalValue
 from minit.goduration import parse_duration
+from minit.processors import PROCESSORS, processor_named
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
@@ -38,6 +39,14 @@ stage1_path_option = click.option(
 
 arch_option = click.option(
     "--arch", type=click.Choice(["amd64", "arm64"]), help="Processor that it is for.  [default: that of this machine]"
+)
+
+image_arch_option = click.option(
+    "--arch",
+    "processor",
+    type=click.Choice([processor.name for processor in PROCESSORS]),
+    callback=lambda _ctx, _parameter, name: None if name is None else processor_named(name),
+    help="Processor that images are for.  [default: that of this machine]",
 )
 
 no_overlay_option = click.option(

@@ -7,11 +7,11 @@ from contextlib import suppress
 
 from minit import jsontext
 from minit.archives.acimanifest import STOP_SIGNAL
-from minit.archives.platforms import platform_of_machine
 from minit.cri.images.nodeimages import NodeImage
 from minit.errors import MinitError
 from minit.manifest.app import App
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
+from minit.processors import processor_of_appc
 
 _COMMAND = "appc.io/docker/cmd"
 
@@ -19,8 +19,8 @@ _COMMAND = "appc.io/docker/cmd"
 def image_info(image: NodeImage) -> Mapping[str, str]:
     """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
     manifest = image.stored[-1].manifest
-    platform, _ = platform_of_machine(manifest.label("arch") or "")
-    machine = {"architecture": platform.architecture, "os": manifest.label("os") or ""}
+    processor = processor_of_appc(manifest.label("arch") or "")
+    machine = {"architecture": processor.architecture, "os": manifest.label("os") or ""}
     config = {} if manifest.app is None else _image_config(manifest, manifest.app)
     spec = {**machine, "config": {name: value for name, value in config.items() if value}}
     return {"info": jsontext.dump({"imageSpec": spec}).decode()}

@@ -8,7 +8,6 @@ again. So whenever this ends, by an error or a loss of power, the other slot boo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from minit import paths
@@ -25,12 +24,11 @@ from minit.manifest.machineupdate import (
     read_public_key,
     version_numbers,
 )
+from minit.processors import this_processor
 from minit.progress import Progress
 from minit.value import Value
 
 _ROOT_HASH = "minit.root_hash="
-# appc's names of what uname calls a machine.
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "aarch64"}
 
 
 class NothingNewer(UpdateError):
@@ -96,7 +94,7 @@ def read_running() -> Running:
     return Running(
         model=update.model,
         version=update.version,
-        architecture=_ARCHITECTURES.get(os.uname().machine, os.uname().machine),
+        architecture=this_processor().appc,
         root_hash=next((word.removeprefix(_ROOT_HASH) for word in words if word.startswith(_ROOT_HASH)), ""),
         keys=tuple(_read_key(update, name) for name in update.keys),
     )

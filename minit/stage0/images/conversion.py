@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from minit.archives.acimanifest import check_machine, convert_manifest
+from minit.archives.acimanifest import check_processor, convert_manifest
 from minit.archives.assembledaci import DamagedLayerError
 from minit.archives.compression import DEFAULT_LIMITS
 from minit.archives.imagenames import ImageName
@@ -15,6 +14,7 @@ from minit.archives.opening import open_image
 from minit.archives.squash import Meter
 from minit.archives.transports import FILE_TRANSPORTS, OCI
 from minit.errors import ImageError, StoreError
+from minit.processors import Processor
 from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.temporary import scratch_directory
@@ -32,20 +32,21 @@ def import_image(
     store: Store,
     reference: str,
     policy: PullPolicy,
+    processor: Processor,
     progress: Progress,
     *,
     verify_tls: bool,
     authfile: bytes | None = None,
 ) -> StoredImage:
     """
-    Return the image that a reference with a transport means, which is fetched and converted if need be.
+    Return the image for a processor that a reference with a transport means, fetched and converted if need be.
 
     `authfile` is as in `Skopeo`. Reports what skopeo says, and bytes of layers.
     """
     source = _source(reference)
     if source is not None and source.is_remote and source.name is not None and policy is not PullPolicy.UPDATE:
-        known = choose_named(store.list(), reference_to(source.name))
-        if known is not None:
+        known = choose_named(store.list(), reference_to(source.name), processor)
+        if known is not None and known.manifest.label("arch") == processor.appc:
             return known
         if policy is PullPolicy.NEVER:
             missing = f'image "{reference}" is not in the store {store.data}'
@@ -53,19 +54,19 @@ def import_image(
     try:
         with disk_errors(f"import {reference}", store.temporary), store.layers.kept(), ExitStack() as stack:
             if source is None:
-                image = stack.enter_context(open_image(reference, store.temporary_file))
+                image = stack.enter_context(open_image(reference, store.temporary_file, processor))
             else:
-                skopeo = Skopeo(source, progress, verify_tls=verify_tls, authfile=authfile)
+                skopeo = Skopeo(source, processor, progress, verify_tls=verify_tls, authfile=authfile)
                 manifest = skopeo.read_manifest()
                 layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
                 store.layers.leave_out(layout)
                 skopeo.copy(manifest.wanted, layout)
-                image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file))
+                image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file, processor))
                 name = source.name or ImageName(registry="", repository=source.title)
                 image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
                 # skopeo writes a configuration of Docker's anew, with another digest.
                 image = replace(image, id=manifest.configuration or image.id)
-            return _import(store, image, policy, progress)
+            return _import(store, image, policy, processor, progress)
     except BaseException:
         store.collect_layers()
         raise
@@ -81,8 +82,10 @@ def _source(reference: str) -> SkopeoSource | None:
         raise StoreError(str(error)) from error
 
 
-def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Progress) -> StoredImage:
-    check_machine(image, platform.machine())
+def _import(
+    store: Store, image: LayeredImage, policy: PullPolicy, processor: Processor, progress: Progress
+) -> StoredImage:
+    check_processor(image, processor)
     # Name, tag and the digests of all layers are in it.
     origin = convert_manifest(image)
     if not image.name.registry and image.name.tag is None:

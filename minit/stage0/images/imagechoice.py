@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from minit.archives.transports import is_source
 from minit.errors import StoreError
+from minit.processors import Processor, this_processor
 from minit.progress import Progress
 from minit.stage0.images.conversion import import_image
 from minit.stage0.images.pullpolicy import PullPolicy
@@ -22,11 +23,14 @@ def resolve_image(
     progress: Progress,
     policy: PullPolicy = PullPolicy.NEW,
     *,
+    processor: Processor | None = None,
     verify_tls: bool = True,
     authfile: bytes | None = None,
 ) -> StoredImage:
     """
-    Return the image `reference` means, imported if it is a file; StoreError if there is none.
+    Return the image `reference` means, imported if it is a file; StoreError if there is none for `processor`.
+
+    Without one it is that for this machine, where there is one for several, and of a file or the store any.
 
     `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
     `verify_tls` a registry may be anybody. `authfile` is as in `Skopeo`.
@@ -36,11 +40,20 @@ def resolve_image(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
     if is_source(reference):
-        return import_image(store, reference, policy, progress, verify_tls=verify_tls, authfile=authfile)
+        wanted = processor or this_processor()
+        return import_image(store, reference, policy, wanted, progress, verify_tls=verify_tls, authfile=authfile)
     path = image_file(reference)
     if path is None:
-        return store.find(reference)
-    return store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
+        image = store.find(reference, processor)
+    else:
+        image = store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
+    architecture = image.manifest.label("arch")
+    if processor is not None and not processor.runs(architecture):
+        told = f'image "{reference}" is for {architecture or "no processor"}, and not for {processor.appc}'
+        raise StoreError(
+            f"{told}: images for it have that label arch, or come with: minit fetch --arch={processor.name}"
+        )
+    return image
 
 
 def image_file(reference: str) -> Path | None:

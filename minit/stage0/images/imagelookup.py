@@ -16,6 +16,7 @@ from minit.archives.imagenames import (
     sanitize_ac_identifier,
 )
 from minit.errors import ImageError, StoreError
+from minit.processors import Processor
 from minit.stage0.images.storedimage import ORIGINAL_NAME, StoredImage
 
 _REPOSITORY = "appc.io/docker/repository"
@@ -24,13 +25,19 @@ _LATEST = "latest"
 _NEAREST = 3
 
 
-def choose_named(images: Sequence[StoredImage], reference: ImageReference) -> StoredImage | None:
+def choose_named(images: Sequence[StoredImage], reference: ImageReference, processor: Processor) -> StoredImage | None:
     """
     Return the image that is meant of some in the order of their imports, None if there is none.
 
-    That is the last import. Without a version one that is called `latest` goes before others, as in docker.
+    That is the last import of those for the processor, or else for one whose programs it runs, or else for any.
+    Without a version one that is called `latest` goes before others, as in docker.
     """
     fitting = [image for image in images if _fits(image, reference)]
+    for appc in (processor.appc, *processor.older):
+        of_processor = [image for image in fitting if image.manifest.label("arch") == appc]
+        if of_processor:
+            fitting = of_processor
+            break
     if not any(name == "version" for name, _ in reference.labels):
         fitting = [image for image in fitting if image.version == _LATEST] or fitting
     return fitting[-1] if fitting else None

@@ -13,10 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.archives.imagenames import ImageName, parse_image_name
-from minit.archives.oci import configuration_of, entry_for_machine
+from minit.archives.oci import configuration_of, entry_for
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.errors import ImageError, StoreError, describe
 from minit.loop import wait_readable
+from minit.processors import Processor, this_processor
 from minit.progress import Progress
 from minit.value import Value
 
@@ -88,7 +89,7 @@ def skopeo_source(reference: str) -> SkopeoSource:
 
 class Skopeo:
     """
-    skopeo(1) with what it needs for one image; StoreError if it is missing, or fails.
+    skopeo(1) with what it needs for one image for a processor; StoreError if it is missing, or fails.
 
     `authfile` is the content of a file of credentials, containers-auth.json(5): empty for none at all, None for those
     that skopeo finds itself. skopeo gets them by a descriptor, so that they are on no disk and no command line. A
@@ -98,6 +99,7 @@ class Skopeo:
     def __init__(
         self,
         source: SkopeoSource,
+        processor: Processor,
         progress: Progress,
         *,
         verify_tls: bool,
@@ -105,13 +107,14 @@ class Skopeo:
         patience_seconds: float = 300,
     ) -> None:
         self._source = source
+        self._processor = processor
         self._progress = progress
         self._verify_tls = verify_tls
         self._authfile = authfile
         self._patience_seconds = patience_seconds if source.is_remote else None
 
     def read_manifest(self) -> RawManifest:
-        """Return what the manifest tells; of an index it is that of the image for this machine."""
+        """Return what the manifest tells; of an index it is that of the image for the processor."""
         source, wanted, digest = self._source, self._source.wanted, None
         for _ in range(_NESTING_LIMIT):
             document = self._inspect(wanted)
@@ -119,7 +122,7 @@ class Skopeo:
                 own = f"sha256:{hashlib.sha256(document).hexdigest()}"
                 digest = digest or own
                 wanted = source.at(own)
-            entry = entry_for_machine(document, wanted)
+            entry = entry_for(self._processor, document, wanted)
             if entry is None:
                 return RawManifest(wanted=wanted, digest=digest, configuration=configuration_of(document, wanted))
             if not source.is_remote:
@@ -128,9 +131,13 @@ class Skopeo:
         return RawManifest(wanted=wanted, digest=digest)
 
     def copy(self, wanted: str, layout: Path) -> None:
-        """Copy an image, for this machine, into an OCI layout, but for blobs there; reports what is said, and bytes."""
+        """Copy an image for the processor into an OCI layout, but for blobs there; reports what is said, and bytes."""
         # Or it would compress what comes uncompressed from other stores.
         options = ["--dest-oci-accept-uncompressed-layers", *([] if self._verify_tls else ["--src-tls-verify=false"])]
+        if self._processor != this_processor():
+            # Of an index in another store it chooses itself.
+            options += [f"--override-arch={self._processor.architecture}"]
+            options += [f"--override-variant={variant}" for variant in self._processor.variants[:1] if variant]
         output, begin_bytes, seen_bytes = b"", _size_bytes(layout), 0
         patience = _Patience(self._patience_seconds)
         with self._run(["copy", wanted, f"oci:{layout}", *options], "--src-no-creds", subprocess.STDOUT) as process:

@@ -14,6 +14,7 @@ from posixpath import normpath
 from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency
+from minit.processors import Processor, processor_of_appc
 from minit.stage0.images.storedimage import StoredImage
 from minit.value import Value
 
@@ -30,18 +31,20 @@ class Layer(Value):
     upper_whitelist: frozenset[str] | None = None
 
 
-def flatten(image: StoredImage, resolve: Callable[[Dependency], StoredImage | None]) -> tuple[Layer, ...]:
+def flatten(image: StoredImage, resolve: Callable[[Dependency, Processor], StoredImage | None]) -> tuple[Layer, ...]:
     """
     Return `image` and all it depends on, each image right before its dependencies, later dependencies first.
 
-    ImageError if `resolve` has no image for a dependency, or the dependencies have a cycle or are too many.
+    `resolve` is asked for those of the processor that `image` is for. ImageError if it has no image for a dependency,
+    or the dependencies have a cycle or are too many.
     """
+    processor = processor_of_appc(image.manifest.label("arch") or "")
     layers = [_Node(image, None)]
     position = 0
     while position < len(layers):
         node = layers[position]
         for dependency in node.image.manifest.dependencies:
-            lower = resolve(dependency)
+            lower = resolve(dependency, processor)
             if lower is None:
                 raise ImageError(
                     f"image {image.name}: {_needed(node.image, dependency)}, which is not in the store:"

@@ -29,6 +29,7 @@ from minit.archives.unpackedlayer import UnpackedLayer
 from minit.boundedfile import read_at_most
 from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, parse_image_manifest
+from minit.processors import Processor, this_processor
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file, sync_directory
@@ -268,11 +269,12 @@ class Store:
             is_untagged=_file_of(self._own, "untagged", image_id).exists(),
         )
 
-    def find(self, reference: str) -> StoredImage:
+    def find(self, reference: str, processor: Processor | None = None) -> StoredImage:
         """
         Return the image a user means: `sha512-DIGITS`, two or more first digits, or any way to write its name.
 
-        StoreError if there is none, or several IDs begin like that.
+        Of several with one name it is that for `processor`, or for this machine's. StoreError if there is none, or
+        several IDs begin like that.
         """
         match = _REFERENCE_ID.fullmatch(reference)
         candidates: dict[str, StoredImage] = {}
@@ -284,7 +286,7 @@ class Store:
                 return candidates[prefix]  # a name cannot take the place of a whole ID
         if not match or not match[1]:
             images = self.list()
-            named = choose_named(images, parse_image_reference(reference))
+            named = choose_named(images, parse_image_reference(reference), processor or this_processor())
             if named is not None:
                 candidates[named.id] = named
         if not candidates:
@@ -294,13 +296,13 @@ class Store:
             raise StoreError(f'image "{reference}" is ambiguous: {listing}: give more digits of the ID')
         return candidates.popitem()[1]
 
-    def find_dependency(self, dependency: Dependency) -> StoredImage | None:
-        """Return the image a dependency names: by ID, or the last import that has the name and all labels."""
+    def find_dependency(self, dependency: Dependency, processor: Processor) -> StoredImage | None:
+        """Return the image a dependency names: by ID, or as `find` does by the name and all labels."""
         if dependency.image_id is not None:
             image_id = dependency.image_id[:_KEY_LENGTH]
             return self.get(image_id) if image_id in self._ids() else None
         reference = ImageReference(names=(dependency.image_name,), labels=dependency.labels)
-        return choose_named(self.list(), reference)
+        return choose_named(self.list(), reference, processor)
 
     def list(self, on_error: Callable[[MinitError], None] | None = None) -> list[StoredImage]:
         """Return all images, oldest import first; one whose manifest cannot be read is told to `on_error`."""

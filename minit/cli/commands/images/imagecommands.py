@@ -10,13 +10,14 @@ import click
 import minit
 from minit.boundedfile import read_at_most
 from minit.cli.commands.images.otherprocessor import build_for, other_processor
-from minit.cli.flags.sharedoptions import arch_option, pull_policy_option, quiet_option
+from minit.cli.flags.sharedoptions import arch_option, image_arch_option, pull_policy_option, quiet_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import StoreError, describe
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
+from minit.processors import Processor
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
@@ -29,6 +30,7 @@ _SHORT_ID = len("sha512-") + 32
 @click.command(cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Print whole image ids.")
 @pull_policy_option(PullPolicy.UPDATE)
+@image_arch_option
 @click.option(
     "--authfile",
     metavar="FILE",
@@ -45,6 +47,7 @@ def fetch(
     invocation: Invocation,
     full: bool,
     pull_policy: str,
+    processor: Processor | None,
     authfile: Path | None,
     quiet: bool,
     images: tuple[str, ...],
@@ -59,6 +62,7 @@ def fetch(
       minit fetch containers-storage:NAME docker-daemon:NAME:TAG dir:DIR
       minit --insecure-options=http,tls fetch docker://localhost:5000/app
       minit fetch --authfile=auth.json docker://registry.example.com/app
+      minit fetch --arch=arm64 docker://debian:12
 
     """
     invocation.require_root()
@@ -68,7 +72,15 @@ def fetch(
         trees = TreeStore(invocation.data, store)
         for reference in images:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = resolve_image(store, reference, progress, policy, verify_tls=verify_tls, authfile=credentials)
+                image = resolve_image(
+                    store,
+                    reference,
+                    progress,
+                    policy,
+                    processor=processor,
+                    verify_tls=verify_tls,
+                    authfile=credentials,
+                )
                 trees.render(image.id, progress)
             invocation.say(image.id if full else image.id[:_SHORT_ID])
 

@@ -18,16 +18,13 @@ from minit.image.foreign.builder import (
 )
 from minit.image.kernelmodules import KernelModules
 from minit.image.stage1 import appc_architecture
+from minit.processors import processor_named, processor_of_appc
 from minit.progress import Progress
 from minit.stage0.images.storedimage import StoredImage
 
 MACHINES = PROGRAMS / "machines"
 """Below it are the machines that build stage1 images, each in the directory of its processor, and these images."""
 
-# Debian's names to appc's.
-_ARCHITECTURES = {"amd64": "amd64", "arm64": "aarch64"}
-# The processors of which a machine runs programs, beside its own.
-_OLDER = {"amd64": ("i386",), "aarch64": ("armv7l", "armv6l")}
 # What elf(5) calls e_machine, and its numbers.
 _MACHINE = slice(18, 20)
 _ELF_MACHINES = {"amd64": 62, "aarch64": 183}
@@ -35,7 +32,7 @@ _ELF_MACHINES = {"amd64": 62, "aarch64": 183}
 
 def other_processor(arch: str | None) -> ForeignProcessor | None:
     """Return the processor of --arch, None for this machine's; ImageError for one that nothing is built for here."""
-    if arch is None or _ARCHITECTURES[arch] == appc_architecture():
+    if arch is None or processor_named(arch).appc == appc_architecture():
         return None
     if arch not in PROCESSORS:
         raise ImageError(f"--arch: on {os.uname().machine} nothing can be built for {arch}: build it on such a machine")
@@ -63,13 +60,14 @@ def build_for(processor: ForeignProcessor, output: Path, progress: Progress, *, 
 def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str | None) -> None:
     """Raise PodError unless a machine of the architecture, which is else that of its stage1 image, runs all of them."""
     machine = stage1.manifest.label("arch") or ""
-    wanted = machine if arch is None else _ARCHITECTURES[arch]
-    if machine != wanted:
-        raise PodError(f'stage1 image "{stage1.name}" is for {machine or "no processor"}, the machine is {wanted}')
+    wanted = processor_of_appc(machine) if arch is None else processor_named(arch)
+    if machine != wanted.appc:
+        raise PodError(f'stage1 image "{stage1.name}" is for {machine or "no processor"}, the machine is {wanted.appc}')
     for app in apps:
         own = app.manifest.label("arch")
-        if own not in (wanted, *_OLDER.get(wanted, ())):
-            raise PodError(f'image "{app.name}" is for {own}, the machine is {wanted}: --arch names another one')
+        if not wanted.runs(own):
+            told = f'image "{app.name}" is for {own}, the machine is {wanted.appc}'
+            raise PodError(f"{told}: prepare the pod with --arch={wanted.name}, or build for another one with --arch")
 
 
 def check_modules(modules: KernelModules, stage1: StoredImage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from minit.errors import ImageError, PodError, StoreError, describe
 from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.idrange import IdRange
 from minit.manifest.names import is_environment_name
+from minit.processors import Processor
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.imagevolumes import IMAGE, ImageVolumes
@@ -82,6 +83,7 @@ def make_request(
     set_env_file: Sequence[Path],
     inherit_env: bool,
     pull_policy: str,
+    processor: Processor | None,
     pid: str | None = None,
     **_run_options: object,
 ) -> PodRequest:
@@ -100,17 +102,19 @@ def make_request(
         if not images:
             raise click.UsageError("no image given")
         settings = [with_devices(with_profile(image.overrides)) for image in images]
-        policy = PullPolicy(pull_policy)
+        resolve = partial(
+            resolve_image,
+            store,
+            progress=progress,
+            policy=PullPolicy(pull_policy),
+            processor=processor,
+            verify_tls=invocation.verifies_tls,
+        )
         chosen = [
-            (_resolve(invocation, store, image.reference, progress, policy, is_first=number == 0), overrides)
+            (_resolved(resolve, image.reference, is_first=number == 0), overrides)
             for number, (image, overrides) in enumerate(zip(images, settings))
         ]
-        of_images = ImageVolumes(
-            store,
-            TreeStore(invocation.data, store),
-            partial(resolve_image, store, progress=progress, policy=policy, verify_tls=invocation.verifies_tls),
-            progress,
-        )
+        of_images = ImageVolumes(store, TreeStore(invocation.data, store), resolve, progress)
         chosen = [(image, replace(own, mounts=of_images.provide_mounts(own.mounts))) for image, own in chosen]
         apps, manifest = plan_apps(chosen, replace(defaults, volumes=of_images.provide(defaults.volumes)))
     else:
@@ -125,6 +129,7 @@ def make_request(
                 "--inherit-env": inherit_env,
                 "--pid": pid,
                 "--pull-policy": pull_policy != PullPolicy.NEW.value,
+                "--arch": processor,
             }
         )
         apps, manifest = apps_of_manifest(store, pod_manifest, invocation.insecure)
@@ -138,12 +143,10 @@ def make_request(
     )
 
 
-def _resolve(
-    invocation: Invocation, store: Store, reference: str, progress: Progress, policy: PullPolicy, *, is_first: bool
-) -> StoredImage:
+def _resolved(resolve: Callable[[str], StoredImage], reference: str, *, is_first: bool) -> StoredImage:
     """Return an image; the error of one behind another says where arguments of an app stand."""
     try:
-        return resolve_image(store, reference, progress, policy, verify_tls=invocation.verifies_tls)
+        return resolve(reference)
     except (ImageError, StoreError) as error:
         if is_first:
             raise

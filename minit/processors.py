@@ -1,0 +1,72 @@
+"""The processors that images are for, each by the names that uname(2), appc and OCI have for it; pure, but for one."""
+
+from __future__ import annotations
+
+import os
+
+from minit.value import Value
+
+
+class Processor(Value):
+    """
+    A kind of processors.
+
+    `name` is OCI's, with the variant where appc tells variants apart, `machines` are uname(2)'s names. `variants` are
+    those of OCI that it runs, best first, and `older` are appc's names of others whose programs it runs.
+    """
+
+    name: str
+    appc: str
+    machines: tuple[str, ...]
+    variants: tuple[str, ...] = ("",)
+    older: tuple[str, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        """OCI's name without a variant."""
+        return self.name.partition("/")[0]
+
+    def runs(self, appc: str | None) -> bool:
+        """Tell whether it runs programs of an architecture, by appc's name; None is an unknown one."""
+        return appc in (self.appc, *self.older)
+
+
+# OCI image-index.md, "platform"; appc spec/aci.md, "labels". What v2 of amd64 and more need, not every machine has.
+PROCESSORS = (
+    Processor(name="amd64", appc="amd64", machines=("x86_64",), variants=("", "v1"), older=("i386",)),
+    Processor(name="386", appc="i386", machines=("i386", "i586", "i686")),
+    Processor(name="arm64", appc="aarch64", machines=("aarch64",), variants=("v8", ""), older=("armv7l", "armv6l")),
+    Processor(
+        name="arm/v7",
+        appc="armv7l",
+        machines=("armv7l", "armv8l"),
+        variants=("v7", "v6", "v5", ""),
+        older=("armv6l",),
+    ),
+    Processor(name="arm/v6", appc="armv6l", machines=("armv6l",), variants=("v6", "v5", "")),
+    Processor(name="ppc64", appc="ppc64", machines=("ppc64",)),
+    Processor(name="ppc64le", appc="ppc64le", machines=("ppc64le",)),
+    Processor(name="s390x", appc="s390x", machines=("s390x",)),
+)
+
+
+def processor_of_machine(machine: str) -> Processor:
+    """Return the processor of a machine, as uname(2) names it; an unknown one has that name everywhere."""
+    unknown = Processor(name=machine, appc=machine, machines=(machine,))
+    return next((processor for processor in PROCESSORS if machine in processor.machines), unknown)
+
+
+def processor_of_appc(name: str) -> Processor:
+    """Return the processor that appc calls so; an unknown one has that name everywhere."""
+    unknown = Processor(name=name, appc=name, machines=())
+    return next((processor for processor in PROCESSORS if processor.appc == name), unknown)
+
+
+def processor_named(name: str) -> Processor:
+    """Return the processor that OCI calls so; KeyError if there is none."""
+    return {processor.name: processor for processor in PROCESSORS}[name]
+
+
+def this_processor() -> Processor:
+    """Return that of this machine."""
+    return processor_of_machine(os.uname().machine)
