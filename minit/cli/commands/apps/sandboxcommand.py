@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,5 @@ def _run_sandbox(
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=False) as progress:
             request = make_sandbox_request(invocation, store, progress, **options)
-            pod = prepare_pod(
-                invocation.data,
-                store,
-                trees,
-                request,
-                progress,
-                lambda uuid: save_uuid(uuid_file_save, uuid),
-            )
+            pod = prepare_pod(invocation.data, store, trees, request, progress, partial(save_uuid, uuid_file_save))
         start_pod(invocation, store, pod, how, detach=detach, removed=removed)

@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.commands.run.seccompfile import with_profile
-from minit.cli.commands.run.stage1choice import choose_stage1
+from minit.cli.commands.run.stage1choice import stage1_of_options
 from minit.cli.flags.appoptions import parse_annotation, parse_pair
 from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
 from minit.cli.flags.imageargs import ImageArgument
 from minit.cli.flags.portflags import parse_direct_port, parse_port
-from minit.cli.flags.stage1flags import choose_file
 from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
@@ -67,11 +67,6 @@ def make_request(
     images: Sequence[ImageArgument],
     progress: Progress,
     *,
-    stage1_path: str | None,
-    stage1_name: str | None,
-    stage1_hash: str | None,
-    stage1_from_dir: str | None,
-    stage1_url: str | None,
     no_overlay: bool,
     private_users: IdRange | bool,
     name: str | None,
@@ -85,15 +80,13 @@ def make_request(
     pull_policy: str,
     processor: Processor | None,
     pid: str | None = None,
-    **_run_options: object,
+    **options: Any,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
     if name is not None:
         check_name(name)
-    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
-    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
     with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=bool(private_users))
-    put_stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)
+    put_stage1 = stage1_of_options(invocation, store, **options)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(
@@ -158,11 +151,6 @@ def make_sandbox_request(
     store: Store,
     progress: Progress,
     *,
-    stage1_path: str | None,
-    stage1_name: str | None,
-    stage1_hash: str | None,
-    stage1_from_dir: str | None,
-    stage1_url: str | None,
     no_overlay: bool,
     private_users: IdRange | bool,
     name: str | None,
@@ -172,11 +160,9 @@ def make_sandbox_request(
     user_annotation: Sequence[str],
     user_label: Sequence[str],
     pid: str | None = None,
-    **_run_options: object,
+    **options: Any,
 ) -> PodRequest:
     """Return the pod without apps that the command line describes."""
-    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
-    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
     with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=bool(private_users))
     try:
         defaults = PodDefaults(
@@ -198,16 +184,11 @@ def make_sandbox_request(
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
-    stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)(progress)
+    stage1 = stage1_of_options(invocation, store, **options)(progress)
     require_mutable_support(stage1.manifest)
     return PodRequest(
         stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users, name=name
     )
-
-
-def _check_stage1_options(*choices: str | None) -> None:
-    if sum(choice is not None for choice in choices) > 1:
-        raise click.UsageError("the --stage1 options exclude each other")
 
 
 def choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:

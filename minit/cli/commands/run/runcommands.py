@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,7 @@ def run(
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
             request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
-            pod = prepare_pod(
-                invocation.data,
-                store,
-                trees,
-                request,
-                progress,
-                lambda uuid: save_uuid(uuid_file_save, uuid),
-            )
+            pod = prepare_pod(invocation.data, store, trees, request, progress, partial(save_uuid, uuid_file_save))
         start_pod(invocation, store, pod, how, detach=detach, removed=removed)
 
 

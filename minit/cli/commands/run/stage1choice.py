@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import click
+
 from minit.cli.commands.ownprogram import renew_program
+from minit.cli.flags.stage1flags import choose_file
 from minit.cli.invocation import Invocation
 from minit.image.requirements import require_all
 from minit.image.shipped import SHIPPED, shipped_fingerprint
@@ -38,6 +41,24 @@ def choose_stage1(
     if known_stage1(invocation.data, store, fingerprint) is None:
         require_all()
     return partial(_own_stage1, invocation, store, fingerprint, partial(_build, invocation))
+
+
+def stage1_of_options(
+    invocation: Invocation,
+    store: Store,
+    *,
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
+    **_others: object,
+) -> Callable[[Progress], StoredImage]:
+    """Do so with the one of the --stage1 options that is given, or none; UsageError if several are."""
+    file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    if sum(choice is not None for choice in (file, stage1_name, stage1_hash)) > 1:
+        raise click.UsageError("the --stage1 options exclude each other")
+    return choose_stage1(invocation, store, file, stage1_name or stage1_hash)
 
 
 def _own_stage1(
