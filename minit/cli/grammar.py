@@ -195,6 +195,8 @@ class MinitGroup(click.Group):
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         _enter_command(ctx)
+        if args == ["--version"] and "version" in self.commands:
+            args = ["version"]
         flags = flag_table(self.get_params(ctx))
         try:
             found, words = split_words(args, flags, stop_at_operand=True)

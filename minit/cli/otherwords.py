@@ -1,5 +1,5 @@
 """
-Words of docker's, podman's and rkt's that minit does not have, and the ones that it has for them.
+Words of docker's, podman's, kubectl's and rkt's that minit does not have, and the ones that it has for them.
 
 Read where a command is unknown. docs/comparison.md has the same words with more about each; tests compare them with it
 and with the commands that there are.
@@ -11,13 +11,16 @@ from collections.abc import Container
 
 INSTEAD: dict[str, dict[str, str]] = {
     "minit": {
+        "apply": "play",
         "build": "image build",
         "commit": "export",
         "create": "prepare",
         "delete": "rm",
+        "describe": "status",
         "df": "system df",
         "down": "play",
         "exec": "enter",
+        "get": "list",
         "history": "image cat-manifest",
         "images": "image list",
         "import": "fetch",
@@ -37,6 +40,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "shell": "enter",
         "stats": "app stats",
         "update": "app update",
+        "volumes": "volume ls",
         "wait": "status --wait",
     },
     "app": {
@@ -58,6 +62,10 @@ INSTEAD: dict[str, dict[str, str]] = {
         "pull": "image fetch",
         "remove": "image rm",
         "save": "image export",
+    },
+    "volume": {
+        "list": "volume ls",
+        "remove": "volume rm",
     },
 }
 """By the group: the word, and the words after `minit` that do the same or come nearest."""
@@ -120,6 +128,9 @@ INSTEAD_OF_FLAGS: dict[str, str] = {
 }
 """Flags of docker's and podman's, and the one of minit that does the same or comes nearest, where a command has it."""
 
+_OF_MACHINES = frozenset({"rollback", "status", "update"})
+"""Words of `minit init` on a machine that minit boots."""
+
 
 def answer_flag(flag: str, flags: Container[str]) -> str:
     """Return what an error says behind an unknown flag of a command with these flags; nothing for most."""
@@ -138,4 +149,6 @@ def answer(group: str, word: str, commands: Container[str]) -> str:
     instead = INSTEAD.get(group, {}).get(word)
     if instead is not None:
         return f", use minit {instead}"
+    if group == "init" and word in _OF_MACHINES:
+        return ": only machines that minit boots have it"
     return f": {ABSENT[word]}" if group == "minit" and word in ABSENT else ""

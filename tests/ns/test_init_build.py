@@ -138,7 +138,9 @@ def test_a_dry_run(builder: Builder, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--output={root}/pod.json"], "pod.json exists (try --overwrite)"),
+        # Before any work.
+        (["--output={root}/pod.json", "--config={root}/none"], "pod.json exists (try --overwrite)"),
+        (["--dry-run", "--modules-from={root}/pod.json"], "cannot unpack {root}/pod.json: dpkg-deb "),
         ([], "missing option '--output' (see minit init build --help)"),
         (["--dry-run", "--config={root}/none"], "cannot read {root}/none: no such file or directory"),
         (["--dry-run", "--config={root}/pod.json"], "{root}/pod.json: expected TOML: "),

@@ -10,7 +10,8 @@ import click
 import pytest
 
 from minit.cli.commandgroups import commands
-from minit.cli.grammar import GlobalOption, flag_table
+from minit.cli.grammar import GlobalOption, MinitGroup, flag_table
+from minit.cli.invocation import Invocation
 from minit.cli.otherwords import ABSENT, INSTEAD, INSTEAD_OF_FLAGS, answer_flag
 
 COMPARISON = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
@@ -90,3 +91,18 @@ def test_the_comparison_has_every_option_of_run() -> None:
 def test_the_comparison_has_every_word_that_is_absent() -> None:
     """The list of what minit has not is that of the answers to such words."""
     assert {word for row in cells(ABSENCES) for word in quoted(row[0])} == {*ABSENT}
+
+
+def test_words_of_machines() -> None:
+    """Where there is no machine, the words for its versions say that."""
+    group = commands.commands["init"]
+    assert isinstance(group, MinitGroup)
+    assert group.unknown("rollback") == 'unknown command "rollback": only machines that minit boots have it'
+
+
+def test_the_flag_for_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints what the command version does, and commands know no such flag."""
+    commands.main(["--version"], obj=Invocation(), standalone_mode=False)
+    assert capsys.readouterr().out.startswith("minit Version: ")
+    with pytest.raises(click.UsageError, match="unknown flag: --version"):
+        commands.main(["list", "--version"], obj=Invocation(), standalone_mode=False)

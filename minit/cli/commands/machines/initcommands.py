@@ -27,7 +27,7 @@ from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import PodError, describe
+from minit.errors import ImageError, PodError, StoreError, describe
 from minit.image.cpio import write_cpio
 from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
 from minit.image.disk.update import write_update
@@ -155,6 +155,8 @@ def build_machine(
     bad = next((name for name in module if not is_module_name(name)), None)
     if bad is not None:
         raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
+    if output is not None and output.exists() and not overwrite and not dry_run:
+        raise StoreError(_exists(output))
     data, parsed = _read_config(config)
     if form == _UPDATE and parsed.update is None:
         raise click.UsageError("--format update needs --config with a table [update]: model, version, keys")
@@ -170,7 +172,7 @@ def build_machine(
         if modules_from is None and processor is not None and (module or parsed.modules or is_of_disk):
             modules_from = kernel_for(processor, progress)
         names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_of_disk else ())]
-        with _unpacked(modules_from) as package:
+        with _unpacked(modules_from, scratch) as package:
             modules = tuple(_collect_modules(invocation, stage1, package, names))
             disk = _disk_parts(stage1, package, parsed, efi_stub) if is_of_disk else None
         parts = MachineParts(
@@ -297,13 +299,17 @@ def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig
 
 
 @contextmanager
-def _unpacked(source: Path | None) -> Iterator[Path | None]:
+def _unpacked(source: Path | None, scratch: Path) -> Iterator[Path | None]:
     if source is None or source.is_dir():
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="minit-") as scratch:
-        run_tool("dpkg-deb", "-x", str(source), scratch)
-        yield Path(scratch)
+    # 400 MB of a kernel with all drivers: more than /tmp may have.
+    with tempfile.TemporaryDirectory(dir=scratch) as directory:
+        try:
+            run_tool("dpkg-deb", "-x", str(source), directory)
+        except ImageError as error:
+            raise ImageError(f"cannot unpack {source}: {error}") from error
+        yield Path(directory)
 
 
 def _write_initial(output: Path, root: Path, form: str, overwrite: bool, progress: Progress) -> None:
