@@ -19,7 +19,8 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware supervisors lock
+.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
+	supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -83,7 +84,7 @@ $(FULL_KERNEL):
 	@mv $@.new $@
 
 # Machines of arm64, and pods on one, on whatever processor this is.
-test-arm64: $(STAMP) $(ARM64)
+test-arm64: $(STAMP) $(ARM64) disk-programs
 	MINIT_TEST_STRICT=1 MINIT_TEST_ARM64=1 $(PYTEST) --ignore tests/boot/test_network_kinds.py tests/boot
 
 # The machine that builds stage1 images for them, whose kernel they boot too; nothing of it is installed.
@@ -100,17 +101,20 @@ $(ARM64): | $(STAMP)
 		from minit.progress import silent; from tests.support.podmachine import DEBIAN_PACKAGES; \
 		fetch_machine(ARM64, Path("$(@D)"), silent, DEBIAN_PACKAGES)'
 
-# What makes disks and boots from them; the firmware and its stub are not for this machine either.
+# What makes disks.
+disk-programs:
+	@missing=""; for program in mksquashfs veritysetup mkfs.vfat mcopy sfdisk; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	[ -z "$$missing" ] || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+		--no-install-recommends squashfs-tools cryptsetup-bin dosfstools mtools fdisk >/dev/null; }
+
+# What boots from them; the firmware and its stub are not for this machine either.
 firmware:
-	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(FIRMWARE) || \
+	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory disk-programs $(FIRMWARE) || \
 		echo "no firmware for qemu: no machine boots from a disk"
 
 $(FIRMWARE):
-	@echo "getting a firmware and what makes disks"; apt-get update -qq
-	@missing=""; for program in mksquashfs veritysetup mkfs.vfat mcopy sfdisk; do \
-		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
-	[ -z "$$missing" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-		squashfs-tools cryptsetup-bin dosfstools mtools fdisk >/dev/null
+	@echo "getting a firmware"; apt-get update -qq
 	@rm -rf $@.new && mkdir -p $@.new && cd $@.new && \
 		apt-get download -qq -o APT::Sandbox::User=root ovmf systemd-boot-efi
 	@cd $@.new && for package in *.deb; do dpkg-deb -x $$package . && rm $$package; done

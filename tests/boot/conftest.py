@@ -18,13 +18,12 @@ from minit.image.toolchain import find_tool
 from minit.progress import silent
 from tests.support.commands import Stage0
 from tests.support.disks import read_disk
-from tests.support.machine import AARCH64, BOOT_SECONDS, HERE, NO_KERNEL, X86_64, Firmware, Kernel, find_kernel
+from tests.support.machine import AARCH64, BOOT_SECONDS, HERE, NO_KERNEL, Firmware, Kernel, find_kernel
 from tests.support.pods import make_rootfs
 
-# What `make test` unpacks from other packages of Debian.
-FIRMWARE = X86_64.directory.with_name("firmware")
-STUB = FIRMWARE / "usr/lib/systemd/boot/efi/linuxx64.efi.stub"
 NO_FIRMWARE = "no firmware in build/firmware, or no programs that make disks"
+# `make test-arm64` gets all of it, so that this is no reason that a test there may have.
+NO_ARM64_FIRMWARE = "no AAVMF, no stub for it in build/arm64, or no programs that make disks"
 # Of an app as `shell` returns it, what is not its image's to say.
 _RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
 
@@ -53,9 +52,9 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 @pytest.fixture
 def firmware(kernel: Kernel, tmp_path: Path) -> Firmware:
     """A firmware with variables of its own."""
-    code, variables = (FIRMWARE / f"usr/share/OVMF/OVMF_{name}_4M.fd" for name in ("CODE", "VARS"))
-    if kernel.processor is not X86_64 or not (code.exists() and STUB.exists() and all(map(find_tool, TOOLS))):
-        pytest.skip(NO_FIRMWARE)
+    code, variables = kernel.processor.firmware
+    if not (code.exists() and kernel.processor.stub.exists() and all(map(find_tool, TOOLS))):
+        pytest.skip(NO_ARM64_FIRMWARE if kernel.processor is AARCH64 else NO_FIRMWARE)
     own = Path(shutil.copy(variables, tmp_path / "variables"))
     return Firmware(code=code, variables=own, processor=kernel.processor)
 
@@ -93,7 +92,11 @@ def machine_image(request: pytest.FixtureRequest, kernel: Kernel, work_directory
 
 @pytest.fixture
 def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_path: Path) -> BuildMachine:
-    """A function that makes the root of a machine with these apps, which have a busybox."""
+    """
+    A function that makes the root of a machine with these apps, which have a busybox.
+
+    WORDS in its configuration stand for those that the kernel is told on such a processor.
+    """
     stage0, stage1, image = machine_image
 
     def build(
@@ -115,11 +118,11 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         ]
         manifest = {"acKind": "PodManifest", "acVersion": "0.8.11", "volumes": list(volumes), "apps": runtime}
         (tmp_path / "pod.json").write_text(json.dumps(manifest))
-        (tmp_path / "machine.toml").write_text(config)
+        (tmp_path / "machine.toml").write_text(config.replace("WORDS", kernel.processor.words))
         words = ["--manifest", tmp_path / "pod.json", "--config", tmp_path / "machine.toml", "--stage1-path", stage1]
         words += ["--quiet", "--format", form, "--output", tmp_path / "root", "--overwrite"]
         words += ["--modules-from", kernel.modules]
-        words += ["--efi-stub", STUB] if form in ("disk", "update") else []
+        words += ["--efi-stub", kernel.processor.stub] if form in ("disk", "update") else []
         words += ["--signing-key", signing_key] if signing_key is not None else []
         words += [word for name in modules for word in ("--module", name)]
         done = stage0.call("init", "build", *words, timeout=BOOT_SECONDS)

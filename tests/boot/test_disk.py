@@ -13,16 +13,16 @@ from minit.image.disk.layout import SECTOR_BYTES
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.disks import assert_clean, find_partition, read_disk
-from tests.support.machine import BOOT_SECONDS, X86_64, Firmware
+from tests.support.machine import BOOT_SECONDS, Firmware
 from tests.support.pods import shell
 
 _MIB = 1 << 20
-_CONFIG = f"""
+_CONFIG = """
 hostname = "sensor"
 
 [disk]
 modules = ["virtio_pci", "virtio_blk"]
-command_line = "{X86_64.words} quiet panic=-1"
+command_line = "WORDS quiet panic=-1"
 
 [state]
 directory = "/var/data/minit"

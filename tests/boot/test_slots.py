@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from minit import paths
+from minit.image.disk.layout import ARCHITECTURES
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG
-from tests.support.disks import find_partition
+from tests.support.disks import find_partition, read_section
 from tests.support.machine import BOOT_SECONDS, Firmware, Kernel
 from tests.support.pods import shell
 
@@ -73,10 +74,6 @@ _DAMAGING = ("panic", "no root")
 _NEVER_READY = {"readiness": {"exec": ["/bin/false"], "interval": "100ms", "timeout": "60s", "failures": 1}}
 
 
-def _config(firmware: Firmware) -> str:
-    return _CONFIG.replace("WORDS", firmware.processor.words)
-
-
 def _ask(machine: QemuMachine, line: str) -> None:
     """Type a command at the prompt."""
     machine.wait_for_line("press Enter for a prompt")
@@ -116,12 +113,11 @@ def test_a_version_that_is_kept(firmware: Firmware, build_machine: BuildMachine,
     The other version is booted once, and from then on each time, when its apps have been healthy, or if that is enough
     there, when they have done their work.
     """
-    config = _config(firmware)
     disk, second = (
         build_machine({"one": {**shell(script), "mounts": _MOUNTS}}, text, volumes=_VOLUMES, form="disk").rename(path)
         for script, text, path in (
-            ("echo first; [ -e /data/second ] || sleep 10000", config.replace("= 2", "= 0"), tmp_path / "disk"),
-            ("echo second; touch /data/second; sleep 10000", config, tmp_path / "second"),
+            ("echo first; [ -e /data/second ] || sleep 10000", _CONFIG.replace("= 2", "= 0"), tmp_path / "disk"),
+            ("echo second; touch /data/second; sleep 10000", _CONFIG, tmp_path / "second"),
         )
     )
     _copy_slot(second, disk, "b")
@@ -160,10 +156,9 @@ def test_a_version_that_is_left(firmware: Firmware, build_machine: BuildMachine,
 
     With MINIT_TEST_LONG=1 so are one whose PID 1 hangs, one whose power goes and one that waits for its root.
     """
-    config = _config(firmware)
-    disk = build_machine({"one": shell("echo first; sleep 10000")}, config, form="disk").rename(tmp_path / "disk")
+    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk").rename(tmp_path / "disk")
     bad = shell(_BAD, annotations=[{"name": "minit/health", "value": json.dumps(_NEVER_READY)}])
-    config = config.replace("300", "20")
+    config = _CONFIG.replace("300", "20")
     _copy_slot(build_machine({"one": {**bad, "mounts": _MOUNTS}}, config, volumes=_VOLUMES, form="disk"), disk, "b")
     expected, reasons = [], []
     for number, (kind, reason) in enumerate(_FAILURES, 1):
@@ -193,15 +188,14 @@ def test_a_machine_without_a_firmware(
     kernel: Kernel, firmware: Firmware, build_machine: BuildMachine, tmp_path: Path
 ) -> None:
     """A disk whose kernel is booted by something else has slots that are shown, and no other one can be chosen."""
-    disk = build_machine({"one": shell("echo first; sleep 10000")}, _config(firmware), form="disk")
-    program = tmp_path / "BOOT/BOOTX64.EFI"
+    disk = build_machine({"one": shell("echo first; sleep 10000")}, _CONFIG, form="disk")
+    program = tmp_path / "BOOT" / ARCHITECTURES[kernel.processor.appc_name].program
     place, _ = find_partition(disk, "boot-a")
     subprocess.run(["mcopy", "-s", "-i", f"{disk}@@{place}", "::/EFI/BOOT", tmp_path], check=True)
-    sections = {name: tmp_path / name for name in ("initrd", "cmdline")}
-    for name, path in sections.items():
-        subprocess.run(["objcopy", "-O", "binary", f"--only-section=.{name}", program, path], check=True)
-    words = sections["cmdline"].read_text().rstrip("\0")
-    with QemuMachine(kernel, tmp_path, sections["initrd"], [disk], words=words) as machine:
+    initial = tmp_path / "initial"
+    initial.write_bytes(read_section(program, ".initrd"))
+    words = read_section(program, ".cmdline").decode().rstrip("\0")
+    with QemuMachine(kernel, tmp_path, initial, [disk], words=words) as machine:
         machine.wait_for_line(": first")
         _ask(machine, "init status")
         machine.wait_for_line("none can be chosen: no EFI firmware has started this machine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 from pathlib import Path
 
@@ -55,3 +56,15 @@ def find_partition(disk: Path, name: str) -> tuple[int, int]:
     done = subprocess.run(["sfdisk", "--json", disk], check=True, capture_output=True, text=True)
     found = {part["name"]: part for part in json.loads(done.stdout)["partitiontable"]["partitions"]}
     return found[name]["start"] * 512, found[name]["size"] * 512
+
+
+def read_section(program: Path, name: str) -> bytes:
+    """Return a section of a firmware's program; objcopy(1) reads those of its own processor alone."""
+    data = program.read_bytes()
+    (header,) = struct.unpack_from("<I", data, 0x3C)
+    count, optional_bytes = struct.unpack_from("<6xH12xH", data, header)
+    table = data[header + 24 + optional_bytes :]
+    for found, size_bytes, start in struct.iter_unpack("<8sI8xI16x", table[: 40 * count]):
+        if found.rstrip(b"\0") == name.encode():
+            return data[start : start + size_bytes]
+    raise AssertionError(f"no {name} in {program}")

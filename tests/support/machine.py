@@ -18,6 +18,8 @@ from tests.support.pods import BUSYBOX
 
 BOOT_SECONDS = 300
 _BUILD = Path(__file__).parents[2] / "build"
+_FIRMWARE = _BUILD / "firmware/usr"
+_STUBS = "lib/systemd/boot/efi"
 _MEMORY_MIB = 1024
 
 
@@ -27,7 +29,7 @@ class Processor(Value):
 
     `qemu` are the program and the options that all its machines have, `power_button` those of one that has such a
     button. `words` are for the kernel. What is plugged in while a machine runs is on `hotplug_bus`. `directory` has
-    the unpacked package of a kernel.
+    the unpacked package of a kernel. `firmware` are files of its code and its variables, `stub` is what it starts.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Processor(Value):
     words: str
     directory: Path
     hotplug_bus: str
+    firmware: tuple[Path, Path]
+    stub: Path
     power_button: tuple[str, ...] = ()
 
 
@@ -47,6 +51,8 @@ X86_64 = Processor(
     words="console=ttyS0 no_timer_check",
     directory=_BUILD / "kernel",
     hotplug_bus="pci.0",
+    firmware=(_FIRMWARE / "share/OVMF/OVMF_CODE_4M.fd", _FIRMWARE / "share/OVMF/OVMF_VARS_4M.fd"),
+    stub=_FIRMWARE / _STUBS / "linuxx64.efi.stub",
 )
 AARCH64 = Processor(
     name="aarch64",
@@ -55,6 +61,9 @@ AARCH64 = Processor(
     words=f"console={ARM64.console}",
     directory=_BUILD / "arm64",
     hotplug_bus="socket",
+    # Of Debian's qemu-efi-aarch64, which is for whatever processor emulates a machine.
+    firmware=(Path("/usr/share/AAVMF/AAVMF_CODE.fd"), Path("/usr/share/AAVMF/AAVMF_VARS.fd")),
+    stub=_BUILD / "arm64/kernel/usr" / _STUBS / "linuxaa64.efi.stub",
     # A firmware with ACPI: to the kernel without one it is a key, and that kernel has no driver for keys.
     power_button=("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"),
 )
