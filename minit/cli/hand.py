@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from minit.cli.main import run, settle
 from minit.cli.standardstreams import open_streams
-from minit.cri.hands.protocol import CODE, IS_LAST, WORDS
+from minit.cri.hands.protocol import CODE, IS_LAST
 from minit.errors import EXIT_FAILURE
 from minit.messages import Socket, receive_message, send_message
 
@@ -46,10 +46,10 @@ def _serve_one(link: Socket, carry_out: Callable[[Sequence[str]], int], usual: S
     message, descriptors = receive_message(link)
     if message is None:
         return False
-    words = message[WORDS]
-    assert isinstance(words, list)
+    command, *streams = descriptors[: 1 + _STREAMS]
+    words = os.fsdecode(os.pread(command, os.fstat(command).st_size, 0)).split("\0")[:-1]
     before = _descriptors()
-    _put(descriptors[:_STREAMS])
+    _put(streams)
     # For the name of a stream that cannot be written to, and as the last command may have given them up.
     open_streams()
     try:

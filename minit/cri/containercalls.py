@@ -93,8 +93,7 @@ class ContainerCalls:
                         return api.ContainerId(container_id=present.id)
                     name = f"{metadata.name}, attempt {metadata.attempt}"
                     raise CallError(Code.ALREADY_EXISTS, f"there is a container {name} already: {present.id}")
-            with trio.CancelScope(shield=True):
-                record = await self._make(sandbox, request, words, environment)
+            record = await self._make(sandbox, request, words, environment)
         return api.ContainerId(container_id=record.id)
 
     def _with_images(self, asked: api.ContainerConfig) -> api.ContainerConfig:
@@ -116,7 +115,8 @@ class ContainerCalls:
                 await self._commands.run(*first, *words, stdin=environment, held=held)
             record.mark_made()
         except BaseException:
-            await self.undo(sandbox, record)
+            with trio.CancelScope(shield=True):
+                await self.undo(sandbox, record)
             raise
         self.adopt(sandbox, record)
         self._node.note(sandbox, record.id, api.CONTAINER_CREATED_EVENT)
@@ -167,7 +167,8 @@ class ContainerCalls:
 
     async def _stop(self, container: Container, timeout_seconds: int) -> None:
         try:
-            await self._do("stop", container, f"--timeout={duration(timeout_seconds)}")
+            timeout = f"--timeout={duration(timeout_seconds)}"
+            await self._do("stop", container, timeout, lasts=timeout_seconds > 0)
         except CallError:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
@@ -247,9 +248,10 @@ class ContainerCalls:
             raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
         return answer
 
-    async def _do(self, verb: str, container: Container, *options: str) -> None:
+    async def _do(self, verb: str, container: Container, *options: str, lasts: bool = False) -> None:
         """Have a command of minit start, stop or remove a container's app."""
-        await self._commands.run("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
+        words = ("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
+        await self._commands.run(*words, lasts=lasts)
 
 
 def _has_group(image: ImageManifest) -> bool:

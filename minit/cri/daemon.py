@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
-from minit.cri.hands.pool import Hands
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.methods import all_methods
 from minit.cri.node import Node
@@ -138,7 +137,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
-            commands = OwnCommands(settings.program, settings.options, Hands(nursery, settings.program))
+            commands = OwnCommands(nursery, settings.program, settings.options)
             sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
             images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images, settings.cdi_directories)

@@ -19,7 +19,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containeruser import read_user
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.owncommands import refuse_nul
+from minit.cri.owncommands import refuse_impossible_words
 from minit.cri.records import ContainerRecord, SandboxRecord
 from minit.errors import MinitError, PodError
 from minit.harmless import harmless
@@ -232,7 +232,7 @@ class Node:
         The command `app exec` would come to the same, a program later. What inherits `failure_fd` writes there why it
         cannot enter. MinitError if the pod does not run.
         """
-        refuse_nul(command)
+        refuse_impossible_words(command)
         with open_pod(self.data, container.sandbox.uuid) as pod:
             find_tree = partial(tree_path, self.data)
             words = enter_as_app(pod, find_tree, container.app, command, timeout_seconds, failure_fd)

@@ -2,74 +2,80 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import trio
 
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.hands.pool import Done, Hands
+from minit.cri.hands.pool import MOST_IDLE, Done, Hands
+from minit.cri.hands.turns import Turns
 from minit.cri.openfiles import with_limit_given_back
 from minit.harmless import harmless
 
 _PATIENCE_SECONDS = 60.0
 _LONGEST_SECONDS = 365 * 24 * 3600
+# Those of execve(2): what is longer no container can execute either.
+_LONGEST_WORD_BYTES = 32 * 4096
+_LONGEST_COMMAND_BYTES = 2 << 20
 
 
 class OwnCommands:
-    """The command minit, by its program, its global options, and the hands that carry out what is short."""
+    """The command minit, by its program, its global options, and the hands that carry out all but pulls."""
 
-    def __init__(self, program: Sequence[str], options: Sequence[str], hands: Hands) -> None:
+    def __init__(self, nursery: trio.Nursery, program: Sequence[str], options: Sequence[str]) -> None:
         self._program = tuple(program)
         self._options = tuple(options)
-        self._hands = hands
+        self._hands = Hands(nursery, program)
+        self._turns = Turns(nursery, MOST_IDLE)
 
-    def words(self, *command: str) -> list[str]:
-        """Return a command line of minit; CallError for what no command line can have."""
-        refuse_nul(command)
-        return [*self._program, *self._options, *command]
-
-    async def run(
-        self, *command: str, stdin: bytes = b"", held: int | None = None, is_cancellable: bool = False
-    ) -> str:
+    async def run(self, *command: str, stdin: bytes = b"", held: int | None = None, lasts: bool = False) -> str:
         """
         Run a command to its end and return what it prints; CallError with its last lines if it fails.
 
-        It goes on when the call that wanted it is cancelled: the caller asks again. One that is cancellable ends then.
-        It inherits the descriptor `held`.
+        It waits for its turn, but for one that `lasts`, which mostly waits for something itself; a call that is
+        cancelled before has done nothing. What has begun goes on when the call that wanted it is cancelled: the caller
+        asks again. It inherits the descriptor `held`.
         """
-        words = self.words(*command)
-        with trio.CancelScope(shield=not is_cancellable):
-            done = await self._carry_out(words, stdin, held, is_cancellable=is_cancellable)
-        if done.code != 0:
-            raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.code}")
-        return done.stdout.decode("utf-8", "replace").strip()
+        refuse_impossible_words(command)
+        async with nullcontext() if lasts else self._turns.taken():
+            with trio.CancelScope(shield=True):
+                done = await self._hands.run([*self._options, *command], stdin, held)
+        return _printed(done)
 
-    async def _carry_out(self, words: Sequence[str], stdin: bytes, held: int | None, *, is_cancellable: bool) -> Done:
-        # A hand cannot be told to give up.
-        if not is_cancellable:
-            done = await self._hands.run(words[len(self._program) :], stdin, held)
-            if done is not None:
-                return done
-        return await _run_program(words, stdin, held)
+    async def run_cancellable(self, *command: str, stdin: bytes) -> str:
+        """Run a command as `run` does, in a program of its own, which is told to end when the call is cancelled."""
+        refuse_impossible_words(command)
+        return _printed(await _run_program([*self._program, *self._options, *command], stdin))
 
 
-async def _run_program(words: Sequence[str], stdin: bytes, held: int | None) -> Done:
+def _printed(done: Done) -> str:
+    if done.code != 0:
+        raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.code}")
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+async def _run_program(words: Sequence[str], stdin: bytes) -> Done:
     done = await trio.run_process(
         with_limit_given_back(words),
         stdin=stdin,
         capture_stdout=True,
         capture_stderr=True,
         check=False,
-        pass_fds=() if held is None else (held,),
         deliver_cancel=_end,
     )
     return Done(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def refuse_nul(command: Sequence[str]) -> None:
+def refuse_impossible_words(command: Sequence[str]) -> None:
     """Raise CallError for words that no command line can have."""
     if any("\0" in word for word in command):
         raise CallError(Code.INVALID_ARGUMENT, "a value has a NUL in it")
+    sizes = [len(os.fsencode(word)) + 1 for word in command]
+    if max(sizes) > _LONGEST_WORD_BYTES or sum(sizes) > _LONGEST_COMMAND_BYTES:
+        reason = f"a value has at most {_LONGEST_WORD_BYTES} bytes, and all together {_LONGEST_COMMAND_BYTES}"
+        raise CallError(Code.INVALID_ARGUMENT, reason)
 
 
 async def _end(process: trio.Process) -> None:

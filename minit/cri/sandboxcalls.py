@@ -1,8 +1,8 @@
 """
 The calls about sandboxes.
 
-A call that changes something is carried out by a task of the daemon, which goes on if the caller gives up. Whoever asks
-for the same sandbox again meanwhile gets the outcome of that task.
+What a call has begun goes on if the caller gives up. Whoever asks for the same sandbox again meanwhile gets the outcome
+of that.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class SandboxCalls:
                     return api.SandboxId(pod_sandbox_id=present.uuid)
                 name = f"{metadata.namespace}/{metadata.name}, attempt {metadata.attempt}"
                 raise CallError(Code.ALREADY_EXISTS, f"there is a sandbox {name} already: {present.uuid}")
-            with trio.CancelScope(shield=True):
-                sandbox = await self._make(request, words)
+            sandbox = await self._make(request, words)
         return api.SandboxId(pod_sandbox_id=sandbox.uuid)
 
     async def _make(self, request: api.RunPodSandboxRequest, words: list[str]) -> Sandbox:
@@ -70,7 +69,8 @@ class SandboxCalls:
                 )
             record.mark_made()
         except BaseException:
-            await self.undo(record)
+            with trio.CancelScope(shield=True):
+                await self.undo(record)
             raise
         return self.adopt(record, uuid)
 

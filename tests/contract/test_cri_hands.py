@@ -12,18 +12,26 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 110
 IDLE = "exec sleep 1000"
+ONE_PROCESSOR = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+"""In front of a daemon, which has one hand then and one command at a time."""
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Return when a condition holds."""
     while not condition():
         await trio.sleep(0.01)
+
+
+def a_sandbox(root: Path, name: str) -> api.RunPodSandboxRequest:
+    """Return the request for a sandbox of this name."""
+    metadata = api.PodSandboxMetadata(name=name, uid=name)
+    return api.RunPodSandboxRequest(config=sandbox_config(root, metadata=metadata))
 
 
 async def sandbox_and_hand(daemon: Daemon, node: CriNode, root: Path) -> tuple[api.SandboxId, int]:
@@ -109,3 +117,62 @@ async def test_hands_of_a_daemon_that_has_ended(minit: Stage0, tmp_path: Path, *
         async with daemon.node() as node:
             [sandbox] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
             assert sandbox.state == api.SANDBOX_READY
+
+
+@pytest.mark.trio
+async def test_many_at_once(minit: Stage0, tmp_path: Path) -> None:
+    """Calls that come together are carried out one after the other, not each by a process of its own."""
+    most, made = 0, []
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start(under=ONE_PROCESSOR)
+        async with daemon.node() as node, trio.open_nursery() as nursery:
+            sandboxes = [await node.ask("RunPodSandbox", a_sandbox(tmp_path, f"pod-{number}")) for number in range(6)]
+
+            async def make(sandbox: api.SandboxId) -> None:
+                made.append(await node.create(sandbox, container_config(IDLE)))
+
+            for sandbox in sandboxes:
+                nursery.start_soon(make, sandbox)
+            while len(made) < len(sandboxes):
+                most = max(most, len(daemon.busy()))
+                await trio.sleep(0.001)
+    assert 0 < most < len(sandboxes) - 1
+
+
+@pytest.mark.trio
+async def test_a_hand_that_does_not_go_on(minit: Stage0, tmp_path: Path) -> None:
+    """It holds up other calls for a while, and not until its command ends."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start(under=ONE_PROCESSOR)
+        async with daemon.node() as node:
+            sandbox, hand = await sandbox_and_hand(daemon, node, tmp_path)
+            os.kill(hand, signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.create, sandbox, container_config(IDLE))
+                await until(lambda: len(list(minit.data.glob("cri/*/*/request"))) == 2)
+                other = await node.ask("RunPodSandbox", a_sandbox(tmp_path, "other"))
+                await node.ask("RemovePodSandbox", other)
+                os.kill(hand, signal.SIGCONT)
+            assert len((await node.ask("ListContainers", api.ListContainersRequest())).containers) == 2
+
+
+@pytest.mark.trio
+async def test_a_call_that_is_given_up_early(minit: Stage0, tmp_path: Path) -> None:
+    """A call that is given up while it waits for a hand leaves a whole sandbox or nothing, and can be made again."""
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start(under=ONE_PROCESSOR)
+        async with daemon.node() as node:
+            sandbox, hand = await sandbox_and_hand(daemon, node, tmp_path)
+            os.kill(hand, signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.create, sandbox, container_config(IDLE))
+                await until(lambda: len(list(minit.data.glob("cri/*/*/request"))) == 2)
+                async with node.giving_up("RunPodSandbox", a_sandbox(tmp_path, "other")):
+                    await until(lambda: len(list(minit.data.glob("cri/*/request"))) == 2)
+                records = minit.data / "cri"
+                await until(lambda: len([*records.glob("*/request")]) == 1 or len([*records.glob("*/made")]) == 2)
+                os.kill(hand, signal.SIGCONT)
+            again = await node.ask("RunPodSandbox", a_sandbox(tmp_path, "other"))
+            listed = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert {one.id for one in listed} == {sandbox.pod_sandbox_id, again.pod_sandbox_id}
+            assert len(list(minit.data.glob("pods/run/*"))) == 2

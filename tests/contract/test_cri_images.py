@@ -14,7 +14,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon
+from tests.support.crinode import CallFailed, CriNode, Daemon, pull_request
 from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped
 from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.skopeostandin import SkopeoStandIn
@@ -261,9 +261,9 @@ async def test_pulls_are_shared_and_cancelled(daemon: Daemon, skopeo: SkopeoStan
     daemon.start()
     with trio.fail_after(PATIENCE_SECONDS):
         async with daemon.node() as node, daemon.node() as other:
-            async with node.pulling(f"{BOX}:1"):
+            async with node.giving_up("PullImage", pull_request(f"{BOX}:1")):
                 copying = await trio.to_thread.run_sync(os.open, held, os.O_WRONLY)
-                async with other.pulling(f"{BOX}:1"):
+                async with other.giving_up("PullImage", pull_request(f"{BOX}:1")):
                     pass
             gone = select.poll()
             gone.register(copying, 0)

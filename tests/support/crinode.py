@@ -76,8 +76,7 @@ class CriNode:
 
     async def ask(self, name: str, request: Message | None = None) -> Any:
         """Make a call and return its answer; CallFailed if it has another status than OK."""
-        service = "ImageService" if name in _IMAGES else "RuntimeService"
-        answer = await self._client.call(f"/{self._package}.{service}/{name}", request or api.Nothing())
+        answer = await self._client.call(f"/{self._package}.{_service(name)}/{name}", request or api.Nothing())
         if answer.code != 0:
             raise CallFailed(answer)
         return _ANSWERS.get(name, api.Nothing).FromString(answer.messages()[0])
@@ -123,13 +122,17 @@ class CriNode:
         return answer
 
     @asynccontextmanager
-    async def pulling(self, name: str) -> AsyncIterator[None]:
-        """Give up a pull at the end of a with block."""
-        request = frame(pull_request(name).SerializeToString())
-        stream_id, _ = await self._client.start(f"/{self._package}.ImageService/PullImage", request)
+    async def giving_up(self, name: str, request: Message) -> AsyncIterator[None]:
+        """Make a call, and give it up at the end of a with block."""
+        path = f"/{self._package}.{_service(name)}/{name}"
+        stream_id, _ = await self._client.start(path, frame(request.SerializeToString()))
         yield
         self._client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
         await self._client.flush()
+
+
+def _service(name: str) -> str:
+    return "ImageService" if name in _IMAGES else "RuntimeService"
 
 
 def pull_request(name: str, **auth: str) -> api.PullImageRequest:

@@ -63,12 +63,13 @@ def a_hand(run: Callable[[Sequence[str]], int]) -> Iterator[Socket]:
 
 def ask(link: Socket, *words: str) -> tuple[dict[str, object] | None, bytes, bytes]:
     """Return the answer to a command line whose input is "text", and what the command wrote."""
-    streams = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
-    os.pwrite(streams[0], b"text", 0)
-    send_message(link, {"words": list(words)}, streams)
+    files = [os.memfd_create(name) for name in ("words", "stdin", "stdout", "stderr")]
+    os.pwrite(files[0], b"".join(word.encode() + b"\0" for word in words), 0)
+    os.pwrite(files[1], b"text", 0)
+    send_message(link, {}, files)
     answer, _ = receive_message(link)
-    written = [os.pread(fd, 100, 0) for fd in streams[1:]]
-    for fd in streams:
+    written = [os.pread(fd, 100, 0) for fd in files[2:]]
+    for fd in files:
         os.close(fd)
     return answer, written[0], written[1]
 
@@ -93,8 +94,8 @@ def test_the_last_one(run: Callable[[Sequence[str]], int], code: int) -> None:
 def test_end_of_the_daemon() -> None:
     """A hand whose daemon has ended meanwhile ends after its command, with no error."""
     with a_hand(count_words) as link:
-        fds = [os.memfd_create("stream") for _ in range(3)]
-        send_message(link, {"words": []}, fds)
+        fds = [os.memfd_create("stream") for _ in range(4)]
+        send_message(link, {}, fds)
         link.shutdown(socket.SHUT_RDWR)
         for fd in fds:
             os.close(fd)

@@ -10,13 +10,12 @@ from contextlib import ExitStack, suppress
 
 import trio
 
-from minit import jsontext
-from minit.cri.hands.protocol import CODE, IS_LAST, WORD, WORDS
+from minit.cri.hands.protocol import CODE, IS_LAST, WORD
 from minit.cri.openfiles import with_limit_given_back
-from minit.messages import MAXIMUM_MESSAGE_BYTES, Socket, receive_message, send_message, socket_pair
+from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.value import Value
 
-_MOST = len(os.sched_getaffinity(0))
+MOST_IDLE = len(os.sched_getaffinity(0))
 """As many as can work at once: more would take memory, and no time less."""
 
 
@@ -35,47 +34,42 @@ class Hands:
         self._nursery = nursery
         self._program = tuple(program)
         self._idle: list[Socket] = []
-        self._count = 0
         self._starting = trio.Lock()
 
-    async def run(self, words: Sequence[str], stdin: bytes, held: int | None) -> Done | None:
+    async def run(self, words: Sequence[str], stdin: bytes, held: int | None) -> Done:
         """
         Have a hand carry out a command line, with the descriptor `held` until its end; this is not to be cancelled.
 
-        None if no hand is free, or the command line is too long: then nothing has been done.
+        OSError if none can be started.
         """
-        request = {WORDS: list(words)}
-        if len(jsontext.dump(request)) > MAXIMUM_MESSAGE_BYTES:
-            return None
-        link = await self._free_hand()
-        if link is None:
-            return None
         with ExitStack() as stack:
-            streams = [_file(stack, data) for data in (stdin, b"", b"")]
-            try:
-                send_message(link, request, [*streams, *([] if held is None else [held])])
-            except OSError:  # it has ended, or was killed
-                self._drop(link)
-                return None
+            command = b"".join(os.fsencode(word) + b"\0" for word in words)
+            files = [_file(stack, data) for data in (command, stdin, b"", b"")]
+            link = await self._send([*files, *([] if held is None else [held])])
             code = await self._outcome(link)
-            stdout, stderr = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in streams[1:])
+            stdout, stderr = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in files[2:])
         return Done(code=code, stdout=stdout, stderr=stderr)
 
-    async def _free_hand(self) -> Socket | None:
-        async with self._starting:  # one that is being started is better than one more
-            if self._idle:
-                return self._idle.pop()
-            return await self._start() if self._count < _MOST else None
+    async def _send(self, descriptors: Sequence[int]) -> Socket:
+        """Give a command to a hand that is free, or to a new one."""
+        while True:
+            async with self._starting:  # one that is being started is better than one more
+                link = self._idle.pop() if self._idle else await self._start()
+            try:
+                send_message(link, {}, descriptors)
+            except OSError:  # it has ended, or was killed
+                link.close()
+            else:
+                return link
 
     async def _start(self) -> Socket:
-        self._count += 1
         link, theirs = socket_pair()
         try:
             process = await trio.lowlevel.open_process(
                 with_limit_given_back([*self._program, WORD]), stdin=theirs.fileno(), stdout=subprocess.DEVNULL
             )
         except BaseException:
-            self._drop(link)
+            link.close()
             raise
         finally:
             theirs.close()
@@ -87,27 +81,30 @@ class Hands:
         await trio.lowlevel.wait_readable(link)
         answer, _ = receive_message(link)
         if answer is None:
-            self._drop(link)
+            link.close()
             return -signal.SIGKILL
         if answer[IS_LAST]:
-            self._drop(link)
+            link.close()
             # The next command need not wait for it.
             self._nursery.start_soon(self._add)
         else:
-            self._idle.append(link)
+            self._keep(link)
         code = answer[CODE]
         assert isinstance(code, int)
         return code
 
     async def _add(self) -> None:
         async with self._starting:
-            if self._count < _MOST:
+            if len(self._idle) < MOST_IDLE:
                 with suppress(OSError):  # the next command tells
-                    self._idle.append(await self._start())
+                    self._keep(await self._start())
 
-    def _drop(self, link: Socket) -> None:
-        link.close()
-        self._count -= 1
+    def _keep(self, link: Socket) -> None:
+        """Let a hand wait for its next command, or end it if enough of them do."""
+        if len(self._idle) < MOST_IDLE:
+            self._idle.append(link)
+        else:
+            link.close()
 
 
 def _file(stack: ExitStack, data: bytes) -> int:

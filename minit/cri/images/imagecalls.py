@@ -75,7 +75,7 @@ class ImageCalls:
 
     async def _fetch(self, name: str, credentials: bytes) -> str:
         words = ("fetch", "--full", "--quiet", "--authfile=/dev/stdin", f"docker://{name}")
-        stored = await self._commands.run(*words, stdin=credentials, is_cancellable=True)
+        stored = await self._commands.run_cancellable(*words, stdin=credentials)
         self._settle_tags()
         image = self.find(stored)
         if image is None:

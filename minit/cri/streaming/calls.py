@@ -10,7 +10,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.failurepipe import failure_pipe
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.owncommands import refuse_nul
+from minit.cri.owncommands import refuse_impossible_words
 from minit.cri.streaming.attachments import attached
 from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
 from minit.cri.streaming.processes import Streams, Terminal, running_process
@@ -36,7 +36,7 @@ class StreamingCalls:
         container = self._node.running_container(request.container_id)
         if not request.cmd:
             raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
-        refuse_nul(request.cmd)
+        refuse_impossible_words(request.cmd)
 
         wanted = RemoteCommand(
             streams=_streams(request),
