@@ -181,14 +181,8 @@ def make_pod_groups(
     With `private_users` PID 1 is not root on the host, and gets everything open that it writes to. With `of_apps_only`
     it stays in the groups of its parent.
     """
-    names = list(apps)
     supervisor: int | None = None
-    tasks: list[int] = []
-    directories: dict[str, tuple[int, bool]] = {}
-    app_tasks: dict[str, list[int]] = {name: [] for name in names}
-    freezers: dict[str, int] = {}
-    counters: dict[str, int] = {}
-    files: dict[str, tuple[tuple[str, int], ...]] = {}
+    tasks = []
     try:
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
@@ -201,37 +195,38 @@ def make_pod_groups(
                     supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
                 else:
                     tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
-            for name in names:
-                group = app_group(hierarchy, subcgroup, name)
-                _make_group(group)
-                if name not in directories:
-                    directories[name] = (_open_directory(group), hierarchy.is_v2)
-                    if hierarchy.is_v2 and private_users:
-                        app_tasks[name].append(_open_for_writing(f"{group}/{PROCS}"))
-                        files[name] = _open_written(group)
-                if not hierarchy.is_v2:
-                    app_tasks[name].append(_open_tasks(group))
-                if "freezer" in hierarchy.controllers:
-                    freezers[name] = os.open(f"{group}/freezer.state", os.O_WRONLY | os.O_CLOEXEC)
-                if "memory" in hierarchy.controllers:
-                    counters[name] = os.open(f"{group}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+        ends = [_make_app_group(hierarchies, subcgroup, name, private_users=private_users) for name in apps]
     except OSError as error:
         raise LaunchError(f"failed to make control group: {describe(error)}") from error
-    return PodGroups(
-        supervisor=supervisor,
+    return PodGroups(supervisor=supervisor, tasks=tuple(tasks), apps=tuple(ends))
+
+
+def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, *, private_users: bool) -> GroupEnds:
+    """Make the group of an app in every hierarchy; the first one, v2 if there is one, has its directory."""
+    tasks = []
+    files: tuple[tuple[str, int], ...] = ()
+    freezer: int | None = None
+    oom: int | None = None
+    for hierarchy in hierarchies:
+        group = app_group(hierarchy, subcgroup, app)
+        _make_group(group)
+        if not hierarchy.is_v2:
+            tasks.append(_open_tasks(group))
+        elif private_users:
+            tasks.append(_open_for_writing(f"{group}/{PROCS}"))
+            files = _open_written(group)
+        if "freezer" in hierarchy.controllers:
+            freezer = os.open(f"{group}/{_FREEZER_STATE}", os.O_WRONLY | os.O_CLOEXEC)
+        if "memory" in hierarchy.controllers:
+            oom = os.open(f"{group}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    return GroupEnds(
+        app=app,
+        directory=_open_directory(app_group(hierarchies[0], subcgroup, app)),
+        is_v2=hierarchies[0].is_v2,
         tasks=tuple(tasks),
-        apps=tuple(
-            GroupEnds(
-                app=name,
-                directory=directories[name][0],
-                is_v2=directories[name][1],
-                tasks=tuple(app_tasks[name]),
-                freezer=freezers.get(name),
-                files=files.get(name, ()),
-                oom=counters.get(name),
-            )
-            for name in names
-        ),
+        freezer=freezer,
+        files=files,
+        oom=oom,
     )
 
 
