@@ -203,22 +203,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
             if ends.terminal.settings is not None:
                 expect_raw_terminal()
     with Step("start the apps"):
-        _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
-        apps = []
-        groups = {group.app: group for group in ends.groups}
-        devs = ends.made.apps or (None,) * len(ends.specs)
-        for spec, trees, listening, dev in zip(ends.specs, ends.trees, sockets, devs):
-            app = App(spec, groups[spec.name], ends.attributes, listening)
-            spawn_app(app, trees, slave, dev)
-            apps.append(app)
-        # After the apps, which prepare themselves on another processor meanwhile.
-        has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.has_handlers for app in apps)
-        spawner = Spawner(ends.sidecar_filter) if has_output else None
-        ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
-        for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
-            os.close(fd)
-        if slave is not None:
-            os.close(slave)
+        apps, spawner = _start_apps(plan, ends, sockets, master, slave)
     with Step("watch the apps"):
         supervisor = make(
             plan,
@@ -234,6 +219,33 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
         )
         supervisor.start(spawner)
     return supervisor
+
+
+def _start_apps(
+    plan: PodPlan,
+    ends: SupervisorEnds,
+    sockets: Sequence[tuple[int, ...]],
+    master: int | None,
+    slave: int | None,
+) -> tuple[list[App], Spawner | None]:
+    """Fork the apps, on the console that is `slave`, and the spawner if one is needed; close what only they need."""
+    _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
+    apps = []
+    groups = {group.app: group for group in ends.groups}
+    devs = ends.made.apps or (None,) * len(ends.specs)
+    for spec, trees, listening, dev in zip(ends.specs, ends.trees, sockets, devs):
+        app = App(spec, groups[spec.name], ends.attributes, listening)
+        spawn_app(app, trees, slave, dev)
+        apps.append(app)
+    # After the apps, which prepare themselves on another processor meanwhile.
+    has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.has_handlers for app in apps)
+    spawner = Spawner(ends.sidecar_filter) if has_output else None
+    ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
+    for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
+        os.close(fd)
+    if slave is not None:
+        os.close(slave)
+    return apps, spawner
 
 
 def _supervise(supervisor: Supervisor, ends: SupervisorEnds) -> int:
