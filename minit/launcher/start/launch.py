@@ -173,25 +173,31 @@ class _Launch:
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
-            kept = [helper.fileno() for helper in self._helpers]
-            if host.descriptor is not None:
-                kept.append(host.descriptor)
-            syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
-            watch = Watch(
-                pidfd,
-                link,
-                terminal,
-                entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
-                ended=self.kill_left,
-            )
-            watch.notify_host(host)
-            for helper in self._helpers:
-                watch.add_helper(helper.fileno(), helper.report_death)
-            code = watch.run()
+            code, cause = self._wait(pid, pidfd, link, terminal, host)
         _withdraw_names(plan)
-        if self._flags.tell_failure and watch.cause is not None:
-            complain(f"run: {watch.cause}")
+        if self._flags.tell_failure and cause is not None:
+            complain(f"run: {cause}")
         return code
+
+    def _wait(
+        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, host: Host
+    ) -> tuple[int, str | None]:
+        """Wait for PID 1, with nothing open but what that needs; returns its code, and why the pod failed if it did."""
+        kept = [helper.fileno() for helper in self._helpers]
+        if host.descriptor is not None:
+            kept.append(host.descriptor)
+        syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
+        watch = Watch(
+            pidfd,
+            link,
+            terminal,
+            entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
+            ended=self.kill_left,
+        )
+        watch.notify_host(host)
+        for helper in self._helpers:
+            watch.add_helper(helper.fileno(), helper.report_death)
+        return watch.run(), watch.cause
 
     def kill_left(self) -> None:
         """Kill what is left of a pod without a PID namespace when its PID 1 has ended."""
