@@ -450,14 +450,15 @@ def test_a_stop_of_the_pod_ends_its_apps(make_pod: MakePod) -> None:
 
 
 def test_why_an_app_ended(make_pod: MakePod) -> None:
-    """The record tells a stop from an end of its own, a signal and the OOM killer."""
+    """The record tells a stop from an end of its own, a signal and the OOM killer, which may have met a child."""
     sandbox = Sandbox(make_pod)
     hungry = [{"name": "resource/memory", "value": {"limit": "16M"}}]
     ends = {
         "stopped": (shell("exec sleep 1000"), 0),
         "signalled": (shell("kill -KILL $$"), 137),
         "oom-killed": (shell("exec tail /dev/zero", isolators=hungry), 137),
-        "oom-killed.child": (shell("tail /dev/zero; exit $?", isolators=hungry), 137),
+        "oom-killed.child": (shell("tail /dev/zero; exit 3", isolators=hungry), 3),
+        "exited.well": (shell("tail /dev/zero; exit 0", isolators=hungry), 0),
         "exited": (shell("exit 1"), 1),
         "exited.137": (shell("exit 137"), 137),
     }

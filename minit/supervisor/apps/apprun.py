@@ -39,10 +39,9 @@ class End(Value):
         """Return the end of a program as words behind the app's name; None for one that never was executed."""
         if self.status is None or self.status.step is not None:
             return None
-        if self.status.signal is None:
-            return self.status.describe()
-        memory = " (out of memory)" if self.reason == "oom-killed" else ""
-        return f"was killed by {signal_name(self.status.signal)}{memory}"
+        number = self.status.signal
+        words = self.status.describe() if number is None else f"was killed by {signal_name(number)}"
+        return f"{words} (out of memory)" if self.reason == "oom-killed" else words
 
 
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 from minit.loop import Loop
@@ -112,10 +111,7 @@ class Ends:
     def _record(self, app: App) -> None:
         run, status = app.run, app.run.status
         assert status is not None
-        # Shells tell of a child so.
-        is_killed = status.signal == signal.SIGKILL or status.code == 128 + signal.SIGKILL
-        is_oom_killed = is_killed and app.group.oom_kills() > run.oom_kills
-        run.end = end = self._pod.judge(app, status, is_oom_killed=is_oom_killed)
+        run.end = end = self._pod.judge(app, status, had_oom_kill=app.group.oom_kills() > run.oom_kills)
         if end.status is None:
             return
         text = end.status.describe()

@@ -139,8 +139,12 @@ class PodPolicy:
         else:
             self.stop_app(app)
 
-    def judge(self, app: App, status: ExitStatus, *, is_oom_killed: bool) -> End:
-        """Return what the end of a start means: a number, and a status unless its turn to be executed had not come."""
+    def judge(self, app: App, status: ExitStatus, *, had_oom_kill: bool) -> End:
+        """
+        Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
+
+        `had_oom_kill` tells that a process of the app was killed for lack of memory, be it not the main one.
+        """
         run, now = app.run, time.time_ns()
         self.order.forget(app)
         if not run.is_executed and run.failure is None and run.is_stopped:
@@ -148,17 +152,19 @@ class PodPolicy:
         elif not run.is_executed and run.failure is None and self.exit_code is not None:
             # None is invented.
             return End(number=EXIT_FAILURE, ns=now)
+        number = status.number(self._stop_signal(app, status))
         if run.is_unhealthy:
             reason = "unhealthy"
         elif status.step is not None:
             reason = "exec failed" if status.step == STEP_EXEC else "start failed"
-        elif is_oom_killed:
+        elif had_oom_kill and number:
+            # Whatever the main process makes of the end of a child: that is the cause.
             reason = "oom-killed"
         elif self._is_asked_to_end(app):
             reason = "stopped"
         else:
             reason = "exited" if status.signal is None else "signalled"
-        return End(number=status.number(self._stop_signal(app, status)), ns=now, status=status, reason=reason)
+        return End(number=number, ns=now, status=status, reason=reason)
 
     def on_end(self, app: App) -> None:
         """Have an app that ended restarted, or the pod end with it, or the others go on."""
