@@ -125,6 +125,7 @@ ANNOTATION_SECCOMP_ERRNO = "minit/seccomp-errno"
 ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
 _TREE_SOURCE = re.compile(r"/.*/cas/tree/(deps-sha512-[0-9a-f]{64})/rootfs")
 ANNOTATION_VSOCK = "minit/vsock"
+ANNOTATION_LATE_EXECUTABLE = "minit/late-executable"
 ANNOTATION_MAKE_WORKING_DIRECTORY = "minit/make-working-directory"
 ANNOTATION_KEEP_LOGS = "minit/keep-logs"
 ANNOTATION_LOG_SIZE = "minit/log-max-size"

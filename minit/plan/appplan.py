@@ -19,6 +19,7 @@ from minit.paths import (
     ANNOTATION_IDMAP,
     ANNOTATION_IMAGE_GROUPS,
     ANNOTATION_KEEP_LOGS,
+    ANNOTATION_LATE_EXECUTABLE,
     ANNOTATION_LIMITS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_PATH,
@@ -111,7 +112,7 @@ _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_APPARMOR_PROFILE, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
     *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
-    *(ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
+    *(ANNOTATION_LATE_EXECUTABLE, ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
     *(ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
     *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
@@ -136,7 +137,8 @@ class AppPlan(Value):
     Everything decided about one app before any effect.
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
-    to name when none of them is there, None when exec[0] was a path. With `makes_working_directory` that is made if it
+    to name when none of them is there, None when exec[0] was a path. With `finds_executable_late` none need be there
+    when the app is added to a mutable pod. With `makes_working_directory` that is made if it
     is missing. `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are
     None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
     `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every
@@ -164,6 +166,7 @@ class AppPlan(Value):
     search: str | None = None
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    finds_executable_late: bool = False
     working_directory: str = "/"
     makes_working_directory: bool = False
     uid: int = 0

@@ -16,6 +16,7 @@ from minit.manifest.limits import Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
+    ANNOTATION_LATE_EXECUTABLE,
     ANNOTATION_MAKE_WORKING_DIRECTORY,
     ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PRIVILEGED,
@@ -310,6 +311,7 @@ class _Planning:
             "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
             "makes_working_directory": is_set(runtime, ANNOTATION_MAKE_WORKING_DIRECTORY),
             "expansion": plan_expansion(runtime),
+            "finds_executable_late": is_set(runtime, ANNOTATION_LATE_EXECUTABLE),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags)),
             "protection": plan_given_protection(runtime)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.attached import connect, read_until
 from tests.support.campaign import LONG, campaign
-from tests.support.pods import MakePod, handlers, shell
+from tests.support.pods import MakePod, app_section, handlers, shell
 from tests.support.sandbox import Result, Sandbox
 from tests.support.waiting import wait_for
 
@@ -191,6 +191,22 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "bad isolator": ({"isolators": [{"name": "resource/memory", "value": {"limit": "x"}}]}, "apps[1].app.isolators[0]"),
     "a console": ({"annotations": [{"name": "coreos.com/rkt/stage2/stdin", "value": "interactive"}]}, "no console"),
 }
+
+
+def test_a_program_that_is_looked_for_late(make_pod: MakePod) -> None:
+    """With minit/late-executable an app without a program is added, its start fails, and one may come in between."""
+    sandbox = Sandbox(make_pod)
+    late = [{"name": "minit/late-executable", "value": "true"}]
+    ok(sandbox.add("web", app_section("nothing", annotations=late)))
+    failed = sandbox.start("web")
+    assert failed.returncode == 254 and 'find executable: unable to find "nothing"' in failed.stdout
+    assert sandbox.pod.record("web")["reason"] == "start failed"
+    ok(sandbox.add("db", app_section("tool", annotations=late)))
+    program = sandbox.pod.file("db", "bin/tool")
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    ok(sandbox.start("db"))
+    assert sandbox.pod.wait_status("db") == 0
 
 
 @pytest.mark.private_users

@@ -292,16 +292,18 @@ async def test_ends_of_containers_and_lists(daemon: Daemon, tmp_path: Path) -> N
             assert ends == {"good": (0, "Completed"), "bad": (3, "Error"), "killed": (137, "Error")}
             code, _ = await refused(node, "StartContainer", containers["bad"])
             assert code == Code.FAILED_PRECONDITION
-            absent = await created(node, sandbox, container_config("", "absent", command=["/no-such-program"]))
-            _, message = await refused(node, "StartContainer", absent)
-            assert "exec /no-such-program: no such file or directory" in message
-            found = await status(node, absent)
-            assert (found.exit_code, found.reason, found.message) == (
-                128,
-                "StartError",
-                "exec /no-such-program: no such file or directory",
-            )
-            await node.ask("RemoveContainer", absent)
+            for program, reason in {
+                "/no-such-program": "exec /no-such-program: no such file or directory",
+                "no-such-program": 'find executable: unable to find "no-such-program" in "/usr/bin:/bin"',
+            }.items():
+                config = container_config("", "absent", command=[program])
+                config.envs.add(key="PATH", value=b"/usr/bin:/bin")
+                absent = await created(node, sandbox, config)
+                _, message = await refused(node, "StartContainer", absent)
+                assert reason in message
+                found = await status(node, absent)
+                assert (found.exit_code, found.reason, found.message) == (128, "StartError", reason)
+                await node.ask("RemoveContainer", absent)
 
             async def listed(**wanted: object) -> set[str]:
                 request = api.ListContainersRequest(filter=api.ContainerFilter(**wanted))  # type: ignore[arg-type]

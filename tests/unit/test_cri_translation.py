@@ -33,6 +33,7 @@ USUAL = (
     '--annotation=minit/protected-paths={"masked":[],"readOnly":[]}',
     "--annotation=minit/no-new-privileges=false",
     "--annotation=minit/image-groups=primary,supplementary",
+    "--annotation=minit/late-executable=true",
     "--annotation=minit/make-working-directory=true",
     "--seccomp=unconfined",
     *("--stdout=log+stream", "--stderr=log+stream"),

@@ -15,6 +15,9 @@ from minit.cri.translation.userwords import check_users
 from minit.idrange import IdRange
 from minit.manifest.names import is_variable_name
 
+# What other runtimes do.
+_HABITS = ("late-executable", "make-working-directory")
+
 
 def container_words(
     config: api.ContainerConfig,
@@ -33,7 +36,7 @@ def container_words(
     of the sandbox, if it has users of its own. `image_has_group` tells that the image names a group beside its user.
     """
     words = [image, f"--name={app_name(config.metadata)}", *more]
-    words.append("--annotation=minit/make-working-directory=true")
+    words += [f"--annotation=minit/{name}=true" for name in _HABITS]
     words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     check_users(config.linux.security_context.namespace_options, ids)

@@ -225,8 +225,9 @@ class _Child:
 
     def _look_up(self) -> None:
         """Find the executable, and be where it is to start; what but builds the root ends here."""
-        with Step("find executable"):
-            self._path = find_executable(self._spec)
+        if not (self._ends.is_builder and self._spec.finds_executable_late):
+            with Step("find executable"):
+                self._path = find_executable(self._spec)
         if self._ends.is_builder:
             with Step("report"):
                 send_message(self._report, {"prepared": self._notes}, [self.namespace])
