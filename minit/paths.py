@@ -126,6 +126,9 @@ ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
 _TREE_SOURCE = re.compile(r"/.*/cas/tree/(deps-sha512-[0-9a-f]{64})/rootfs")
 ANNOTATION_VSOCK = "minit/vsock"
 ANNOTATION_LATE_EXECUTABLE = "minit/late-executable"
+ANNOTATION_VOLUMES_OVER_FILES = "minit/volumes-over-files"
+ETC_FILES = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+"""Those that stage1 gives to apps."""
 ANNOTATION_MAKE_WORKING_DIRECTORY = "minit/make-working-directory"
 ANNOTATION_KEEP_LOGS = "minit/keep-logs"
 ANNOTATION_LOG_SIZE = "minit/log-max-size"

@@ -45,6 +45,7 @@ from minit.paths import (
     ANNOTATION_STREAM,
     ANNOTATION_SYSCTLS,
     ANNOTATION_TRUSTED_ISOLATORS,
+    ANNOTATION_VOLUMES_OVER_FILES,
     ANNOTATION_VSOCK,
 )
 from minit.plan.inputs.runflags import RunFlags
@@ -115,7 +116,7 @@ _ANNOTATIONS = (
     *(ANNOTATION_LATE_EXECUTABLE, ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
     *(ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
-    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
+    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS, ANNOTATION_VOLUMES_OVER_FILES),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -145,7 +146,8 @@ class AppPlan(Value):
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     With a `profile` that is in the place of the default list.
     `mounts` come first in the app's root, then `sysfs`,
-    `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
+    `volumes` from the outer to the inner, and `files`, but for the paths `hidden_files`, at which volumes stand for
+    minit's own; `protection` is for all of them. With `read_only_root` nothing
     else of the root can be written at last. `late_volumes` are devices that are not there yet,
     `memory_volumes` those that PID 1 has in the stage1 root. It is executed with `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `log_path` is its path in the host's
@@ -164,9 +166,9 @@ class AppPlan(Value):
     name: str
     candidates: tuple[str, ...]
     search: str | None = None
+    finds_executable_late: bool = False
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    finds_executable_late: bool = False
     working_directory: str = "/"
     makes_working_directory: bool = False
     uid: int = 0
@@ -196,6 +198,7 @@ class AppPlan(Value):
     late_volumes: tuple[VolumeMount, ...] = ()
     memory_volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
+    hidden_files: tuple[str, ...] = ()
     read_only_root: bool = False
     protection: Protection = Protection()
     sockets: tuple[ListenSocket, ...] = ()

@@ -70,7 +70,7 @@ from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.seccompprofile import Surroundings
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
-from minit.plan.root.files import EtcTexts, plan_files
+from minit.plan.root.files import EtcTexts, plan_files, plan_hidden_files
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details
@@ -296,6 +296,8 @@ class _Planning:
         spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type, variables))
         hotplug = plan_hotplug(runtime, pod.manifest)
         pids = plan_pid_namespace(runtime, pod.manifest, spec, mounts, hotplug=hotplug, mutable=flags.mutable)
+        files = plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags))
+        hidden = plan_hidden_files(runtime, mounts)
         late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
         return spec, {
             "uid": uid,
@@ -309,11 +311,12 @@ class _Planning:
             "late_volumes": late,
             **pids,
             "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
+            "finds_executable_late": is_set(runtime, ANNOTATION_LATE_EXECUTABLE),
             "makes_working_directory": is_set(runtime, ANNOTATION_MAKE_WORKING_DIRECTORY),
             "expansion": plan_expansion(runtime),
-            "finds_executable_late": is_set(runtime, ANNOTATION_LATE_EXECUTABLE),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
-            "files": plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags)),
+            "files": tuple(file for file in files if file.target not in hidden),
+            "hidden_files": hidden,
             "protection": plan_given_protection(runtime)
             or plan_protection(flags.disable_paths, is_contained(flags.networks)),
             "sockets": self._heed(
@@ -437,7 +440,11 @@ def _plan_volumes(
         plan_mount_details(runtime, volumes, private_users=bool(flags.private_users))
         for runtime, volumes in zip(manifest.apps, planned)
     ]
-    return [(*volumes, *host_files(flags)) for volumes in planned], warnings
+    hidden = (plan_hidden_files(runtime, volumes) for runtime, volumes in zip(manifest.apps, planned))
+    return [
+        (*volumes, *(file for file in host_files(flags) if file.target not in targets))
+        for volumes, targets in zip(planned, hidden)
+    ], warnings
 
 
 def _plan_start(

@@ -54,6 +54,22 @@ async def told(node: CriNode, container: api.ContainerId, script: str) -> list[s
 
 
 @pytest.mark.trio
+async def test_mounts_in_the_places_of_files(daemon: Daemon, tmp_path: Path) -> None:
+    """A mount on a file that the runtime has for every container stands for it, with and without name servers."""
+    (tmp_path / "file").write_text("mine\n")
+    names = ("hosts", "hostname", "resolv.conf")
+    mounts = [api.Mount(container_path=f"/etc/{name}", host_path=str(tmp_path / "file")) for name in names]
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            for servers in ([], ["192.0.2.1"]):
+                config = sandbox_config(tmp_path, dns_config=api.DNSConfig(servers=servers))
+                sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+                container = await started(node, sandbox, container_config("exec sleep 1000", mounts=mounts))
+                assert await told(node, container, "cd /etc; cat hosts hostname resolv.conf") == 3 * ["mine"]
+                await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_mounts(daemon: Daemon, source: Path, tmp_path: Path) -> None:
     """Mounts follow links and the host as they are asked to, are read-only so far down, and lie above earlier ones."""
     link = tmp_path / "link"

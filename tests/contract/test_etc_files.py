@@ -151,6 +151,22 @@ def test_dns_from_stage0_beats_a_volume(make_pod: MakePod, tmp_path: Path, overl
     assert (tmp_path / "file").read_text() == "volume\n"
 
 
+@pytest.mark.parametrize("mode", ["stage0", "host", "default"])
+def test_volumes_over_files(make_pod: MakePod, tmp_path: Path, mode: str) -> None:
+    """With minit/volumes-over-files an app has its volumes in the places of all three files."""
+    names = ("hosts", "hostname", "resolv.conf")
+    (tmp_path / "file").write_text("volume\n")
+    section = shell(
+        f"cat {' '.join(f'/etc/{name}' for name in names)}",
+        mounts=[{"volume": "v", "path": f"/etc/{name}"} for name in names],
+        annotations=[{"name": "minit/volumes-over-files", "value": "true"}],
+    )
+    pod = make_pod({"a": section}, volumes=[{"name": "v", "kind": "host", "source": str(tmp_path / "file")}])
+    for name in ("resolv.conf", "hosts"):
+        (pod.stage1 / f"etc/rkt-{name}").write_text("of the pod\n")
+    assert output_of(pod, f"--dns-conf-mode=resolv={mode},hosts={mode}") == 3 * "volume\n"
+
+
 @pytest.mark.parametrize(("mode", "name"), [("resolv=stage0", "rkt-resolv.conf"), ("hosts=stage0", "rkt-hosts")])
 def test_a_file_that_stage0_did_not_write(make_pod: MakePod, mode: str, name: str) -> None:
     """The line names it, and the pod leaves nothing behind."""

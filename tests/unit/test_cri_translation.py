@@ -35,6 +35,7 @@ USUAL = (
     "--annotation=minit/image-groups=primary,supplementary",
     "--annotation=minit/late-executable=true",
     "--annotation=minit/make-working-directory=true",
+    "--annotation=minit/volumes-over-files=true",
     "--seccomp=unconfined",
     *("--stdout=log+stream", "--stderr=log+stream"),
 )

@@ -52,6 +52,7 @@ from minit.paths import (
     ANNOTATION_SIDECAR,
     ANNOTATION_SYSCTLS,
     ANNOTATION_TRUSTED_ISOLATORS,
+    ANNOTATION_VOLUMES_OVER_FILES,
     ANNOTATION_VSOCK,
 )
 from minit.plan.appplan import RESTART_ANNOTATIONS
@@ -238,8 +239,8 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         ANNOTATION_IDMAP,
         ANNOTATION_IMAGE_GROUPS,
         ANNOTATION_KEEP_LOGS,
-        ANNOTATION_LIMITS,
         ANNOTATION_LATE_EXECUTABLE,
+        ANNOTATION_LIMITS,
         ANNOTATION_LOG_DIRECTORY,
         ANNOTATION_LOG_FILES,
         ANNOTATION_LOG_SIZE,
@@ -263,6 +264,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         ANNOTATION_STOP_SIGNAL,
         ANNOTATION_SYSCTLS,
         ANNOTATION_TRUSTED_ISOLATORS,
+        ANNOTATION_VOLUMES_OVER_FILES,
         ANNOTATION_VSOCK,
     ]
 

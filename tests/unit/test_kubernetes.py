@@ -209,6 +209,14 @@ def test_volumes() -> None:
     }
 
 
+def test_a_mount_on_a_file_of_the_pod() -> None:
+    """It is not hidden by the pod's own host names or name servers."""
+    mounts = "{name: keys, mountPath: /etc/resolv.conf, subPath: TOKEN}"
+    spec = container(f", volumeMounts: [{mounts}]") + "  volumes:\n  - {name: keys, secret: {secretName: keys}}\n"
+    [app] = manifest(spec, more=CONFIGS)["apps"]
+    assert {"name": "minit/volumes-over-files", "value": "true"} in app["annotations"]
+
+
 def test_parts_of_volumes() -> None:
     """What a mount of appc cannot say is an annotation of minit's; claims are named volumes."""
     mounts = (

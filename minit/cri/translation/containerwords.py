@@ -16,7 +16,7 @@ from minit.idrange import IdRange
 from minit.manifest.names import is_variable_name
 
 # What other runtimes do.
-_HABITS = ("late-executable", "make-working-directory")
+_HABITS = ("late-executable", "make-working-directory", "volumes-over-files")
 
 
 def container_words(

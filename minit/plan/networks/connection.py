@@ -20,14 +20,18 @@ def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tupl
     """Return the apps with the name servers that the networks offer and the address of the metadata service."""
     if connection.resolv_conf is not None:
         text = os.fsencode(connection.resolv_conf)
-        yields = connection.is_host_dns
-        apps = tuple(replace(app, files=(*app.files, resolv_conf(app.name, text, yields=yields))) for app in apps)
+        apps = tuple(_with_dns(app, text, yields=connection.is_host_dns) for app in apps)
     if mds_token:
         host = connection.host_address
         if host is None:
             raise PlanError("failed to setup network: no network has an address of the host, which --mds-token needs")
         apps = tuple(replace(app, environment=with_metadata(app.environment, mds_token, host)) for app in apps)
     return apps
+
+
+def _with_dns(app: A, text: bytes, *, yields: bool) -> A:
+    file = resolv_conf(app.name, text, yields=yields)
+    return app if file.target in app.hidden_files else replace(app, files=(*app.files, file))
 
 
 def addresses_of(uuid: str, connection: Connection | None) -> Addresses:

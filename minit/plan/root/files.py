@@ -7,8 +7,13 @@ Each app gets its own copies, so that one may change its own and nobody else's. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minit import paths
+from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.runflags import RunFlags
+from minit.plan.inputs.switches import is_set
+from minit.plan.root.volumes import VolumeMount
 from minit.value import Value, replace
 
 _HOSTNAME = "/proc/sys/kernel/hostname"
@@ -73,6 +78,12 @@ def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tup
             )
         )
     return tuple(files)
+
+
+def plan_hidden_files(runtime: RuntimeApp, volumes: Iterable[VolumeMount]) -> tuple[str, ...]:
+    """Return the paths of these files at which an app has volumes in their place."""
+    targets = {volume.target for volume in volumes} if is_set(runtime, paths.ANNOTATION_VOLUMES_OVER_FILES) else set()
+    return tuple(target for target in paths.ETC_FILES if target in targets)
 
 
 def _encode(hostname: str) -> bytes:

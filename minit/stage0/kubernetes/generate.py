@@ -83,6 +83,7 @@ _SAID_OF_APPS = (
     paths.ANNOTATION_LATE_EXECUTABLE,
     paths.ANNOTATION_MAKE_WORKING_DIRECTORY,
     paths.ANNOTATION_TRUSTED_ISOLATORS,
+    paths.ANNOTATION_VOLUMES_OVER_FILES,
 )
 # What a pod can have in the place of its apps, and that means the same there.
 _FOR_ALL = (

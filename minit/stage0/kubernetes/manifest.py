@@ -138,6 +138,8 @@ def _overrides(
     later = pod.names.later(*arguments, *(value for _, value in container.environment))
     if later:
         annotations[EXPAND] = jsontext.dump(later).decode("ascii")
+    if any(mount.path in paths.ETC_FILES for mount in container.mounts):
+        annotations[paths.ANNOTATION_VOLUMES_OVER_FILES] = "true"
     details = _mount_details(container)
     if details:
         annotations[MOUNTS] = jsontext.dump(details).decode("ascii")
