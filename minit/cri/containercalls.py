@@ -6,7 +6,7 @@ import os
 import posixpath
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,6 +110,8 @@ class ContainerCalls:
     ) -> ContainerRecord:
         record = sandbox.record.keep_container(secrets.token_hex(_ID_BYTES), request)
         try:
+            # In a thread: a file system of the network may take its time.
+            await trio.to_thread.run_sync(_make_host_paths, request.config.mounts)
             first = ("app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid)
             with sandbox.record.held() as held:
                 await self._commands.run(*first, *words, stdin=environment, held=held)
@@ -296,6 +298,17 @@ async def _read(stream: trio.abc.ReceiveStream, output: bytearray) -> None:
     """Take all that comes; what is too much is dropped."""
     async for data in stream:
         output += data[: _OUTPUT_BYTES - len(output)]
+
+
+def _make_host_paths(mounts: Iterable[api.Mount]) -> None:
+    """Have each path of the host be there, as a directory if nothing is, which pods with volumes of it count on."""
+    for number, mount in enumerate(mounts):
+        if mount.host_path and not os.path.exists(mount.host_path):
+            try:
+                os.makedirs(mount.host_path, mode=0o755, exist_ok=True)
+            except OSError as error:
+                place = f"mounts[{number}].host_path"
+                raise CallError(Code.UNKNOWN, f"{place}: cannot make {mount.host_path}: {error.strerror}") from error
 
 
 def _make_log(container: Container) -> None:

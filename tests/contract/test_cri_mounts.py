@@ -54,6 +54,26 @@ async def told(node: CriNode, container: api.ContainerId, script: str) -> list[s
 
 
 @pytest.mark.trio
+async def test_paths_of_the_host_that_are_not_there(daemon: Daemon, tmp_path: Path) -> None:
+    """They are made as directories, but for one that cannot be, which leaves no container behind."""
+    absent, dangling = tmp_path / "absent/volume", tmp_path / "dangling"
+    dangling.symlink_to("nothing")
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            mounts = [api.Mount(container_path="/a", host_path=str(absent))]
+            container = await started(node, sandbox, container_config("exec sleep 1000", mounts=mounts))
+            await told(node, container, "touch /a/file")
+            assert (absent / "file").exists() and stat.S_IMODE(absent.stat().st_mode) == 0o755
+            mounts = [api.Mount(container_path="/a", host_path=str(dangling))]
+            with pytest.raises(CallFailed, match=r"mounts\[0\]\.host_path: cannot make .*/dangling: File exists"):
+                await node.create(sandbox, container_config("true", "other", mounts=mounts))
+            [left] = (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            assert left.id == container.container_id
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_mounts_in_the_places_of_files(daemon: Daemon, tmp_path: Path) -> None:
     """A mount on a file that the runtime has for every container stands for it, with and without name servers."""
     (tmp_path / "file").write_text("mine\n")
