@@ -94,7 +94,7 @@ def test_containers() -> None:
     resources = api.LinuxContainerResources(
         memory_limit_in_bytes=64 << 20, cpu_quota=50_000, cpu_period=100_000, cpu_shares=1, oom_score_adj=-997
     )
-    assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="/srv") == [
+    assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="//none/../srv/") == [
         *("--working-dir=/srv", "--exec=/bin/sh", "--", "-c", "a b")
     ]
     options = api.NamespaceOption(pid=api.CONTAINER)
@@ -159,6 +159,9 @@ def test_mount_details() -> None:
             mount(readonly=True, recursive_read_only=True, propagation=api.PROPAGATION_HOST_TO_CONTAINER),
             "recursive_read_only: expected PROPAGATION_PRIVATE",
         ),
+        (api.Mount(container_path="/x", host_path="/x\0"), r"mounts\[0\].host_path: expected an absolute path"),
+        (api.Mount(container_path="/x", host_path="x"), r"mounts\[0\].host_path: expected an absolute path"),
+        (api.Mount(container_path="/x/..", host_path="/x"), r"mounts\[0\].container_path: expected a path below /"),
         (mount(mount_options=["exec"]), "mount_options: expected nodev, noexec, nosuid, not exec"),
     ):
         with pytest.raises(CallError, match=message):
@@ -276,12 +279,18 @@ def test_users_and_capabilities() -> None:
     assert kept == "--caps-retain=CAP_NET_ADMIN"
     [kept] = secured(capabilities=api.Capability(drop_capabilities=["CAP_CHOWN"], add_capabilities=["SYS_TIME"]))
     assert "CAP_SYS_TIME" in kept and "CAP_KILL" in kept and "CAP_CHOWN" not in kept
+    [kept] = secured(capabilities=api.Capability(drop_capabilities=["ALL"], add_capabilities=["ALL", "CHOWN"]))
+    assert kept == "--caps-retain=CAP_CHOWN"
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
         ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
+        (
+            {"run_as_user": api.Int64Value(value=1), "run_as_username": "web"},
+            "run_as_username: expected none with run_as_user",
+        ),
         ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
         (
             {"namespace_options": api.NamespaceOption(pid=api.TARGET, target_id="other")},

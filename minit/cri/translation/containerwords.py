@@ -37,8 +37,9 @@ def container_words(
     """
     words = [image, f"--name={app_name(config.metadata)}", *more]
     words += [f"--annotation=minit/{name}=true" for name in _HABITS]
-    words += [f"--working-dir={config.working_dir}"] if config.working_dir else []
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
+    # By its text, as with other runtimes: what is before a .. need not be there.
+    words += [f"--working-dir={posixpath.normpath(f'/./{config.working_dir}')}"] if config.working_dir else []
     check_users(config.linux.security_context.namespace_options, ids)
     words += mount_words(config.mounts, config.devices, ids, privileged=config.linux.security_context.privileged)
     mode = "tty" if config.tty else "stream"
@@ -51,6 +52,7 @@ def container_words(
         return words
     # A command stands in for entrypoint and command of the image, arguments alone for the command.
     first, *rest = [*config.command, *config.args]
+    refuse(not first, "command" if config.command else "args", "a program")
     return [*words, f"{'--exec' if config.command else '--cmd'}={first}", "--", *rest]
 
 

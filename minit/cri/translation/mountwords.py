@@ -41,6 +41,7 @@ def mount_words(
     mapped: dict[str, str] = {}
     for number, mount in enumerate(mounts):
         target = posixpath.normpath(f"/./{mount.container_path}")
+        refuse(target == "/", f"mounts[{number}].container_path", "a path below /")
         details[target] = _mount_detail(f"mounts[{number}]", mount, privileged=privileged)
         mapped.pop(target, None)
         if is_mapped(f"mounts[{number}]", mount, ids):
@@ -77,6 +78,8 @@ def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str
     is_image = mount.HasField("image")
     sub_path = mount.image_sub_path
     refuse(is_image and bool(mount.host_path), f"{place}.host_path", "none with an image")
+    is_path = mount.host_path.startswith("/") and "\0" not in mount.host_path
+    refuse(not is_image and not is_path, f"{place}.host_path", "an absolute path")
     refuse(bool(sub_path) and not is_image, f"{place}.image_sub_path", "an image with it")
     is_inner = not sub_path.startswith("/") and ".." not in sub_path.split("/")
     refuse(not is_inner, f"{place}.image_sub_path", "a relative path without ..")

@@ -39,6 +39,8 @@ def security_words(
         security.HasField("run_as_user") or security.run_as_username
     )
     refuse(only_group, "run_as_group", "a user with it")
+    has_two = security.HasField("run_as_user") and bool(security.run_as_username)
+    refuse(has_two, "run_as_username", "none with run_as_user")
     paths = dump({"masked": list(security.masked_paths), "readOnly": list(security.readonly_paths)}).decode()
     words = [f"--annotation=minit/protected-paths={paths}"]
     words += [f"--annotation=minit/no-new-privileges={'true' if security.no_new_privs else 'false'}"]
@@ -102,7 +104,8 @@ def _capability_words(asked: api.Capability) -> list[str]:
     drop = {_capability(name) for name in asked.drop_capabilities}
     if not add and not drop:
         return []
-    kept = set(NAMES) if _ALL in add else set() if _ALL in drop else set(capability_names(DEFAULT))
+    # With ALL in both lists other runtimes keep but those that are added by their names.
+    kept = set() if _ALL in drop else set(NAMES) if _ALL in add else set(capability_names(DEFAULT))
     unknown = sorted((add | drop) - {*NAMES, _ALL})
     refuse(bool(unknown), "capabilities", f"names of capabilities, not {', '.join(unknown)}")
     kept = (kept | add) - drop - {_ALL}
