@@ -11,13 +11,15 @@ class Processor(Value):
     """
     A kind of processors.
 
-    `name` is OCI's, with the variant where appc tells variants apart, `machines` are uname(2)'s names. `variants` are
-    those of OCI that it runs, best first, and `older` are appc's names of others whose programs it runs.
+    `name` is OCI's, with the variant where appc tells variants apart, `machines` are uname(2)'s names, `elf_machine` is
+    elf(5)'s number, None if it is unknown. `variants` are those of OCI that it runs, best first, and `older` are appc's
+    names of others whose programs it runs.
     """
 
     name: str
     appc: str
     machines: tuple[str, ...]
+    elf_machine: int | None = None
     variants: tuple[str, ...] = ("",)
     older: tuple[str, ...] = ()
 
@@ -33,20 +35,28 @@ class Processor(Value):
 
 # OCI image-index.md, "platform"; appc spec/aci.md, "labels". What v2 of amd64 and more need, not every machine has.
 PROCESSORS = (
-    Processor(name="amd64", appc="amd64", machines=("x86_64",), variants=("", "v1"), older=("i386",)),
-    Processor(name="386", appc="i386", machines=("i386", "i586", "i686")),
-    Processor(name="arm64", appc="aarch64", machines=("aarch64",), variants=("v8", ""), older=("armv7l", "armv6l")),
+    Processor(name="amd64", appc="amd64", machines=("x86_64",), elf_machine=62, variants=("", "v1"), older=("i386",)),
+    Processor(name="386", appc="i386", machines=("i386", "i586", "i686"), elf_machine=3),
+    Processor(
+        name="arm64",
+        appc="aarch64",
+        machines=("aarch64",),
+        elf_machine=183,
+        variants=("v8", ""),
+        older=("armv7l", "armv6l"),
+    ),
     Processor(
         name="arm/v7",
         appc="armv7l",
         machines=("armv7l", "armv8l"),
+        elf_machine=40,
         variants=("v7", "v6", "v5", ""),
         older=("armv6l",),
     ),
-    Processor(name="arm/v6", appc="armv6l", machines=("armv6l",), variants=("v6", "v5", "")),
-    Processor(name="ppc64", appc="ppc64", machines=("ppc64",)),
-    Processor(name="ppc64le", appc="ppc64le", machines=("ppc64le",)),
-    Processor(name="s390x", appc="s390x", machines=("s390x",)),
+    Processor(name="arm/v6", appc="armv6l", machines=("armv6l",), elf_machine=40, variants=("v6", "v5", "")),
+    Processor(name="ppc64le", appc="ppc64le", machines=("ppc64le",), elf_machine=21),
+    Processor(name="ppc64", appc="ppc64", machines=("ppc64",), elf_machine=21),
+    Processor(name="s390x", appc="s390x", machines=("s390x",), elf_machine=22),
 )
 
 

@@ -11,12 +11,16 @@ import errno
 import os
 import stat
 
+from minit.processors import PROCESSORS, this_processor
+
 # Errors that a look at the file explains; anything else, too many arguments say, is not its fault.
 _FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)
 _MAXIMUM_DEPTH = 8
 _KERNEL_DEPTH = 5  # of interpreters of interpreters, fs/exec.c
 _SHEBANG_LIMIT = 256  # BINPRM_BUF_SIZE of Linux 5.1 and later
 _PT_INTERP = 3
+# Known before there is an app, whose filter may forbid to ask.
+_PROCESSOR = this_processor()
 
 
 def diagnose_exec(path: str, number: int = errno.ENOENT) -> str:
@@ -100,6 +104,10 @@ def _diagnose_elf(path: str, fd: int, head: bytes, depth: int) -> str:
         return "Unsupported ELF format"
     if head[6] != 1:
         return f"Unsupported ELF version: {head[6]}"
+    machine = int.from_bytes(head[18:20], "little")
+    if machine != _PROCESSOR.elf_machine:
+        other = next((one.appc for one in PROCESSORS if one.elf_machine == machine), "another processor")
+        return f'"{path}" is for {other}, this machine is {_PROCESSOR.appc}'
     interpreter = _interpreter_of_elf(fd, head)
     if interpreter is None:
         return f'Unable to determine interpreter for "{path}"'

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minit.processors import this_processor
 from minit.reaper.diagnose import check_exec, diagnose_exec
 
 MACHINE = int.from_bytes(Path("/proc/self/exe").read_bytes()[18:20], "little")
@@ -26,12 +27,14 @@ def executable(path: Path, content: bytes, mode: int = 0o755) -> str:
     return str(path)
 
 
-def elf(interpreter: bytes | None = None, *, bits: int = 2, order: int = 1, version: int = 1) -> bytes:
+def elf(
+    interpreter: bytes | None = None, *, bits: int = 2, order: int = 1, version: int = 1, machine: int | None = MACHINE
+) -> bytes:
     """Return a 64-bit ELF file of one program header, a PT_INTERP if there is an interpreter."""
     identification = b"\x7fELF" + bytes([bits, order, version]) + bytes(9)
     name = b"" if interpreter is None else interpreter + b"\0"
     kind = 1 if interpreter is None else 3
-    header = struct.pack("<16sHHIQQQIHHHHHH", identification, 2, MACHINE, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    header = struct.pack("<16sHHIQQQIHHHHHH", identification, 2, machine, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     entry = struct.pack("<IIQQQQQQ", kind, 4, 120, 0, 0, len(name), len(name), 1)
     return header + entry + name
 
@@ -167,6 +170,17 @@ def test_a_script_with_an_elf_interpreter_without_a_loader(tmp_path: Path) -> No
     shell = executable(tmp_path / "sh", elf(b"/no/ld.so"))
     path = executable(tmp_path / "app", b"#!" + shell.encode() + b"\n")
     assert diagnose_exec(path) == 'Unable to open "/no/ld.so": No such file or directory'
+
+
+def test_an_elf_file_for_another_processor(tmp_path: Path) -> None:
+    """Processors are named as in images' labels; the loader of such a file is not looked at."""
+    own = this_processor()
+    for machine, name in ((62, "amd64"), (183, "aarch64"), (21, "ppc64le"), (243, "another processor")):
+        path = executable(tmp_path / "app", elf(b"/no/ld.so", machine=machine))
+        if name == own.appc:
+            assert diagnose_exec(path) == 'Unable to open "/no/ld.so": No such file or directory'
+        else:
+            assert diagnose_exec(path) == f'"{path}" is for {name}, this machine is {own.appc}'
 
 
 def test_a_static_elf_file(tmp_path: Path) -> None:

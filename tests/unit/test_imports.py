@@ -31,7 +31,8 @@ def test_the_init_of_a_container_is_little() -> None:
     loaded = modules_after("import minit.__main__, minit.containerinit.supervise")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
-        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
+        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.processors"),
+        *("minit.stdio", "minit.value"),
         *("minit.containerinit", "minit.containerinit.foreground", "minit.containerinit.options"),
         *("minit.containerinit.execution", "minit.containerinit.supervise"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),

@@ -25,9 +25,8 @@ from minit.stage0.images.storedimage import StoredImage
 MACHINES = PROGRAMS / "machines"
 """Below it are the machines that build stage1 images, each in the directory of its processor, and these images."""
 
-# What elf(5) calls e_machine, and its numbers.
+# What elf(5) calls e_machine.
 _MACHINE = slice(18, 20)
-_ELF_MACHINES = {"amd64": 62, "aarch64": 183}
 
 
 def other_processor(arch: str | None) -> ForeignProcessor | None:
@@ -72,10 +71,10 @@ def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str
 
 def check_modules(modules: KernelModules, stage1: StoredImage) -> None:
     """Raise PodError for a kernel module that is for another processor than the stage1 image."""
-    machine = stage1.manifest.label("arch") or ""
+    machine = processor_of_appc(stage1.manifest.label("arch") or "")
     for module in modules.modules:
-        if int.from_bytes(module.data[_MACHINE], "little") != _ELF_MACHINES.get(machine):
-            raise PodError(f"kernel module {module.name} is for another processor, the machine is {machine}")
+        if int.from_bytes(module.data[_MACHINE], "little") != machine.elf_machine:
+            raise PodError(f"kernel module {module.name} is for another processor, the machine is {machine.appc}")
 
 
 def _first_use(progress: Progress) -> Progress:
