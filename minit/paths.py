@@ -64,6 +64,8 @@ MACHINE_CONFIG = "/etc/minit/machine.toml"
 MACHINE_KEYS = "/etc/minit/keys"
 MACHINE_UPDATES = "/run/minit/update"
 MACHINE_MODULES = "/lib/modules/minit"
+# Where kernels look for it.
+MACHINE_FIRMWARE = "/lib/firmware"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
 # A FIFO, in which root of the machine says how it is to end.
 MACHINE_ENDING = "/run/minit/ending"

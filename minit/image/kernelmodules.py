@@ -26,7 +26,8 @@ class KernelModule(Value):
     """
     A kernel module: its content, the names of those it needs, and the patterns of MODALIAS it is for.
 
-    It can do without those in `pre` and `post`, which are better loaded before and after it (modprobe.d(5), softdep).
+    It can do without those in `pre` and `post`, which are better loaded before and after it (modprobe.d(5), softdep),
+    and perhaps without its `firmware`, names or patterns of files.
     """
 
     name: str
@@ -35,6 +36,7 @@ class KernelModule(Value):
     pre: tuple[str, ...] = ()
     post: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    firmware: tuple[str, ...] = ()
 
 
 class KernelModules(Value):
@@ -80,11 +82,22 @@ def collect_modules(directory: Path, names: Sequence[str]) -> KernelModules:
 def find_kernel(directory: Path) -> Path:
     """Return the kernel that the modules in `directory` are for; ImageError if it is not there."""
     top = _find_release(directory).resolve()
-    places = [top / "vmlinuz", *(parent / f"boot/vmlinuz-{top.name}" for parent in top.parents[1:4])]
-    found = next((place for place in places if place.is_file()), None)
+    found = _beside(top, "vmlinuz")
     if found is None:
         raise ImageError(f"{directory} has no kernel: expected boot/vmlinuz-{top.name} in it, or vmlinuz in {top}")
     return found
+
+
+def read_kernel_config(directory: Path) -> frozenset[str]:
+    """Return the lines of the configuration of the kernel that the modules in `directory` are for; none without one."""
+    found = _beside(_find_release(directory).resolve(), "config")
+    return frozenset() if found is None else frozenset(found.read_text(errors="replace").splitlines())
+
+
+def _beside(top: Path, name: str) -> Path | None:
+    """Return a file of a kernel that has its modules in `top`: there, or in the directory boot of the same tree."""
+    places = [top / name, *(parent / f"boot/{name}-{top.name}" for parent in top.parents[1:4])]
+    return next((place for place in places if place.is_file()), None)
 
 
 class _Package:
@@ -142,6 +155,7 @@ def _collect(name: str, package: _Package, found: dict[str, KernelModule], neede
         depends=tuple(other for other in needs if other in found),
         pre=_collect_softly(pre, package, found, (*needed_by, name)),
         aliases=tuple(value for key, value in information if key == "alias"),
+        firmware=tuple(dict.fromkeys(value for key, value in information if key == "firmware")),
     )
     found[name] = module
     found[name] = replace(module, post=_collect_softly(post, package, found, ()))

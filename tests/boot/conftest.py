@@ -106,6 +106,7 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         volumes: tuple[dict[str, Any], ...] = (),
         form: str = "none",
         signing_key: Path | None = None,
+        firmware: Path | None = None,
     ) -> Path:
         runtime = [
             {
@@ -124,6 +125,7 @@ def build_machine(kernel: Kernel, machine_image: tuple[Stage0, Path, str], tmp_p
         words += ["--modules-from", kernel.modules]
         words += ["--efi-stub", kernel.processor.stub] if form in ("disk", "update") else []
         words += ["--signing-key", signing_key] if signing_key is not None else []
+        words += ["--firmware-from", firmware] if firmware is not None else []
         words += [word for name in modules for word in ("--module", name)]
         done = stage0.call("init", "build", *words, timeout=BOOT_SECONDS)
         assert done.returncode == 0, done.stderr

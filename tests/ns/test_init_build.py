@@ -102,6 +102,37 @@ def test_a_directory(builder: Builder, tmp_path: Path) -> None:
     assert (app / "manifest").exists() and (app / "rootfs/bin/busybox").exists()
 
 
+def write_modules(place: Path, *modules: tuple[str, ...]) -> Path:
+    """Write a kernel's modules, each with its name and information, and return their directory."""
+    drivers = place / "lib/modules/6.1.0-test/kernel"
+    drivers.mkdir(parents=True)
+    for name, *information in modules:
+        (drivers / f"{name}.ko").write_bytes(module_bytes(*information))
+    return place
+
+
+def test_firmware(builder: Builder, tmp_path: Path) -> None:
+    """What the modules name is in the image, from the first place that has it; the rest is a line, and no failure."""
+    names = ("firmware=acme/wifi.bin", *(f"firmware=acme/{number}.bin" for number in range(6)))
+    package = write_modules(tmp_path / "kernel", ("radio", *names), ("quiet",))
+    for place in ("one", "two/usr/lib/firmware"):
+        (tmp_path / place / "acme").mkdir(parents=True)
+        (tmp_path / place / "acme/wifi.bin").write_text(place)
+    (tmp_path / "two/usr/lib/firmware/acme/0.bin").write_text("zero")
+    words = [f"--modules-from={package}", *(f"--firmware-from={tmp_path}/{name}" for name in ("one", "two"))]
+    done = builder.build("--format=directory", "--module=radio", "--output", tmp_path / "root", *words)
+    assert done.returncode == 0, done.stderr
+    own = {path.name: path.read_text() for path in (tmp_path / "root/lib/firmware").rglob("*.bin")}
+    assert own == {"wifi.bin": "one", "0.bin": "zero"}
+    reason = "kernel module radio: its firmware is missing, see --firmware-from"
+    assert f"{reason}: acme/1.bin, acme/2.bin, acme/3.bin, acme/4.bin and 1 more\n" in done.stderr
+    done = builder.build("--dry-run", "--module=radio", *words)
+    assert re.search(r"^firmware\s+2\s", done.stdout, re.MULTILINE), done.stdout
+    done = builder.build("--dry-run", "--module=quiet", *words)
+    assert (done.stderr, "firmware" in done.stdout) == ("", False)
+    assert "does not exist" in builder.build("--dry-run", "--firmware-from=/nowhere").stderr
+
+
 def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What comes of no image has the time of the newest file that does, or SOURCE_DATE_EPOCH; the first program sets a

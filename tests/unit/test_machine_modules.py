@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ImageError
+from minit.image.devicefirmware import collect_firmware
 from minit.image.kernelmodules import collect_modules, find_kernel, parse_softdeps
 from minit.machine.modules import Modules, module_options
 from minit.machine.volumeids import parse_volume_ids
@@ -44,6 +46,38 @@ def test_modules_come_with_what_they_need(package: Path) -> None:
         "after": [],
         "aliases": ["pci:v00001AF4d00001000sv*"],
     }
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("CONFIG_FW_LOADER_COMPRESS_XZ=y", {"a.bin.xz": lzma.compress(b"a"), "b.bin": b"b", "sub/c-1.fw": b"c"}),
+        ("# CONFIG_FW_LOADER_COMPRESS_XZ is not set", {"a.bin": b"a", "b.bin": b"b", "sub/c-1.fw": b"c"}),
+        (None, {"a.bin": b"a", "b.bin": b"b", "sub/c-1.fw": b"c"}),
+    ],
+)
+def test_firmware_of_modules(tmp_path: Path, config: str | None, expected: dict[str, bytes]) -> None:
+    """It is found where a kernel looks for it, by name or pattern, and compressed where the kernel takes that."""
+    kernel, place = tmp_path / "kernel", tmp_path / "firmware"
+    drivers = kernel / "lib/modules/6.1.0-test/kernel"
+    for directory in (drivers, kernel / "boot", place / "6.1.0-test", place / "updates", place / "sub"):
+        directory.mkdir(parents=True)
+    if config is not None:
+        (kernel / "boot/config-6.1.0-test").write_text(f"# a kernel\n{config}\n")
+    (tmp_path / "secret").write_bytes(b"secret")
+    (place / "a.bin.xz").write_bytes(lzma.compress(b"a"))
+    (place / "b.bin").write_bytes(b"old")
+    (place / "6.1.0-test/b.bin").write_bytes(b"older")
+    (place / "updates/b.bin").write_bytes(b"b")
+    (place / "sub/c-1.fw").symlink_to("target")
+    (place / "sub/target").write_bytes(b"c")
+    (place / "sub/d.fw").symlink_to("nowhere")
+    names = ("a.bin", "b.bin", "sub/c-*.fw", "sub/d.fw", "sub", "../secret", f"{tmp_path}/secret")
+    (drivers / "card.ko").write_bytes(module_bytes(*(f"firmware={name}" for name in names)))
+    modules = collect_modules(kernel, ["card"])
+    found = collect_firmware(modules.modules, modules.release, kernel, [tmp_path / "empty", place])
+    assert dict(found.files) == expected
+    assert found.missing == (("card", names[3:]),)
 
 
 @pytest.fixture

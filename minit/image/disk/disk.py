@@ -33,7 +33,8 @@ _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
 class DiskParts(Value):
     """
     What a disk is made of, beside the root: `architecture` is appc's name, `modules` are those that are loaded before
-    there is a root, and `stub` is what `stub_path` has. The `watchdog` runs from then on, if one of them is its driver.
+    there is a root, with their `firmware` by its names, and `stub` is what `stub_path` has. The `watchdog` runs from
+    then on, if one of them is its driver.
     """
 
     disk: Disk
@@ -43,6 +44,7 @@ class DiskParts(Value):
     modules: KernelModules
     stub: bytes
     stub_path: Path
+    firmware: tuple[tuple[str, bytes], ...] = ()
     watchdog: Watchdog | None = None
 
 
@@ -91,7 +93,7 @@ def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, s
     sections = {
         ".cmdline": words.strip().encode() + b"\0",
         ".linux": parts.kernel,
-        ".initrd": _initial_filesystem(root, parts.modules, scratch / "initial", built_seconds),
+        ".initrd": _initial_filesystem(root, parts, scratch / "initial", built_seconds),
     }
     program = scratch / names.program
     program.write_bytes(unified_kernel(parts.stub, sections, str(parts.stub_path)))
@@ -121,7 +123,7 @@ def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, pro
         _copy(source, file, layout.partition(name).start_bytes)
 
 
-def _initial_filesystem(root: Path, modules: KernelModules, scratch: Path, built_seconds: int) -> bytes:
+def _initial_filesystem(root: Path, parts: DiskParts, scratch: Path, built_seconds: int) -> bytes:
     scratch.mkdir()
     for name in _DIRECTORIES:
         (scratch / name).mkdir()
@@ -130,9 +132,14 @@ def _initial_filesystem(root: Path, modules: KernelModules, scratch: Path, built
         raise ImageError(f"the stage1 image has no /{paths.MACHINE_ROOT_OPENER}: it cannot boot from a disk")
     shutil.copyfile(opener, scratch / "init")
     (scratch / "init").chmod(0o755)
-    (scratch / "modules/order").write_text("".join(f"{module.name}\n" for module in modules.modules))
-    for module in modules.modules:
+    modules = parts.modules.modules
+    (scratch / "modules/order").write_text("".join(f"{module.name}\n" for module in modules))
+    for module in modules:
         (scratch / f"modules/{module.name}.ko").write_bytes(module.data)
+    for name, data in parts.firmware:
+        path = scratch / paths.MACHINE_FIRMWARE.lstrip("/") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     for path in (scratch, *scratch.rglob("*")):
         os.utime(path, (built_seconds, built_seconds))
     archive = scratch.with_suffix(".cpio")

@@ -7,6 +7,7 @@ The root of a machine that minit boots, as a directory: a pod, prepared as for s
     etc/minit/machine.toml      how the machine is to be
     etc/minit/keys/             public keys of whoever signs its updates
     lib/modules/minit/          kernel modules, each with what it says of itself
+    lib/firmware/               files that these hand to their devices
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _COMMAND = "entrypoints/minit"
 
 class MachineParts(Value):
     """
-    The parts of a machine's root; `modules` are the files of lib/modules/minit by name, `keys` those of etc/minit/keys.
+    The parts of a machine's root; `modules` are the files of lib/modules/minit by name, `firmware` those of
+    lib/firmware, and `keys` those of etc/minit/keys.
 
     `built_seconds` since 1970 is the time of files that come from no image. None stands for the time of the newest
     file of the images, so that the same parts make the same bytes.
@@ -49,6 +51,7 @@ class MachineParts(Value):
     config: MachineConfig
     config_bytes: bytes
     modules: tuple[tuple[str, bytes], ...] = ()
+    firmware: tuple[tuple[str, bytes], ...] = ()
     keys: tuple[tuple[str, bytes], ...] = ()
     built_seconds: int | None = None
 
@@ -100,6 +103,10 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         _write(root, f"{paths.MACHINE_MODULES}/{name}", data)
     if parts.modules:
         sizes.append(_measure("kernel modules", [root / paths.MACHINE_MODULES.lstrip("/")]))
+    for name, data in parts.firmware:
+        _write(root, f"{paths.MACHINE_FIRMWARE}/{name}", data)
+    if parts.firmware:
+        sizes.append(_measure("firmware", [root / paths.MACHINE_FIRMWARE.lstrip("/")]))
     _set_times(root, stage1, parts.built_seconds)
     return sizes
 

@@ -6,12 +6,13 @@ import gzip
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
+from minit import paths
 from minit.archives.compression import zstd
 from minit.cli.commands.images.otherprocessor import (
     check_modules,
@@ -29,10 +30,11 @@ from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import ImageError, PodError, StoreError, describe
 from minit.image.cpio import write_cpio
+from minit.image.devicefirmware import collect_firmware
 from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
 from minit.image.disk.update import write_update
 from minit.image.foreign.builder import ForeignProcessor
-from minit.image.kernelmodules import collect_modules, find_kernel
+from minit.image.kernelmodules import KernelModules, collect_modules, find_kernel
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.manifest.machineupdate import read_public_key
@@ -42,6 +44,7 @@ from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
+from minit.value import replace
 
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 9
@@ -54,6 +57,7 @@ _FORMATS = ("gzip", "zstd", "none", "directory", _DISK, _UPDATE)
 _OF_DISKS = (_DISK, _UPDATE)
 # The second one is of the firmware's variables.
 _MODULES_OF_DISKS = ("overlay", "efivarfs")
+_MOST_SHOWN = 4
 
 
 @click.group("init", cls=MinitGroup)
@@ -83,6 +87,13 @@ def init_group() -> None:
     help="Kernel package (.deb), one that was unpacked, or a directory /lib/modules/RELEASE.",
 )
 @click.option("--module", metavar="NAME", multiple=True, help="Kernel module to put in, with all it needs; repeatable.")
+@click.option(
+    "--firmware-from",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Directory or package (.deb) with firmware for the modules; repeatable.  [default: /lib/firmware]",
+)
 @click.option(
     "--format",
     "form",
@@ -115,6 +126,7 @@ def build_machine(
     config: Path | None,
     modules_from: Path | None,
     module: tuple[str, ...],
+    firmware_from: tuple[Path, ...],
     form: str,
     efi_stub: Path | None,
     signing_key: Path | None,
@@ -173,15 +185,21 @@ def build_machine(
             modules_from = kernel_for(processor, progress)
         names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_of_disk else ())]
         with _unpacked(modules_from, scratch) as package:
-            modules = tuple(_collect_modules(invocation, stage1, package, names))
-            disk = _disk_parts(stage1, package, parsed, efi_stub) if is_of_disk else None
+            modules = _collect_modules(invocation, stage1, package, names)
+            firmware = _collect_firmware(invocation, package, modules, firmware_from, scratch)
+            disk = None
+            if is_of_disk:
+                disk = _disk_parts(stage1, package, parsed, efi_stub)
+                early = _collect_firmware(invocation, package, disk.modules, firmware_from, scratch)
+                disk, firmware = replace(disk, firmware=early), tuple(sorted({*firmware, *early}))
         parts = MachineParts(
             stage1=stage1,
             apps=apps,
             manifest_bytes=manifest_bytes,
             config=parsed,
             config_bytes=data,
-            modules=modules,
+            modules=() if modules is None else tuple(_module_files(modules)),
+            firmware=firmware,
             keys=keys,
             built_seconds=_time_of_build(),
         )
@@ -262,19 +280,46 @@ def _warn_of_signer(invocation: Invocation, signer: bytes, keys: Sequence[tuple[
 
 def _collect_modules(
     invocation: Invocation, stage1: StoredImage, package: Path | None, names: Sequence[str]
-) -> Iterator[tuple[str, bytes]]:
+) -> KernelModules | None:
     if package is None:
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
-        return
+        return None
     modules = collect_modules(package, names)
     check_modules(modules, stage1)
     for name in modules.builtin:
         if name not in _MODULES_OF_DISKS:
             invocation.note(f"kernel module {name} is a part of the kernel itself")
+    return modules
+
+
+def _module_files(modules: KernelModules) -> Iterator[tuple[str, bytes]]:
     yield "table.json", modules.table()
     for module in modules.modules:
         yield f"{module.name}.ko", module.data
+
+
+def _collect_firmware(
+    invocation: Invocation,
+    package: Path | None,
+    modules: KernelModules | None,
+    sources: Sequence[Path],
+    scratch: Path,
+) -> tuple[tuple[str, bytes], ...]:
+    """Return the firmware that modules ask for; one that is missing is said, since few machines need all of it."""
+    if package is None or modules is None or not any(module.firmware for module in modules.modules):
+        return ()
+    own = Path(paths.MACHINE_FIRMWARE)
+    sources = sources or ([own] if own.is_dir() else [])
+    with ExitStack() as stack:
+        unpacked = [stack.enter_context(_unpacked(source, scratch)) for source in sources]
+        directories = [path for path in unpacked if path is not None]
+        found = collect_firmware(modules.modules, modules.release, package, directories)
+    for name, missing in found.missing:
+        more = f" and {len(missing) - _MOST_SHOWN} more" if len(missing) > _MOST_SHOWN else ""
+        names = ", ".join(missing[:_MOST_SHOWN])
+        invocation.note(f"kernel module {name}: its firmware is missing, see --firmware-from: {names}{more}")
+    return found.files
 
 
 def _disk_parts(stage1: StoredImage, package: Path | None, config: MachineConfig, stub: Path | None) -> DiskParts:
