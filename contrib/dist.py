@@ -31,14 +31,12 @@ from tempfile import TemporaryDirectory
 import minit
 from minit.errors import ImageError, describe
 from minit.image.elf import MAGIC, parse_elf
+from minit.processors import PROCESSORS
 
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"
 
 _GENERATED = ("build", "dist", "__pycache__", "*.egg-info", "*.aci", "PKG-INFO", ".*")
-
-# The number of the processor in an ELF file, and its names in appc and in the tags of wheels.
-_PROCESSORS = {62: ("amd64", "x86_64"), 183: ("aarch64", "aarch64")}
 
 _BUILD_WHEEL = """\
 import sys
@@ -107,7 +105,9 @@ def _processor(image: Path) -> tuple[str, str]:
                 raise ImageError(f"{member.name} of the stage1 image is not static: a wheel of it needs another tag")
             machines.add(elf.machine[1])
     [machine] = machines
-    return _PROCESSORS[machine]
+    [processor] = (processor for processor in PROCESSORS if processor.elf_machine == machine)
+    # The second one is in the tags of wheels.
+    return processor.appc, processor.machines[0]
 
 
 def _metadata(output: Path) -> bytes:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -27,6 +25,7 @@ from minit.cli.completioncommand import SHELLS
 from minit.cli.manual import render
 from minit.image.shipped import SHIPPED
 from minit.image.stage1 import build_stage1
+from minit.processors import this_processor
 from minit.progress import silent
 
 PROJECT = Path(minit.__file__).parents[1]
@@ -45,7 +44,6 @@ _SERVICES = ("dinit", "runit", "runit-cri", "s6", "s6-cri")
 _LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
 _NOTED_BY_PIP = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a distribution that tell of its installation in the environment that it is copied from."""
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _COMMAND = f"""\
 #!/usr/bin/python3 -IS
@@ -198,7 +196,8 @@ def _read(name: str) -> str:
 
 
 def _architecture() -> str:
-    return _ARCHITECTURES.get(platform.machine(), sysconfig.get_platform().rpartition("-")[2])
+    # Of the processors that stage1 images are for, Debian's names are OCI's.
+    return this_processor().name
 
 
 def _date() -> int:
