@@ -11,9 +11,11 @@ from minit import jsontext
 from minit.cri.images.imageinfo import image_info
 from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated
 from minit.manifest.image import parse_image_manifest
+from minit.processors import processor_of_appc
 from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.storedimage import StoredImage
 
+AMD64 = processor_of_appc("amd64")
 RED, BLUE, MANIFEST, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")
 HUB = "docker.io/library/web"
 
@@ -59,6 +61,18 @@ def ids(image: NodeImage | None) -> str | None:
     return None if image is None else image.id
 
 
+def test_images_for_other_machines() -> None:
+    """An image for another processor is none of the node's, and takes no tag of one that is."""
+    own, other = stored(1, "example.com/web:1"), stored(2, "example.com/web:1", BLUE, architecture="aarch64")
+    older = stored(3, "example.com/web:2", OTHER, architecture="i386")
+    images = node_images([own, other, older], AMD64)
+    assert [(image.id, image.tags) for image in images] == [
+        (RED, ("example.com/web:1",)),
+        (OTHER, ("example.com/web:2",)),
+    ]
+    assert outdated(images) == ()
+
+
 def test_names_of_one_configuration_are_one_image() -> None:
     """All names of a configuration are tags and digests of one image; stage1 is none."""
     images = node_images(
@@ -68,7 +82,8 @@ def test_names_of_one_configuration_are_one_image() -> None:
             stored(3, f"example.com/web@{OTHER}", BLUE, (OTHER,)),
             stored(4, "app", None),
             stored(5, "stage1:1", None, annotations={"coreos.com/rkt/stage1/run": "/run"}),
-        ]
+        ],
+        AMD64,
     )
     described = [(image.id, image.tags, image.digests) for image in images]
     assert described == [
@@ -93,7 +108,8 @@ def test_an_image_is_found_by_whatever_means_it() -> None:
             stored(1, "registry-1.docker.io/library/web:latest", RED, (MANIFEST,)),
             stored(2, "registry-1.docker.io/library/web:2", BLUE),
             stored(3, "app:1", None),
-        ]
+        ],
+        AMD64,
     )
     for reference in (
         RED,
@@ -112,7 +128,7 @@ def test_an_image_is_found_by_whatever_means_it() -> None:
     for reference in ("", "web:3", "app", f"web@{OTHER}", f"other@{MANIFEST}", "a", "sha256:", "sha512-0", "a b", "eb"):
         assert find_image(images, reference) is None, reference
     assert (
-        find_image(node_images([stored(1, "a/b:1", "sha256:" + "1" * 64), stored(2, "a/b:2", "sha256:12")]), "1")
+        find_image(node_images([stored(1, "a/b:1", "sha256:" + "1" * 64), stored(2, "a/b:2", "sha256:12")], AMD64), "1")
         is None
     )
 
@@ -120,32 +136,32 @@ def test_an_image_is_found_by_whatever_means_it() -> None:
 def test_a_tag_has_one_image() -> None:
     """A tag is that of its last import, and nobody's once it was taken away from that."""
     old, new = stored(1, "example.com/web:1", RED), stored(2, "example.com/web:1", BLUE)
-    assert [image.tags for image in node_images([old, new])] == [(), ("example.com/web:1",)]
+    assert [image.tags for image in node_images([old, new], AMD64)] == [(), ("example.com/web:1",)]
     untagged = stored(1, "example.com/web:1", RED, is_untagged=True)
-    assert [image.tags for image in node_images([untagged])] == [()]
-    assert outdated(node_images([old, new])) == (old.id,)
-    assert outdated(node_images([untagged, new])) == ()
+    assert [image.tags for image in node_images([untagged], AMD64)] == [()]
+    assert outdated(node_images([old, new], AMD64)) == (old.id,)
+    assert outdated(node_images([untagged, new], AMD64)) == ()
 
 
 def test_what_a_reference_removes() -> None:
     """A tag goes alone, with the last one its image; an id or a digest take all of it."""
     one, two = stored(1, "example.com/web:1", RED, (MANIFEST,)), stored(2, "example.com/web:2", RED)
-    images = node_images([one, two])
+    images = node_images([one, two], AMD64)
     assert meant(images, "example.com/web:1") == (one.id,)
     assert meant(images, RED) == meant(images, f"example.com/web@{MANIFEST}") == (one.id, two.id)
     assert meant(images, "nothing") == ()
     by_digest = stored(3, f"example.com/web@{OTHER}", RED)
-    assert meant(node_images([one, by_digest]), "example.com/web:1") == (one.id, by_digest.id)
+    assert meant(node_images([one, by_digest], AMD64), "example.com/web:1") == (one.id, by_digest.id)
 
 
 def test_the_name_of_an_image_that_is_given_by_its_id() -> None:
     """A name that is the image's stays; for an id there is a tag, a digest or the id."""
-    tagged = node_images([stored(1, "example.com/web:1"), stored(2, "example.com/web:2")])[0]
+    tagged = node_images([stored(1, "example.com/web:1"), stored(2, "example.com/web:2")], AMD64)[0]
     assert tagged.name_of("example.com/web:2") == "example.com/web:2"
     assert tagged.name_of(RED) == "example.com/web:1"
-    [pulled] = node_images([stored(1, f"example.com/web@{OTHER}")])
+    [pulled] = node_images([stored(1, f"example.com/web@{OTHER}")], AMD64)
     assert pulled.name_of(RED[:12]) == f"example.com/web@{OTHER}"
-    [nameless] = node_images([stored(1, "example.com/web:1", is_untagged=True)])
+    [nameless] = node_images([stored(1, "example.com/web:1", is_untagged=True)], AMD64)
     assert nameless.name_of(RED) == RED
 
 
@@ -154,6 +170,6 @@ def test_the_name_of_an_image_that_is_given_by_its_id() -> None:
 )
 def test_the_processor_of_an_image(architecture: str, name: str) -> None:
     """It is told by the name that OCI has for it."""
-    [image] = node_images([stored(1, f"{HUB}:1", architecture=architecture)])
+    [image] = node_images([stored(1, f"{HUB}:1", architecture=architecture)], processor_of_appc(architecture))
     told = json.loads(image_info(image)["info"])["imageSpec"]
     assert (told["os"], told["architecture"]) == ("linux", name)

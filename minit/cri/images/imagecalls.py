@@ -19,6 +19,7 @@ from minit.cri.images.sharedpulls import SharedPulls
 from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
 from minit.errors import ImageError
+from minit.processors import this_processor
 from minit.stage0.images.store import Store
 
 _ID = re.compile(r"(sha256:)?[0-9a-f]{64}")
@@ -94,7 +95,7 @@ class ImageCalls:
     def _settle_tags(self) -> None:
         """Have each tag be that of its last import for good, even when that is removed."""
         with Store(self._data) as store:
-            for image_id in outdated(node_images(store.list())):
+            for image_id in outdated(node_images(store.list(), this_processor())):
                 store.untag(image_id)
 
     async def filesystem(self, _: api.Nothing) -> api.ImageFsInfoResponse:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minit.cri.images.nodeimages import NodeImage, node_images
+from minit.processors import this_processor
 from minit.stage0.images.store import Store
 
 _STORES = ("cas", "minit/cas")
@@ -29,7 +30,7 @@ class ImageList:
         state = self._read_state()
         if state != self._state:
             with Store(self._data) as store:
-                self._images = node_images(store.list())
+                self._images = node_images(store.list(), this_processor())
             newest_ns = max((time_ns for _, time_ns in state), default=0)
             self._state = state if newest_ns < time.time_ns() - _SETTLED_NS else None
         return self._images

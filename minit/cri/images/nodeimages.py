@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.errors import ImageError
 from minit.paths import ANNOTATION_STAGE1
+from minit.processors import Processor
 from minit.stage0.images.storedimage import StoredImage
 from minit.value import Value
 
@@ -38,9 +39,19 @@ class NodeImage(Value):
         return names[0]
 
 
-def node_images(stored: Sequence[StoredImage]) -> list[NodeImage]:
-    """Return the images that some of the store are, given in the order of their imports, but for those of stage1."""
-    of_apps = [image for image in stored if image.manifest.annotation(f"{ANNOTATION_STAGE1}run") is None]
+def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[NodeImage]:
+    """
+    Return the images that some of the store are, given in the order of their imports.
+
+    Those of stage1 are none of them, nor are those that a node with that processor does not run: somebody has fetched
+    them for other machines.
+    """
+    of_apps = [
+        image
+        for image in stored
+        if image.manifest.annotation(f"{ANNOTATION_STAGE1}run") is None
+        and image.manifest.label("arch") in (None, processor.appc, *processor.older)
+    ]
     owners = {tag: image.id for image in of_apps if (tag := _tag(image)) is not None}
     by_id: dict[str, list[StoredImage]] = {}
     for image in of_apps:
