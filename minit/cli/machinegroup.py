@@ -81,7 +81,7 @@ _INIT_COMMANDS = {
         help="Show which version runs, which one is kept, and what came of the last trial.",
     ),
     "update": Listing(
-        place="commands.machines.machineupdate:update",
+        place="commands.machines.machineupdatecommand:update",
         help="Write another version to the slot that does not run, and have the firmware boot it once.",
     ),
     "rollback": Listing(

@@ -61,7 +61,7 @@ from minit.plan.rights.guards import DEFAULT_GUARDS
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
-from minit.plan.root.files import AppFile
+from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.root.volumes import VolumeMount

@@ -9,7 +9,7 @@ from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT
 from minit.plan.rights.users import AppLookups
-from minit.plan.root.files import EtcTexts
+from minit.plan.root.etcfiles import EtcTexts
 from minit.value import Value
 
 

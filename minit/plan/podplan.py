@@ -70,7 +70,7 @@ from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.seccompprofile import Surroundings
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
-from minit.plan.root.files import EtcTexts, plan_files, plan_hidden_files
+from minit.plan.root.etcfiles import EtcTexts, plan_files, plan_hidden_files
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details

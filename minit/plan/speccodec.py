@@ -18,7 +18,7 @@ from minit.plan.life.sockets import ListenSocket
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import DeviceRule
-from minit.plan.root.files import AppFile
+from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import (
     BindTree,
     MadeFilesystem,

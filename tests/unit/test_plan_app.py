@@ -17,7 +17,7 @@ from minit.plan.appplan import AppPlan, plan_app, plan_executable
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import plan_environment, with_metadata
 from minit.plan.rights.protection import Protection
-from minit.plan.root.files import AppFile
+from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import (
     SYSFS,
     BindTree,

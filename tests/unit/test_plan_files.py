@@ -1,4 +1,4 @@
-"""minit.plan.root.files: which files of /etc an app is given, and the name of the pod in its hosts file."""
+"""minit.plan.root.etcfiles: which files of /etc an app is given, and the name of the pod in its hosts file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.root.files import AppFile, EtcTexts, add_hostname, plan_files, text_sources
+from minit.plan.root.etcfiles import AppFile, EtcTexts, add_hostname, plan_files, text_sources
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")

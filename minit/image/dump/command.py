@@ -22,7 +22,7 @@ _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "minit.manifest", "minit.stage0")
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
-    *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdate"),
+    *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare", "preparecommand")),
     *("minit.image.compile_modules", "minit.image.record_imports", "minit.image.standins"),
     "minit.image.disk.sign",

@@ -28,7 +28,7 @@ from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.imagegroups import plan_image_groups
 from minit.plan.rights.users import AppLookups, parse_id
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
-from minit.plan.root.files import EtcTexts, text_sources
+from minit.plan.root.etcfiles import EtcTexts, text_sources
 from minit.stdio import complain
 from minit.value import replace
 

@@ -13,8 +13,8 @@ from minit import jsontext
 from minit.errors import ManifestError, MinitError, NetworkError
 from minit.manifest.reader import Node, read_json
 from minit.network.builtin.call import Call
-from minit.network.builtin.files import read_file, remove_file, remove_leftover, write_file
 from minit.network.builtin.settings import VALID_ATTACHMENTS, network_name, refuse, routes, valid_attachments
+from minit.network.builtin.smallfiles import read_file, remove_file, remove_leftover, write_file
 from minit.network.builtin.subnetenv import SubnetEnv, read_subnet_env
 from minit.network.protocol.result import Result
 

@@ -11,7 +11,7 @@ from minit.errors import NetworkError
 from minit.network.builtin import attachment, podlink
 from minit.network.builtin.attachment import Sides, Undo, pod_links
 from minit.network.builtin.call import Call
-from minit.network.builtin.hostdevices import find_device
+from minit.network.builtin.hostlink import find_device
 from minit.network.builtin.settings import dns, interface_name, ipam_type
 from minit.network.namespace import own_namespace
 from minit.network.netlink.links import Links

@@ -8,7 +8,7 @@ from typing import TypeVar
 from minit import jsontext
 from minit.errors import NetworkError, describe
 from minit.network.addresses import IPNetwork, parse_destination
-from minit.network.builtin.files import read_file
+from minit.network.builtin.smallfiles import read_file
 from minit.value import Value
 
 T = TypeVar("T")

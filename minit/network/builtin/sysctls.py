@@ -8,7 +8,7 @@ import re
 from minit import jsontext
 from minit.errors import NetworkError, describe
 from minit.manifest.reader import Node
-from minit.network.builtin.files import read_file
+from minit.network.builtin.smallfiles import read_file
 from minit.value import Value
 
 _ROOT = "/proc/sys"

@@ -18,8 +18,8 @@ from minit.manifest.reader import Node, read_json
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.attachment import Sides, Undo, find_host_end
 from minit.network.builtin.call import Call
-from minit.network.builtin.files import read_file, remove_file, write_file
 from minit.network.builtin.settings import mac_address, mtu
+from minit.network.builtin.smallfiles import read_file, remove_file, write_file
 from minit.network.builtin.sysctls import (
     Sysctl,
     read_sysctls,

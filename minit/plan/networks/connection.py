@@ -10,7 +10,7 @@ from minit.plan.appplan import AppPlan
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
-from minit.plan.root.files import resolv_conf
+from minit.plan.root.etcfiles import resolv_conf
 from minit.value import replace
 
 A = TypeVar("A", bound=AppPlan)

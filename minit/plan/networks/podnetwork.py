@@ -14,7 +14,7 @@ from minit.plan.loadedpod import Pod
 from minit.plan.networks.hostsfile import NamedPod
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks
 from minit.plan.networks.ports import plan_ports
-from minit.plan.root.files import add_hostname
+from minit.plan.root.etcfiles import add_hostname
 
 _DNS_HOST, _DNS_NONE = "host", "none"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
-from minit.plan.root.files import AppFile
+from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import BindTree
 from minit.plan.root.volumes import VolumeMount
 from minit.reaper.record import write_file
