@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minit.processors import processor_named, this_processor
 from tests.support.elf import elf_bytes
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
 from tests.support.sandbox import Sandbox
@@ -28,6 +29,7 @@ def _big_endian_elf() -> bytes:
     return elf_bytes(order=">")
 
 
+OTHER = next(one for one in map(processor_named, ("arm64", "amd64")) if one != this_processor())
 EXEC_FAILURES: dict[str, tuple[bytes | None, int, int, str]] = {
     "missing": (None, 0, errno.ENOENT, 'Unable to open "/tool": No such file or directory'),
     "loader": (
@@ -46,6 +48,12 @@ EXEC_FAILURES: dict[str, tuple[bytes | None, int, int, str]] = {
     "text": (b"hello\n", 0o755, errno.ENOEXEC, "Unsupported file type"),
     "empty": (b"", 0o755, errno.ENOEXEC, "Unsupported file type"),
     "elf": (b"\x7fELF" + b"\0" * 100, 0o755, errno.ENOEXEC, "Unsupported ELF format"),
+    "processor": (
+        elf_bytes(machine=OTHER.elf_machine or 0),
+        0o755,
+        errno.ENOEXEC,
+        f'"/tool" is for {OTHER.appc}, this machine is {this_processor().appc}',
+    ),
     "endian": (_big_endian_elf(), 0o755, errno.ENOEXEC, "Unsupported ELF format"),
 }
 
