@@ -8,6 +8,7 @@ kept though the machine's helper, which makes the copy, should die.
 from __future__ import annotations
 
 import os
+import time
 
 from minit import paths
 from minit.boundedlog import BoundedLog
@@ -114,9 +115,13 @@ def _last_time(path: str) -> float:
     finally:
         os.close(fd)
     last = -1.0
+    # An app may have the log as a volume, and write times there that never come.
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
     for line in data.splitlines():
         try:
-            last = max(last, float(line.split()[0]))
+            moment = float(line.split()[0])
         except (ValueError, IndexError):
-            pass  # messages were lost; or an app has the log as a volume, and has written there
+            continue  # messages were lost, or it is an app's
+        if moment <= now:
+            last = max(last, moment)
     return last

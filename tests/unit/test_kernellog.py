@@ -24,7 +24,9 @@ def test_records(record: bytes, moment: float, text: bytes) -> None:
     assert parse_record(record) == (moment, text)
 
 
-@pytest.mark.parametrize("junk", [b"", b"minit: messages were lost\n", b"\n   \n\xff\0 x\n"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"minit: messages were lost\n", b"\n   \n\xff\0 x\n", b"inf x\n1e300 y\nnan z\n"]
+)
 def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes) -> None:
     """Another helper copies what the one before it has not, whatever somebody else has written there."""
     # A pipe that keeps what is written apart, as the device does.
@@ -33,14 +35,14 @@ def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ju
     monkeypatch.setattr(paths, "MACHINE_LOG", str(tmp_path / "log/kernel.log"))
     (tmp_path / "log").mkdir()
     (tmp_path / "log/kernel.log").write_bytes(junk)
-    old = [b"6,1,99000000,-;one\n", b"6,2,123000000,-;two\n"]
+    old = [b"6,1,990000,-;one\n", b"6,2,1230000,-;two\n"]
     for record in old:
         os.write(kernel, record)
     KernelLog(device).copy()
-    for record in (*old, b"6,3,123000001,-;three\n"):
+    for record in (*old, b"6,3,1230001,-;three\n"):
         os.write(kernel, record)
     KernelLog(device).copy()
-    expected = junk + b"   99.000000 one\n  123.000000 two\n  123.000001 three\n"
+    expected = junk + b"    0.990000 one\n    1.230000 two\n    1.230001 three\n"
     assert (tmp_path / "log/kernel.log").read_bytes() == expected
     os.close(kernel)
     os.close(reader)

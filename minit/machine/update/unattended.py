@@ -41,6 +41,7 @@ class Updates:
         self._listener = _listen() if update.socket else None
         # One at a time: memory is short, and there is one slot.
         self._updater: int | None = None
+        self._was_check = False
         self._next_check: float | None = None
         if update.url is not None:
             self._next_check = time.monotonic() + min(update.check_seconds, _FIRST_CHECK_SECONDS)
@@ -63,11 +64,14 @@ class Updates:
                 return
             os.close(self._updater)
             self._updater = None
-        client = self._accept()
+        is_due = self._next_check is not None and time.monotonic() >= self._next_check
+        # By turns: neither a slow server nor an app that always has something to bring keeps the other one away.
+        client = self._accept() if self._was_check or not is_due else None
+        self._was_check = client is None
         if client is not None:
             with client:
                 self._begin(client)
-        elif self._next_check is not None and time.monotonic() >= self._next_check:
+        elif is_due:
             self._next_check = time.monotonic() + self._update.check_seconds
             self._begin(None)
 
@@ -99,9 +103,13 @@ def _listen() -> socket.socket | None:
         if os.path.lexists(_SOCKET):
             os.unlink(_SOCKET)
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(_SOCKET)
-        # Who has the directory as a volume may, whichever user it is.
-        os.chmod(_SOCKET, 0o666)
+        # Who has the directory as a volume may, whichever user it is. A mode that were changed afterwards might be that
+        # of another file: such an app can put a link there.
+        before = os.umask(0o111)
+        try:
+            listener.bind(_SOCKET)
+        finally:
+            os.umask(before)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
@@ -113,6 +121,7 @@ def _listen() -> socket.socket | None:
 def _check(update: Update) -> None:
     """Look whether the server has another version, and install it."""
     assert update.url is not None
+    _give_way()
     with open_source(update.url) as read:
         try:
             done = _install(read, update.url)
@@ -125,6 +134,7 @@ def _check(update: Update) -> None:
 
 def _answer(client: socket.socket, update: Update) -> None:
     """Install what an app sends, and tell it what came of it."""
+    _give_way()
     client.settimeout(_ANSWER_SECONDS)
     place = f"{_SOCKET}: an app's update"
     try:
@@ -144,10 +154,13 @@ def _restart() -> None:
     request_ending(REBOOT)
 
 
-def _install(read: Read, source: str) -> Installed:
-    # The apps go first.
+def _give_way() -> None:
+    """Let the apps go first, and have an end: before anything is read, as whoever writes may do so very slowly."""
     os.nice(_LOWEST_PRIORITY)
     signal.alarm(_LONGEST_SECONDS)
+
+
+def _install(read: Read, source: str) -> Installed:
     return install_from(read, source, silent, allow_downgrade=False, by_hand=False)
 
 
