@@ -5,10 +5,19 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+_INTERRUPTED = 130
+
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    words = sys.argv[1:]
+    try:
+        _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # In the middle of an import; whatever runs knows what to do itself.
+        sys.exit(_INTERRUPTED)
+
+
+def _run(words: list[str]) -> NoReturn:
     # Options may stand before it, but no command does.
     if "--" in words and words[0].startswith("--"):
         from minit.containerinit import supervise

@@ -40,3 +40,13 @@ def test_modules_in_the_working_directory(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text("open('run', 'w')\nraise SystemExit('hostile')\n")
     assert _cri(Path(sys.executable).with_name("minit-plain"), tmp_path) == _EXPECTED
     assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_import(tmp_path: Path) -> None:
+    """Ctrl-C while the command is imported ends it without a word of Python's."""
+    (tmp_path / "click.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    program = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "from minit.__main__ import main\nmain()\n"
+    result = subprocess.run([sys.executable, "-c", program, "list"], env=environment, capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")

@@ -151,6 +151,12 @@ def test_a_file_in_the_way_of_a_directory_is_an_error(tmp_path: Path) -> None:
         make_directory(tmp_path / "x", 0o700)
 
 
+def test_a_directory_where_none_can_be_made() -> None:
+    """A file system that makes none, though what is above is there, is an error."""
+    with pytest.raises(FileNotFoundError, match="/proc/a"):
+        make_directory(Path("/proc/a/b"), 0o700)
+
+
 def test_moving_replaces_and_removing_forgives(tmp_path: Path) -> None:
     """A file moved into place replaces the old one; removing one that is gone is no error."""
     for content in (b"old", b"new"):

@@ -15,14 +15,15 @@ def make_directory(path: Path, mode: int) -> None:
     A set-group-ID bit inherited from the parent is kept: packaged hosts mark rkt's directories that way.
     """
     try:
-        os.mkdir(path, 0o700)
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:
+            make_directory(path.parent, mode)
+            # Where nothing can be made at all, as in /proc, it is not found again.
+            os.mkdir(path, 0o700)
     except FileExistsError:
         if not path.is_dir():
             raise
-        return
-    except FileNotFoundError:
-        make_directory(path.parent, mode)
-        make_directory(path, mode)
         return
     os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
 
