@@ -95,7 +95,7 @@ def _keep_insecure(ctx: click.Context, parameter: click.Parameter, value: str | 
     invocation_of(ctx).insecure = frozenset(part for word in words for part in INSECURE_OPTIONS[word])
 
 
-def global_options() -> list[click.Parameter]:
+def _global_options() -> list[click.Parameter]:
     """Return new instances of the options that every command takes."""
     return [
         GlobalOption(
@@ -153,7 +153,7 @@ class MinitCommand(click.Command):
     def __init__(self, *arguments: Any, stop_at_operand: bool = False, **settings: Any) -> None:
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
-        self.params.extend(global_options())
+        self.params.extend(_global_options())
         self.stop_at_operand = stop_at_operand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -188,7 +188,7 @@ class MinitGroup(click.Group):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
-        self.params.extend(global_options())
+        self.params.extend(_global_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the global options before the command's name from the rest."""

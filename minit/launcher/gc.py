@@ -29,7 +29,7 @@ def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, d
     except MinitError as error:
         complain(f"stage1 gc: {describe(error)}")
         code = error.exit_code
-    for problem in detach_networks(uuid, local_config, debug=debug):
+    for problem in _detach_networks(uuid, local_config, debug=debug):
         complain(f"networking: {problem}")
     return code
 
@@ -85,7 +85,7 @@ def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
         raise UnfinishedError(_describe(problems, processes_left(hierarchies, subcgroup)))
 
 
-def detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
+def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     """
     Undo the networks of the pod in the working directory and return what went wrong, for which nothing is left.
 

@@ -71,7 +71,7 @@ class MachineDevices:
                 self._matched.add(rule)
             nodes = [device.node for device in matching if device.node is not None]
             for node in nodes:
-                apply_rule(rule, node)
+                _apply_rule(rule, node)
             if rule.link is not None:
                 links[rule.link] = nodes[-1] if nodes else links.get(rule.link)
         own = {device.node for device in found}
@@ -92,7 +92,7 @@ class MachineDevices:
         return found
 
 
-def apply_rule(rule: DeviceRule, node: str) -> None:
+def _apply_rule(rule: DeviceRule, node: str) -> None:
     """Give a device's node what a rule says; a node that has vanished meanwhile is none."""
     try:
         if rule.uid is not None or rule.gid is not None:

@@ -45,7 +45,7 @@ class PowerButtons:
         for name, fd in list(self._open.items()):
             try:
                 while data := os.read(fd, _READ_BYTES):
-                    pressed = pressed or has_press(data)
+                    pressed = pressed or _has_press(data)
             except BlockingIOError:
                 continue
             except OSError:
@@ -56,7 +56,7 @@ class PowerButtons:
         return pressed
 
 
-def has_press(data: bytes) -> bool:
+def _has_press(data: bytes) -> bool:
     """Tell whether the power key is pressed in a block of events."""
     for at in range(0, len(data) - _EVENT_BYTES + 1, _EVENT_BYTES):
         kind = int.from_bytes(data[at + 16 : at + 18], "little")
@@ -67,7 +67,7 @@ def has_press(data: bytes) -> bool:
     return False
 
 
-def has_power_key(bitmap: str) -> bool:
+def _has_power_key(bitmap: str) -> bool:
     """Tell whether the power key is in a bitmap of sysfs: words in hexadecimal, the highest first."""
     words = bitmap.split()
     word = _KEY_POWER // 64
@@ -82,7 +82,7 @@ def _devices_with_key() -> Iterator[str]:
     for name in names:
         try:
             with open(f"{_CLASS}/{name}/device/capabilities/key", encoding="ascii") as file:
-                if has_power_key(file.read()):
+                if _has_power_key(file.read()):
                     yield name
         except (OSError, ValueError):
             continue

@@ -23,7 +23,7 @@ _SUFFIX = ".conf"
 _MAX_CONFIG_BYTES = 1 << 20
 
 
-def config_directories(local_config: str) -> tuple[str, ...]:
+def _config_directories(local_config: str) -> tuple[str, ...]:
     """Return where configurations are looked for, the pod directory being the working directory."""
     return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", VENDOR, f"{local_config}/net.d"
 
@@ -36,7 +36,7 @@ def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[Netw
     """
     networks: dict[str, NetworkConfig] = {}
     lines: list[str] = []
-    for directory in config_directories(local_config):
+    for directory in _config_directories(local_config):
         try:
             found = _load_directory(directory, wanted, lines)
         except (MinitError, OSError) as error:

@@ -16,10 +16,10 @@ _MODE = 0o644
 
 def write_durably(path: str, data: bytes) -> None:
     """Replace the file at `path` so that a crash or power loss leaves the old or the new content."""
-    write_whole(path, data, is_durable=True)
+    _write_whole(path, data, is_durable=True)
 
 
-def write_whole(path: str, data: bytes, *, is_durable: bool = False) -> None:
+def _write_whole(path: str, data: bytes, *, is_durable: bool = False) -> None:
     """Replace the file at `path` so that readers see the old or the new content."""
     directory, name = os.path.split(path)
     directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -83,4 +83,4 @@ def record_state(app: str, state: dict[str, object]) -> None:
 
 def note_state(app: str, state: dict[str, object]) -> None:
     """Write minit's own record of `app` so that readers see it whole; a loss of power may lose it."""
-    write_whole(paths.state_file(app), jsontext.dump(state) + b"\n")
+    _write_whole(paths.state_file(app), jsontext.dump(state) + b"\n")

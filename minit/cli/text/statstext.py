@@ -101,7 +101,7 @@ def cpu_percent(now: Usage, before: Usage | None, elapsed_ns: int) -> float | No
     return max(0, now.cpu_ns - before.cpu_ns) * 100 / elapsed_ns
 
 
-def row_cells(row: Row) -> tuple[str, ...]:
+def _row_cells(row: Row) -> tuple[str, ...]:
     """Return a row as the cells below LEGEND."""
     usage = row.usage
     return (
@@ -129,7 +129,7 @@ def samples_text(samples: Sequence[PodSample], before: Mapping[str, PodSample], 
     for sample in samples:
         head = sample.uuid[:_SHORT_UUID]
         for row in sample_rows(sample, before.get(sample.uuid), whole=whole):
-            rows.append((head, *row_cells(row)))
+            rows.append((head, *_row_cells(row)))
             head = ""
     return align(rows if len(samples) > 1 else [row[1:] for row in rows])
 

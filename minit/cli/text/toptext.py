@@ -69,7 +69,7 @@ def sort_rows(rows: Sequence[TopRow], by: str) -> list[TopRow]:
     return sorted(rows, key=lambda row: (-keys[by](row), row.name, row.uuid))
 
 
-def summary_text(rows: Sequence[TopRow]) -> str:
+def _summary_text(rows: Sequence[TopRow]) -> str:
     """Return the pods, apps, processors and memory of all rows in one line."""
     pods = len({row.uuid for row in rows})
     cpu = sum(row.cpu_percent or 0 for row in rows)
@@ -101,7 +101,7 @@ def table_lines(rows: Sequence[TopRow], width: int | None) -> list[str]:
 
 def screen_lines(rows: Sequence[TopRow], by: str, width: int, height: int) -> list[str]:
     """Return what a screen shows: the summary, then headings, then as many rows as there is space for."""
-    lines = [f"{summary_text(rows)} - by {by} - q quits"[:width], *table_lines(rows, width)]
+    lines = [f"{_summary_text(rows)} - by {by} - q quits"[:width], *table_lines(rows, width)]
     if len(lines) > height:
         hidden = len(lines) - height + 1
         lines = [*lines[: height - 1], f"{hidden} more below"[:width]]

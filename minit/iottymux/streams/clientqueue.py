@@ -79,7 +79,7 @@ class Queue:
         noted = 0
         if self._dropped and not self._marker:
             noted, self._dropped = self._dropped, 0
-            self._marker = b"" if self._line_end is None else dropped_marker(noted, self._line_end)
+            self._marker = b"" if self._line_end is None else _dropped_marker(noted, self._line_end)
         pieces: list[Piece] = [self._marker] if self._marker else []
         if not self._dropped:
             pieces += [piece for piece, _ in zip(self._pieces, range(_PIECES_PER_WRITE))]
@@ -108,7 +108,7 @@ class Queue:
                 size_bytes = 0
 
 
-def dropped_marker(size_bytes: int, line_end: bytes) -> bytes:
+def _dropped_marker(size_bytes: int, line_end: bytes) -> bytes:
     """Return the line that stands for output which a client did not get."""
     return b"%s[minit: %d bytes dropped]%s" % (line_end, size_bytes, line_end)
 

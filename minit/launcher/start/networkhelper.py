@@ -106,11 +106,11 @@ def _help(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
         reason = describe(error)
         if not isinstance(error, (MinitError, OSError)):
             reason = f"{type(error).__name__}: {reason}"  # a defect, which leaves nothing behind either
-        undo_networks(flags.uuid, flags.local_config)
+        _undo_networks(flags.uuid, flags.local_config)
         _report(socket, reason)
     else:
         if not _is_kept(socket):
-            undo_networks(flags.uuid, flags.local_config)
+            _undo_networks(flags.uuid, flags.local_config)
 
 
 def _fail(socket: Socket, error: BaseException) -> None:
@@ -150,7 +150,7 @@ def _is_kept(socket: Socket) -> bool:
     return message is not None
 
 
-def undo_networks(uuid: str, local_config: str) -> None:
+def _undo_networks(uuid: str, local_config: str) -> None:
     """Take the pod in the working directory off its networks; what goes wrong is a line on stderr, and left to gc."""
     if not os.path.lexists(paths.POD_NETNS):
         return

@@ -21,7 +21,7 @@ LeasedRoute = tuple[IPv4Network, IPv4Address | None]
 """A destination and its gateway, None for the link itself."""
 
 
-def leased_routes(lease: Answer | None) -> Sequence[LeasedRoute]:
+def _leased_routes(lease: Answer | None) -> Sequence[LeasedRoute]:
     """
     Return the routes of a lease, those to the link first: a gateway has to be within reach.
 
@@ -54,7 +54,7 @@ class LeasedInterface:
         old, self.lease = self.lease, lease
         try:
             self._set_address(links, link, old, lease)
-            self._set_routes(links, link, leased_routes(old), leased_routes(lease))
+            self._set_routes(links, link, _leased_routes(old), _leased_routes(lease))
             if old is None or lease is None or old.mtu != lease.mtu:
                 self._set_mtu(links, link, None if lease is None else lease.mtu)
         except NetworkError as error:

@@ -15,7 +15,7 @@ from minit.errors import UpdateError, describe
 from minit.machine.disk.slots import boot_once, other_slot, require_kept, running_slot, slot_devices
 from minit.machine.update.slotwriter import SlotWriter
 from minit.machine.update.source import Read, open_source, read_fully
-from minit.manifest.machineconfig import Update, parse_machine
+from minit.manifest.machineconfig import parse_machine
 from minit.manifest.machineupdate import (
     HEADER,
     UpdateManifest,
@@ -69,7 +69,7 @@ def install_from(read: Read, source: str, progress: Progress, *, allow_downgrade
 
     One that is in the other slot already is written again only `by_hand`: it waits to be booted, or was not kept.
     """
-    running = read_running()
+    running = _read_running()
     manifest = read_manifest(read, source, running)
     check_version(manifest, running, allow_downgrade=allow_downgrade)
     require_kept()
@@ -83,7 +83,7 @@ def install_from(read: Read, source: str, progress: Progress, *, allow_downgrade
     return Installed(version=manifest.version, slot=slot)
 
 
-def read_running() -> Running:
+def _read_running() -> Running:
     """Return what runs; UpdateError for a machine that takes no updates."""
     with open(paths.MACHINE_CONFIG, "rb") as file:
         update = parse_machine(file.read(), paths.MACHINE_CONFIG).update
@@ -96,7 +96,7 @@ def read_running() -> Running:
         version=update.version,
         architecture=this_processor().appc,
         root_hash=next((word.removeprefix(_ROOT_HASH) for word in words if word.startswith(_ROOT_HASH)), ""),
-        keys=tuple(_read_key(update, name) for name in update.keys),
+        keys=tuple(_read_key(name) for name in update.keys),
     )
 
 
@@ -123,7 +123,7 @@ def check_version(manifest: UpdateManifest, running: Running, *, allow_downgrade
         raise NothingNewer(f"{place} is not newer than {running.version}, which runs (try --allow-downgrade)")
 
 
-def _read_key(update: Update, name: str) -> bytes:
+def _read_key(name: str) -> bytes:
     path = f"{paths.MACHINE_KEYS}/{name}"
     try:
         with open(path, "rb") as file:

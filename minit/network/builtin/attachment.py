@@ -114,9 +114,9 @@ def lease(call: Call, undo: Undo) -> Result:
     manager = ipam_type(call.config)
     if manager is None:
         return Result()
-    leased = ask_manager(call, "ADD")
+    leased = _ask_manager(call, "ADD")
     # Not before: of an interface that has a lease already it is refused, and that lease must stay.
-    undo.add(lambda: ask_manager(call, "DEL"))
+    undo.add(lambda: _ask_manager(call, "DEL"))
     return leased
 
 
@@ -127,7 +127,7 @@ def leases_by_link(config: Node) -> bool:
 
 def check_lease(call: Call) -> None:
     """Raise NetworkError if the address manager does not have the pod's addresses."""
-    ask_manager(call, "CHECK")
+    _ask_manager(call, "CHECK")
 
 
 def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, undo: Undo) -> tuple[Link, Link]:
@@ -195,13 +195,13 @@ def collect(call: Call) -> None:
     valid = [table_name(*attachment) for attachment in valid_attachments(call.config)]
     try_all(
         lambda: delete_tables_of(network_name(call.config), valid),
-        lambda: ask_manager(call, "GC"),
+        lambda: _ask_manager(call, "GC"),
     )
 
 
 def status(call: Call) -> None:
     """Raise NetworkError if the address manager has no address to give."""
-    ask_manager(call, "STATUS")
+    _ask_manager(call, "STATUS")
 
 
 def remove(call: Call, *steps: Callable[[], object]) -> None:
@@ -212,7 +212,7 @@ def remove(call: Call, *steps: Callable[[], object]) -> None:
     """
 
     def give_back() -> None:
-        ask_manager(call, "DEL")
+        _ask_manager(call, "DEL")
 
     try_all(*((give_back, *steps) if leases_by_link(call.config) else (*steps, give_back)))
 
@@ -257,7 +257,7 @@ def _delete_tables(call: Call, freed: ExitStack) -> None:
         delete_table(table_name(call.request.container_id, call.request.interface), freed)
 
 
-def ask_manager(call: Call, command: str) -> Result:
+def _ask_manager(call: Call, command: str) -> Result:
     """Make a request of the address manager; an empty result if the network has none."""
     manager = ipam_type(call.config)
     return Result() if manager is None else call.delegate(command, manager, call.fields, call.previous)

@@ -112,7 +112,7 @@ def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | N
     return directory
 
 
-def plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
+def _plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
     """Return where an app has its log below the pod's directory for logs, None for one that has it in the pod."""
     path = runtime.annotation(ANNOTATION_LOG_PATH)
     if path is None:
@@ -168,7 +168,7 @@ def _read_files(text: str | None, where: str) -> int | None:
 def plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
     """Return the fields of an app's plan about its log; with `kubernetes` it is where kubernetes has it."""
     sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
-    path = plan_log_path(runtime, manifest)
+    path = _plan_log_path(runtime, manifest)
     if path is not None:
         sizes = {"log_size_bytes": 0, "log_files": 1}
     return {

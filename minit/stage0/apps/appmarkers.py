@@ -31,7 +31,7 @@ _DEFAULT_ENVIRONMENT = (
 )
 
 
-def environment_lines(app: str, environment: Sequence[tuple[str, str]]) -> bytes:
+def _environment_lines(app: str, environment: Sequence[tuple[str, str]]) -> bytes:
     """Return the file of an app's environment: what it has by default, what it sets, and its name."""
     own = {name: value for name, value in environment if name != "AC_APP_NAME"}
     defaults = {name: value for name, value in _DEFAULT_ENVIRONMENT if name not in own}
@@ -41,7 +41,7 @@ def environment_lines(app: str, environment: Sequence[tuple[str, str]]) -> bytes
 
 def write_environment(pod: Pod, app: str, environment: Sequence[tuple[str, str]], ids: IdRange | None) -> None:
     """Write the environment of an app."""
-    _write(pod, paths.env_file(app), environment_lines(app, environment), ids)
+    _write(pod, paths.env_file(app), _environment_lines(app, environment), ids)
 
 
 def mark_created(pod: Pod, app: str, ids: IdRange | None) -> None:

@@ -80,7 +80,7 @@ def plan_kubernetes_pod(
     return apps, data
 
 
-def command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
+def _command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
     """Return what is executed instead of the image's program, None for that, and the arguments after it."""
     arguments = container.arguments or ()
     if container.command is not None:
@@ -111,7 +111,7 @@ def _overrides(
     restart: str,
     profiles: Mapping[str, str],
 ) -> AppOverrides:
-    program, arguments = command_of(container, image)
+    program, arguments = _command_of(container, image)
     security = container.security
     annotations = {RESTART: restart} if restart != "never" else {}
     if pod.job is not None and container.restart is None:

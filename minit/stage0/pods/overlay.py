@@ -73,12 +73,12 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, ids: IdRan
     """
     try:
         with mapped_lower(lower, ids, work) as seen:
-            options = overlay_options(str(seen), str(upper), str(work))
+            options = _overlay_options(str(seen), str(upper), str(work))
             if len(os.fsencode(options)) <= _MAX_OPTIONS_BYTES:
                 syscalls.mount("overlay", str(target), "overlay", 0, options)
             else:
                 with _short_name(seen) as a, _short_name(upper) as b, _short_name(work) as c:
-                    syscalls.mount("overlay", str(target), "overlay", 0, overlay_options(a, b, c))
+                    syscalls.mount("overlay", str(target), "overlay", 0, _overlay_options(a, b, c))
     except (OSError, LaunchError) as error:
         raise PodError(f"cannot mount an overlay of {lower}: {describe(error)}") from error
 
@@ -108,7 +108,7 @@ def mapped_lower(lower: Path, ids: IdRange | None, beside: Path) -> Iterator[Pat
             os.rmdir(place)
 
 
-def overlay_options(lower: str, upper: str, work: str) -> str:
+def _overlay_options(lower: str, upper: str, work: str) -> str:
     """Return the options of an overlay mount; `:`, `,` and backslashes in paths are escaped."""
     return f"lowerdir={_escape(lower)},upperdir={_escape(upper)},workdir={_escape(work)}"
 

@@ -162,7 +162,7 @@ def read_started_ns(pod: Pod) -> int | None:
     return _modified_ns(pod, paths.POD_PPID) if started_ns is None else started_ns
 
 
-def read_gc_marked_ns(pod: Pod) -> int | None:
+def _read_gc_marked_ns(pod: Pod) -> int | None:
     """Return when an ended pod was marked for removal, None if it was not."""
     if pod.state not in (PodState.EXITED_GARBAGE, PodState.EXITED_DELETING):
         return None
@@ -241,7 +241,7 @@ def read_app_life(pod: Pod, app: str) -> AppLife:
             exit_code=_UNREADABLE_EXIT_CODE if exit_code is None else exit_code,
         )
     if pod.state in _AFTER_RUN:  # by force, so that nothing was written any more
-        state, finished_ns = APP_EXITED, read_gc_marked_ns(pod)
+        state, finished_ns = APP_EXITED, _read_gc_marked_ns(pod)
     elif created_ns is None:
         state = APP_UNKNOWN
     else:
@@ -302,7 +302,7 @@ def _read_app(
             state=_APP_STATES.get(pod.state, APP_UNKNOWN) if exit_code is None else APP_EXITED,
             created_ns=created_ns,
             started_ns=started_ns,
-            finished_ns=read_gc_marked_ns(pod),
+            finished_ns=_read_gc_marked_ns(pod),
             exit_code=exit_code,
         )
     return AppStatus(

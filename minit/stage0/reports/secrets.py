@@ -24,7 +24,7 @@ _MIN_LENGTH = 6
 Json = object
 
 
-def is_secret_name(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     """Return whether a variable, option or annotation of this name may hold a secret."""
     return _NAME.search(name) is not None
 
@@ -43,7 +43,7 @@ def masked(value: Json, secrets: frozenset[str]) -> Json:
 def _secrets(value: Json) -> Iterator[str]:
     if isinstance(value, dict):
         name, content = value.get("name"), value.get("value")
-        if isinstance(name, str) and isinstance(content, str) and is_secret_name(name):
+        if isinstance(name, str) and isinstance(content, str) and _is_secret_name(name):
             yield content
         for item in value.values():
             yield from _secrets(item)
@@ -57,9 +57,11 @@ def _secrets_of_words(words: list[str]) -> Iterator[str]:
     previous = ""
     for word in words:
         option = _OPTION.fullmatch(word)
-        if option is not None and is_secret_name(option[1]):
+        if option is not None and _is_secret_name(option[1]):
             yield option[2]
-        elif previous.startswith("-") and "=" not in previous and is_secret_name(previous) and not word.startswith("-"):
+        elif (
+            previous.startswith("-") and "=" not in previous and _is_secret_name(previous) and not word.startswith("-")
+        ):
             yield word
         previous = word
 
@@ -74,7 +76,7 @@ def _mask(value: Json, secrets: frozenset[str], long: list[str]) -> Json:
     if value in secrets:
         return MASK
     option = _OPTION.fullmatch(value)
-    if option is not None and option[2] in secrets and is_secret_name(option[1]):
+    if option is not None and option[2] in secrets and _is_secret_name(option[1]):
         return f"{option[1]}={MASK}"
     for secret in long:
         value = value.replace(secret, MASK)

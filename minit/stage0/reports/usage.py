@@ -109,7 +109,7 @@ def _read_v2(directory: str) -> dict[str, int | None]:
         "cpu_user_ns": _times(cpu.get("user_usec"), _MICROSECOND_NS),
         "cpu_system_ns": _times(cpu.get("system_usec"), _MICROSECOND_NS),
         "cpu_throttled_ns": _times(cpu.get("throttled_usec"), _MICROSECOND_NS),
-        "cpu_limit_millicores": parse_cpu_limit(read_file(directory, "cpu.max")),
+        "cpu_limit_millicores": _parse_cpu_limit(read_file(directory, "cpu.max")),
         "memory_bytes": memory,
         "memory_working_set_bytes": _working_set(memory, memory_stat.get("inactive_file")),
         "memory_anonymous_bytes": memory_stat.get("anon"),
@@ -149,7 +149,7 @@ def _read_cpu(directory: str) -> dict[str, int | None]:
     quota, period = read_file(directory, "cpu.cfs_quota_us"), read_file(directory, "cpu.cfs_period_us")
     return {
         "cpu_throttled_ns": parse_table(read_file(directory, "cpu.stat")).get("throttled_time"),
-        "cpu_limit_millicores": parse_cpu_limit(f"{quota} {period}"),
+        "cpu_limit_millicores": _parse_cpu_limit(f"{quota} {period}"),
     }
 
 
@@ -203,7 +203,7 @@ def parse_table(text: str) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
 
 
-def parse_cpu_limit(text: str) -> int | None:
+def _parse_cpu_limit(text: str) -> int | None:
     """Return the limit that the words `QUOTA PERIOD` are, both in microseconds; None if the first is no number."""
     words = text.split()
     if len(words) != 2 or not all(map(_is_number, words)) or not int(words[1]):

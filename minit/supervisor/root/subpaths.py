@@ -30,7 +30,7 @@ def clone_part(source: str, sub_path: str, *, recursive: bool = False, of_image:
         return syscalls.open_tree(syscalls.AT_FDCWD, source, flags)
     volume = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        part = _open_in_image(volume, sub_path) if of_image else open_sub_path(volume, sub_path)
+        part = _open_in_image(volume, sub_path) if of_image else _open_sub_path(volume, sub_path)
     finally:
         os.close(volume)
     try:
@@ -39,7 +39,7 @@ def clone_part(source: str, sub_path: str, *, recursive: bool = False, of_image:
         os.close(part)
 
 
-def open_sub_path(volume: int, path: str) -> int:
+def _open_sub_path(volume: int, path: str) -> int:
     """
     Return an O_PATH descriptor of what `path` leads to in the directory `volume`.
 

@@ -22,7 +22,7 @@ _WITH_PREFIX = "an IP address with the length of its prefix"
 def add(call: Call) -> Result:
     """Return the addresses with routes and name servers; nothing is kept."""
     ipam = call.config["ipam"]
-    return Result(addresses=read_addresses(call), routes=routes(ipam), dns=dns(ipam))
+    return Result(addresses=_read_addresses(call), routes=routes(ipam), dns=dns(ipam))
 
 
 def delete(_: Call) -> None:
@@ -31,7 +31,7 @@ def delete(_: Call) -> None:
 
 def check(call: Call) -> None:
     """Raise NetworkError if the result lacks an address, or has it with another gateway."""
-    wanted, previous = read_addresses(call), call.need_result_of_add()
+    wanted, previous = _read_addresses(call), call.need_result_of_add()
     present = {address.address.ip: address for address in previous.addresses}
     for address in wanted:
         found = present.get(address.address.ip)
@@ -41,7 +41,7 @@ def check(call: Call) -> None:
             raise NetworkError(f"the result has {address.address} with the gateway {found.gateway}")
 
 
-def read_addresses(call: Call) -> tuple[Address, ...]:
+def _read_addresses(call: Call) -> tuple[Address, ...]:
     """
     Return the addresses to have.
 
