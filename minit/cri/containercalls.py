@@ -266,10 +266,11 @@ def _has_hostname(image: ImageManifest) -> bool:
 
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:
-    """Return a request that has the image by its id, and by the name that users know."""
+    """Return a request that has the image by its id, by its digest, and by the name that users know."""
     settled = api.CreateContainerRequest()
     settled.CopyFrom(request)
     spec = settled.config.image
+    spec.image_ref = image.digest_of(spec.user_specified_image or spec.image)
     spec.user_specified_image = spec.user_specified_image or image.name_of(spec.image)
     spec.image = image.id
     return settled

@@ -32,13 +32,17 @@ def sandbox_status(sandbox: Sandbox) -> api.PodSandboxStatus:
 
 def listed_container(container: Container) -> api.Container:
     """Return what a list tells of a container."""
-    return api.Container(pod_sandbox_id=container.sandbox.uuid, **_container_fields(container))
+    # Kubelets up to 1.29 find the images that are in use by it.
+    image_ref = container.config.image.image
+    return api.Container(pod_sandbox_id=container.sandbox.uuid, image_ref=image_ref, **_container_fields(container))
 
 
 def container_status(container: Container) -> api.ContainerStatus:
     """Return all that is known of a container."""
     return api.ContainerStatus(
         **_container_fields(container),
+        # Pods have it as `imageID`.
+        image_ref=container.config.image.image_ref or container.config.image.image,
         started_at=container.started_ns,
         finished_at=container.finished_ns,
         exit_code=container.exit_code,
@@ -69,7 +73,6 @@ def _container_fields(container: Container) -> dict[str, Any]:
         "id": container.id,
         "metadata": container.config.metadata,
         "image": _named(container.config.image),
-        "image_ref": container.config.image.image,
         "image_id": container.config.image.image,
         "state": container.state,
         "created_at": container.created_ns,

@@ -124,7 +124,9 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
 
             config = api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a", namespace="b", uid="c"))
             sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
-            for number, (given, name) in enumerate(((image_id, tags[0]), (f"{BOX}:2", f"{BOX}:2"))):
+            of_hub = ("box:1", "docker.io/library/box:1", "docker.io/library/box")
+            wanted = (image_id, tags[0], BOX), (f"{BOX}:2", f"{BOX}:2", BOX), of_hub
+            for number, (given, name, repository) in enumerate(wanted):
                 container = api.ContainerConfig(
                     metadata=api.ContainerMetadata(name="box", attempt=number),
                     image=api.ImageSpec(image=given),
@@ -135,8 +137,14 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
                 assert await node.ask("CreateContainer", request) == made
                 asked = api.ContainerStatusRequest(container_id=made.container_id)
                 told = (await node.ask("ContainerStatus", asked)).status
-                assert (told.image.image, told.image_ref, told.image_id) == (name, image_id, image_id)
-            request.config.metadata.attempt = 2
+                assert (told.image.image, told.image_ref, told.image_id) == (
+                    name,
+                    f"{repository}@{digest}",
+                    image_id,
+                )
+                for one in (await node.ask("ListContainers", api.ListContainersRequest())).containers:
+                    assert (one.image_ref, one.image_id) == (image_id, image_id)
+            request.config.metadata.attempt = 3
             request.config.image.image = f"{tmp_path}/saved.tar"
             with pytest.raises(CallFailed, match="is not in the store .*: pull it first") as caught:
                 await node.ask("CreateContainer", request)
@@ -192,7 +200,9 @@ async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None
 
 async def test_an_image_that_a_container_has_is_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
     """Its containers go on, and can be started; what was unpacked for them goes with a later image."""
-    skopeo.put(BOX, box("1"))
+    layout = box("1")
+    skopeo.put(BOX, layout)
+    digest = manifest(layout)
     daemon.start()
     with trio.fail_after(PATIENCE_SECONDS):
         async with daemon.node() as node:
@@ -214,7 +224,7 @@ async def test_an_image_that_a_container_has_is_removed(daemon: Daemon, skopeo: 
             assert (await node.ask("ExecSync", command)).stdout == b"here\n"
             asked = api.ContainerStatusRequest(container_id=made.container_id)
             told = (await node.ask("ContainerStatus", asked)).status
-            assert (told.image.image, told.image_ref) == (f"{BOX}:1", image_id)
+            assert (told.image.image, told.image_ref) == (f"{BOX}:1", f"{BOX}@{digest}")
             await node.ask("RemovePodSandbox", sandbox)
             assert left_of_images(daemon.minit.data) != stage1
             skopeo.put(BOX, box("1", Env=["A=b"]))

@@ -165,6 +165,21 @@ def test_the_name_of_an_image_that_is_given_by_its_id() -> None:
     assert nameless.name_of(RED) == RED
 
 
+def test_the_digest_of_an_image() -> None:
+    """It is that of the repository of a name, which may have a port, or else any; an image of a file has its id."""
+    port, other = "example.com:5000/web", f"sha256:{'0' * 64}"
+    of_hosts = [
+        stored(1, "example.com/web:1", manifests=(OTHER,)),
+        stored(2, f"{port}@{other}"),
+        stored(3, f"{port}:3"),
+    ]
+    [image] = node_images(of_hosts, AMD64)
+    assert image.digest_of("example.com/web:1") == image.digest_of(RED) == f"example.com/web@{OTHER}"
+    assert image.digest_of(f"{port}:3") == image.digest_of(f"{port}@{other}") == f"{port}@{other}"
+    [of_file] = node_images([stored(1, "example.com/web:1")], AMD64)
+    assert of_file.digest_of("example.com/web:1") == RED
+
+
 @pytest.mark.parametrize(
     ("architecture", "name"), [("amd64", "amd64"), ("i386", "386"), ("aarch64", "arm64"), ("armv7l", "arm")]
 )

@@ -38,6 +38,13 @@ class NodeImage(Value):
         names = (named,) if named in self.tags or named in self.digests else (*self.tags, *self.digests, self.id)
         return names[0]
 
+    def digest_of(self, reference: str) -> str:
+        """Return the digest of the repository that a name is of, with that, or else any digest, or else the id."""
+        name = self.name_of(reference)
+        repository = name.rpartition(":")[0]
+        own = (digest for digest in self.digests if digest == name or digest.partition("@")[0] == repository)
+        return next(own, next(iter(self.digests), self.id))
+
 
 def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[NodeImage]:
     """
