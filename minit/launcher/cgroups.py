@@ -128,7 +128,7 @@ def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarch
     """Return the hierarchies in which a group is, `parent` from the top of each; LaunchError if none has it."""
     found = [hierarchy for hierarchy in hierarchies if os.path.isdir(f"{hierarchy.mount_point}{parent}")]
     if not found:
-        raise LaunchError(f"no hierarchy of control groups has {parent}")
+        raise LaunchError(f"no hierarchy of control groups has {parent}: make that group before the pod")
     return found
 
 

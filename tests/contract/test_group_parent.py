@@ -93,7 +93,7 @@ def test_a_group_that_is_not_there(make_pod: MakePod) -> None:
     pod = make_pod({"web": shell("true")}, annotations={PARENT: "/minit-test-none/pod"})
     result = pod.run()
     assert result.returncode == 254
-    assert "no hierarchy of control groups has /minit-test-none/pod" in result.stderr
+    assert "no hierarchy of control groups has /minit-test-none/pod: make that group before the pod" in result.stderr
 
 
 def test_an_immutable_pod(make_pod: MakePod, parent: str) -> None:
