@@ -155,18 +155,8 @@ def build_machine(
     if output is None and not dry_run:
         raise click.UsageError("Missing option '--output'")
     processor = other_processor(arch)
-    if module and modules_from is None and processor is None:
-        raise click.UsageError("--module needs --modules-from")
+    _refuse_unfit(form, module, efi_stub, signing_key, has_kernel=modules_from is not None or processor is not None)
     is_of_disk = form in _OF_DISKS
-    if is_of_disk and modules_from is None and processor is None:
-        raise click.UsageError(f"--format {form} needs --modules-from: the kernel comes from there as well")
-    if efi_stub is not None and not is_of_disk:
-        raise click.UsageError("--efi-stub needs --format disk or update")
-    if (signing_key is None) == (form == _UPDATE):
-        raise click.UsageError("--format update and --signing-key need each other")
-    bad = next((name for name in module if not is_module_name(name)), None)
-    if bad is not None:
-        raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
     if output is not None and output.exists() and not overwrite and not dry_run:
         raise StoreError(_exists(output))
     data, parsed = _read_config(config)
@@ -207,27 +197,36 @@ def build_machine(
             root = scratch / "root"
             root.mkdir()
             sizes = make_machine_root(root, store, parts, progress)
-            if not dry_run and disk is not None:
+            if not dry_run:
                 assert output is not None
-                work = scratch / "disk"
-                work.mkdir()
                 with output_file(output, overwrite=overwrite, exists=_exists(output)) as file:
-                    if signing_key is not None and parsed.update is not None:
-                        signer = write_update(file, root, disk, parsed.update, signing_key, work, progress)
-                        _warn_of_signer(invocation, signer, keys, signing_key)
+                    if disk is None:
+                        _write_initial(invocation, file, root, form, progress)
                     else:
-                        write_disk(file, root, disk, work, progress)
-            elif not dry_run:
-                assert output is not None
-                for name in lost_capabilities(root):
-                    invocation.note(f"warning: {name} loses its capabilities: use --format directory or disk")
-                _write_initial(output, root, form, overwrite, progress)
+                        _write_for_disk(invocation, file, root, disk, parts, signing_key, scratch / "disk", progress)
         else:
             assert output is not None
             with output_directory(output, overwrite=overwrite) as root:
                 sizes = make_machine_root(root, store, parts, progress)
     if dry_run:
         invocation.say(_size_table(sizes), end="")
+
+
+def _refuse_unfit(
+    form: str, modules: Sequence[str], efi_stub: Path | None, signing_key: Path | None, *, has_kernel: bool
+) -> None:
+    """Raise UsageError for options that need others."""
+    if modules and not has_kernel:
+        raise click.UsageError("--module needs --modules-from")
+    if form in _OF_DISKS and not has_kernel:
+        raise click.UsageError(f"--format {form} needs --modules-from: the kernel comes from there as well")
+    if efi_stub is not None and form not in _OF_DISKS:
+        raise click.UsageError("--efi-stub needs --format disk or update")
+    if (signing_key is None) == (form == _UPDATE):
+        raise click.UsageError("--format update and --signing-key need each other")
+    bad = next((name for name in modules if not is_module_name(name)), None)
+    if bad is not None:
+        raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
 
 
 def _choose_stage1(
@@ -271,11 +270,6 @@ def _read_keys(config: Path | None, parsed: MachineConfig) -> Iterator[tuple[str
             raise PodError(f"{config}: update.keys: cannot read {describe(error)}") from error
         read_public_key(data, str(path))
         yield name, data
-
-
-def _warn_of_signer(invocation: Invocation, signer: bytes, keys: Sequence[tuple[str, bytes]], path: Path) -> None:
-    if all(read_public_key(data, name) != signer for name, data in keys):
-        invocation.note(f"warning: update.keys have no public key of {path}: the machine takes no further update of it")
 
 
 def _collect_modules(
@@ -357,9 +351,30 @@ def _unpacked(source: Path | None, scratch: Path) -> Iterator[Path | None]:
         yield Path(directory)
 
 
-def _write_initial(output: Path, root: Path, form: str, overwrite: bool, progress: Progress) -> None:
-    with output_file(output, overwrite=overwrite, exists=_exists(output)) as file, _compressed(file, form) as archive:
+def _write_initial(invocation: Invocation, file: IO[bytes], root: Path, form: str, progress: Progress) -> None:
+    for name in lost_capabilities(root):
+        invocation.note(f"warning: {name} loses its capabilities: use --format directory or disk")
+    with _compressed(file, form) as archive:
         write_cpio(root, archive, progress)
+
+
+def _write_for_disk(
+    invocation: Invocation,
+    file: IO[bytes],
+    root: Path,
+    disk: DiskParts,
+    parts: MachineParts,
+    key: Path | None,
+    work: Path,
+    progress: Progress,
+) -> None:
+    work.mkdir()
+    if key is None or parts.config.update is None:
+        write_disk(file, root, disk, work, progress)
+        return
+    signer = write_update(file, root, disk, parts.config.update, key, work, progress)
+    if all(read_public_key(data, name) != signer for name, data in parts.keys):
+        invocation.note(f"warning: update.keys have no public key of {key}: the machine takes no further update of it")
 
 
 def _exists(output: Path) -> str:
