@@ -124,7 +124,7 @@ def boot(kernel: Path, image: Path, memory_mib: int, last: str, *options: str) -
     `start` and `app` are nanoseconds of its clock, at the first instruction of each; `used` are kibibytes.
     """
     command = [*X86_64.qemu, "-nographic", "-no-reboot", "-nic", "none", "-accel", "tcg", "-m", str(memory_mib)]
-    command += [*options, "-kernel", os.fspath(kernel), *_root(image)]
+    command += [*options, "-kernel", os.fspath(kernel), *_root(image, memory_mib)]
     said: dict[str, float] = {}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as qemu:
         assert qemu.stdout is not None
@@ -144,12 +144,13 @@ def boot(kernel: Path, image: Path, memory_mib: int, last: str, *options: str) -
     return said if last in said and _OUT_OF_MEMORY not in data else None
 
 
-def _root(image: Path) -> list[str]:
-    """Return the options for a root on a disk, or for one in memory."""
+def _root(image: Path, memory_mib: int) -> list[str]:
+    """Return the options for a root on a disk, or for one in memory, of which there is so much."""
     words = "console=ttyS0 quiet panic=-1"
     if image.suffix != DISK_SUFFIX:
-        # As a ramfs the initial file system may take more than half of the memory.
-        return ["-initrd", os.fspath(image), "-append", f"{words} rdinit=/bench/start rootfstype=ramfs"]
+        # As a ramfs the initial file system may take more than half of the memory, and can never be swapped out.
+        words += " rootfstype=ramfs" if memory_mib < _MEMORY_MIB else ""
+        return ["-initrd", os.fspath(image), "-append", f"{words} rdinit=/bench/start"]
     # Drivers for this one, and for its file system, are in the kernel.
     options = ["-drive", f"file={image},format=raw,if=none,id=root", "-device", "nvme,drive=root,serial=root"]
     return [*options, "-snapshot", "-append", f"{words} root=/dev/nvme0n1 rootwait rw init=/bench/start"]

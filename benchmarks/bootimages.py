@@ -16,9 +16,11 @@ from typing import IO, cast
 from minit.image.cpio import write_cpio
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
+from tests.support.machine import X86_64
 from tests.support.stage0_world import add_directory, add_file, image_manifest
 
 DISK_SUFFIX = ".disk"
+WITH_SWAP = "minit, with [swap]"
 _IMAGE_SUFFIX = ".cpio.gz"
 _DISK_SIZE = "128M"
 
@@ -50,7 +52,7 @@ int main(void)
     FILE *file;
     clock_gettime(CLOCK_MONOTONIC, &now);
     dprintf(1, "bench app %lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
-    sleep(5); /* until the init has nothing more to do */
+    sleep(10); /* until the init has nothing more to do */
     if (access("/proc/meminfo", F_OK) < 0)
         mount("proc", "/proc", "proc", 0, 0);
     file = fopen("/proc/meminfo", "r");
@@ -111,7 +113,8 @@ def make_images(path: Path, peers: Path) -> dict[str, Path]:
         f"{_UNITS}/app.service": _SERVICE,
     }
     return {
-        "minit": _make_minit(path),
+        "minit": _make_minit(path, "minit", ""),
+        WITH_SWAP: _make_minit(path, "swap", "[swap]\nsize_mib = 64\n"),
         "BusyBox init": _make_peer(path, peers, "busybox", "bin/busybox", [], {**mounts, "etc/inittab": _INITTAB}),
         "s6": _make_peer(
             *(path, peers, "s6", None, ["bin/busybox", "usr/bin/s6-svscan", "usr/bin/s6-supervise"]),
@@ -133,10 +136,12 @@ def make_disk(image: Path) -> Path:
     return disk
 
 
-def _make_minit(path: Path) -> Path:
+def _make_minit(path: Path, name: str, config: str) -> Path:
     minit = [sys.executable, "-m", "minit", f"--dir={path}/data"]
-    app, stage1, manifest, root = path / "app.aci", path / "stage1.aci", path / "pod.json", path / "minit"
-    build_stage1(stage1, silent)
+    app, stage1, manifest, root = path / "app.aci", path / "stage1.aci", path / "pod.json", path / name
+    if not stage1.exists():
+        build_stage1(stage1, silent)
+    (path / "machine.toml").write_text(config)
     with tarfile.open(app, "w") as tar:
         fields = {"exec": [f"/{_APP_PATH}"], "user": "0", "group": "0"}
         add_file(tar, "manifest", json.dumps(image_manifest("app", fields)).encode())
@@ -148,6 +153,7 @@ def _make_minit(path: Path) -> Path:
     apps = [{"name": "app", "image": {"id": image}}]
     manifest.write_text(json.dumps({"acKind": "PodManifest", "acVersion": "0.8.11", "apps": apps}))
     words = [*minit, "init", "build", f"--manifest={manifest}", f"--stage1-path={stage1}", "--quiet"]
+    words += [f"--config={path}/machine.toml", f"--modules-from={X86_64.directory}"]
     subprocess.run([*words, "--format=directory", f"--output={root}"], check=True)
     return _pack(path, root)
 
@@ -198,6 +204,6 @@ def _pack(path: Path, root: Path) -> Path:
     (root / "bench").mkdir(exist_ok=True)
     shutil.copy(path / "start", root / "bench/start")
     image = path / f"{root.name}{_IMAGE_SUFFIX}"
-    with image.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as archive:
+    with image.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as archive:
         write_cpio(root, cast("IO[bytes]", archive))
     return image

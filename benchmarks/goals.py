@@ -6,6 +6,7 @@ import sys
 from typing import NamedTuple
 
 from benchmarks import node
+from benchmarks.bootimages import WITH_SWAP
 from benchmarks.table import MINIMA
 
 _Figure = tuple[str, str]
@@ -69,6 +70,7 @@ GOALS = (
     Goal("processor time of a pod", ("processor time of each pod", "minit"), 25, "ms"),
     Goal("init to first app, 10⁶ instructions", (_BOOT, "minit"), 50, ""),
     Goal("init to first app", (_BOOT, "minit"), 1, "", (_BOOT, "systemd")),
+    Goal("a machine's memory beside the app, with [swap]", (_MEMORY, WITH_SWAP), 14, "MiB", less=(_MEMORY, _NO_INIT)),
     *(
         Goal(what, (title, "minit"), 14, "MiB", less=(title, _NO_INIT))
         for what, title in (

@@ -56,6 +56,7 @@ _SYS_SETHOSTNAME = 170 if _IS_X86_64 else 161
 _SYS_SETNS = 308 if _IS_X86_64 else 268
 _SYS_SIGNALFD4 = 289 if _IS_X86_64 else 74
 _SYS_STATFS = 137 if _IS_X86_64 else 43
+_SYS_SWAPON = 167 if _IS_X86_64 else 224
 _SYS_SYNCFS = 306 if _IS_X86_64 else 267
 _SYS_TEE = 276 if _IS_X86_64 else 77
 _SYS_UMOUNT2 = 166 if _IS_X86_64 else 39
@@ -665,6 +666,11 @@ def _adjust_clock(modes: int, offset: int, constant: int, step: int) -> None:
 def reboot(command: int) -> None:
     """End this machine, or the PID namespace of this process, or decide what Ctrl-Alt-Del does, reboot(2)."""
     call(None, _SYS_REBOOT, _REBOOT_MAGIC, _REBOOT_MAGIC_2, command, None)
+
+
+def swapon(path: str) -> None:
+    """Have the kernel write memory to the device at `path`, swapon(2)."""
+    call(path, _SYS_SWAPON, _bytes(path), 0)
 
 
 def finit_module(fd: int, options: str) -> None:

@@ -64,17 +64,19 @@ class KernelModules(Value):
         )
 
 
-def collect_modules(directory: Path, names: Sequence[str]) -> KernelModules:
+def collect_modules(directory: Path, names: Sequence[str], aliases: Sequence[str] = ()) -> KernelModules:
     """
     Return the modules `names` and all they need, from an unpacked kernel package or a directory /lib/modules/RELEASE.
 
-    With them come those that they name in a softdep, if there are such. ImageError names a module that is not there.
+    With them come those that they name in a softdep, and all that have one of the `aliases`, if there are such.
+    ImageError names a module that is not there.
     """
     top = _find_release(directory)
     package = _Package(top)
     found: dict[str, KernelModule] = {}
     for name in names:
         _collect(_canonical(name), package, found, ())
+    _collect_softly(aliases, package, found, ())
     present = tuple(name for name in map(_canonical, names) if name not in package.files)
     return KernelModules(release=top.name, modules=tuple(found.values()), builtin=present)
 

@@ -11,6 +11,7 @@ from minit.errors import LaunchError, describe
 from minit.loop import wait_readable
 from minit.machine.clock.starttime import image_time, is_lost
 from minit.machine.clock.timeclient import TimeClient
+from minit.machine.compressedswap import CompressedSwap
 from minit.machine.devices import MachineDevices
 from minit.machine.disk.trialduty import begin_trial, end_trial
 from minit.machine.filesystems import mount_filesystem
@@ -28,7 +29,7 @@ from minit.stdio import complain_at_once
 _SYSCTLS = "/proc/sys"
 _LOWEST_PRIORITY = 19
 
-_Served = MachineNetwork | TimeClient | Updates
+_Served = MachineNetwork | TimeClient | Updates | CompressedSwap
 """A part of the machine with descriptors and deadlines of its own."""
 
 
@@ -58,7 +59,9 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
         # Where there is one processor, it is PID 1's from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    _serve(link, devices, [*served, *updates], _open_kernel_log())
+    # What another helper has turned on stays so.
+    swap = [CompressedSwap(config.swap, modules)] if is_first and config.swap is not None else []
+    _serve(link, devices, [*served, *updates, *swap], _open_kernel_log())
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:

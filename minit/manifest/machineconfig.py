@@ -82,6 +82,12 @@ class State(Value):
     keep_roots: bool = False
 
 
+class Swap(Value):
+    """Memory that is kept compressed, in memory: `size_mib` of it at most, before it is compressed."""
+
+    size_mib: int
+
+
 class Trial(Value):
     """
     The trial of a version that the firmware boots once, from the other slot of the disk.
@@ -202,6 +208,7 @@ class MachineConfig(Value):
     clock: Clock | None = None
     watchdog: Watchdog | None = None
     state: State | None = None
+    swap: Swap | None = None
     disk: Disk = Disk()
     update: Update | None = None
     trial: Trial = Trial()
@@ -231,6 +238,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         clock=root["clock"].optional(_clock),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
+        swap=root["swap"].optional(_swap),
         disk=root["disk"].optional(_disk) or MachineConfig.disk,
         update=root["update"].optional(_update),
         trial=root["trial"].optional(_trial) or MachineConfig.trial,
@@ -357,6 +365,11 @@ def _state(node: Node) -> State:
         kept_boots=kept_boots.integer(1, _MAXIMUM_BOOTS) if kept_boots.given else State.kept_boots,
         keep_roots=_boolean(node["keep_roots"], State.keep_roots),
     )
+
+
+def _swap(node: Node) -> Swap:
+    _refuse_others(node, Swap._fields)
+    return Swap(size_mib=node["size_mib"].integer(1, _MAXIMUM_MIB))
 
 
 def _disk(node: Node) -> Disk:

@@ -15,6 +15,7 @@ from minit.manifest.machineconfig import (
     Interface,
     MachineConfig,
     State,
+    Swap,
     Trial,
     Update,
     Watchdog,
@@ -48,6 +49,9 @@ timeout_seconds = 20
 directory = "/data/minit"
 kept_boots = 3
 keep_roots = true
+
+[swap]
+size_mib = 32
 
 [disk]
 modules = ["virtio_blk"]
@@ -117,6 +121,7 @@ def test_everything_that_can_be_said() -> None:
         ),
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
+        swap=Swap(size_mib=32),
         disk=Disk(modules=("virtio_blk",), boot_mib=64, root_mib=100, command_line="console=ttyS0 panic=10"),
         update=Update(
             model="sensor",
@@ -177,6 +182,7 @@ def test_nothing_need_be_said() -> None:
             r"clock.servers\[0\]: expected an IP address or the name of a host, got",
         ),
         ("[clock]\nfirst_step_days = 0", "clock.first_step_days: expected an integer from 1 to 36500, got 0"),
+        ("[swap]", "swap.size_mib: expected an integer from 1 to 1048576, got nothing"),
         ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
         (
             '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',

@@ -123,6 +123,12 @@ def test_a_softdep(
     assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == [f"{one}:" for one in order]
 
 
+def test_modules_by_what_else_they_are_called(soft_package: Path) -> None:
+    """All modules with an alias come along, and none is missed where there is no such."""
+    found = collect_modules(soft_package, [], ["crypto-crc32c", "crypto-lzo-rle"])
+    assert [module.name for module in found.modules] == ["crc32c_intel"]
+
+
 @given(st.lists(st.text(st.sampled_from("pre:ost \n-_ab")) | st.text()))
 def test_any_softdep(values: list[str]) -> None:
     """Nothing in a softdep is more than names, and each has a side."""

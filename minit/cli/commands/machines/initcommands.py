@@ -46,7 +46,7 @@ from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
 from minit.value import replace
 
-_GZIP_LEVEL = 6
+_GZIP_LEVEL = 9
 _ZSTD_LEVEL = 9
 # Until the year 2286, which an initial file system can hold.
 _MAXIMUM_TIME_DIGITS = 10
@@ -58,6 +58,8 @@ _OF_DISKS = (_DISK, _UPDATE)
 # The second one is of the firmware's variables.
 _MODULES_OF_DISKS = ("overlay", "efivarfs")
 _MOST_SHOWN = 4
+# By the second one the kernel calls the way to compress, which may be a part of the first or of the kernel.
+_MODULE_OF_SWAP, _ALIAS_OF_SWAP = "zram", "crypto-lzo-rle"
 
 
 @click.group("init", cls=MinitGroup)
@@ -171,11 +173,12 @@ def build_machine(
         apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
         stage1 = _choose_stage1(invocation, store, processor, stage1_path, progress)
         check_processors(stage1, [app.image for app in apps], arch)
-        if modules_from is None and processor is not None and (module or parsed.modules or is_of_disk):
-            modules_from = kernel_for(processor, progress)
         names = [*module, *parsed.modules, *(_MODULES_OF_DISKS if is_of_disk else ())]
+        names += [_MODULE_OF_SWAP] if parsed.swap is not None else []
+        if modules_from is None and processor is not None and names:
+            modules_from = kernel_for(processor, progress)
         with _unpacked(modules_from, scratch) as package:
-            modules = _collect_modules(invocation, stage1, package, names)
+            modules = _collect_modules(invocation, stage1, package, names, parsed)
             firmware = _collect_firmware(invocation, package, modules, firmware_from, scratch)
             disk = None
             if is_of_disk:
@@ -273,16 +276,16 @@ def _read_keys(config: Path | None, parsed: MachineConfig) -> Iterator[tuple[str
 
 
 def _collect_modules(
-    invocation: Invocation, stage1: StoredImage, package: Path | None, names: Sequence[str]
+    invocation: Invocation, stage1: StoredImage, package: Path | None, names: Sequence[str], config: MachineConfig
 ) -> KernelModules | None:
     if package is None:
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
         return None
-    modules = collect_modules(package, names)
+    modules = collect_modules(package, names, [_ALIAS_OF_SWAP] if config.swap is not None else [])
     check_modules(modules, stage1)
     for name in modules.builtin:
-        if name not in _MODULES_OF_DISKS:
+        if name not in (*_MODULES_OF_DISKS, _MODULE_OF_SWAP):
             invocation.note(f"kernel module {name} is a part of the kernel itself")
     return modules
 
