@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
+from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe, kind_of
+from minit.paths import FAILURE_KIND_VARIABLE
 from minit.process import forget_imports
 from minit.stdio import complain
 
@@ -15,9 +16,21 @@ from minit.stdio import complain
 def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:
     """Exit with what `work` returns for the arguments; a failure is one line on stderr, prefixed by `component`."""
     forget_imports()
-    code = outcome(component, usage, lambda: work(sys.argv[1:]))
+    code = outcome(component, usage, lambda: _telling_kinds(lambda: work(sys.argv[1:])))
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
     os._exit(code)
+
+
+def _telling_kinds(work: Callable[[], int]) -> int:
+    """Return the exit code of some work; the kind of a failure goes to the descriptor that the environment names."""
+    kinds = read_descriptor(FAILURE_KIND_VARIABLE, os.environ.pop(FAILURE_KIND_VARIABLE, ""))
+    try:
+        return work()
+    except (MinitError, OSError) as error:
+        kind = kind_of(error)
+        if kinds is not None and kind is not None:
+            os.write(kinds, kind.encode())
+        raise
 
 
 def outcome(component: str, usage: str, work: Callable[[], int]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from enum import StrEnum
 
 from minit.harmless import harmless
 
@@ -13,16 +15,38 @@ EXIT_FAILURE = 254  # rkt's number for nearly every failure of stage0 and stage1
 EXIT_EXEC_FAILED = 203  # systemd's EXIT_EXEC, the one set-up number rkt itself knows
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOLCK)
+
+
+class FailureKind(StrEnum):
+    """What a program that asked for something can make of its failure."""
+
+    INVALID = "invalid"
+    """It asked for what it cannot have, however often it asks."""
+    STATE = "state"
+    """It asked too early or too late."""
+    EXHAUSTED = "exhausted"
+    """The machine has no room for it: on a disk, in memory, in a table."""
+    TIME_OVER = "time-over"
+    """It took too long, and may be done all the same."""
+
+
 class MinitError(Exception):
-    """A failure with one clear line for the user; `exit_code` is what the program ends with."""
+    """
+    A failure with one clear line for the user; `exit_code` is what the program ends with.
+
+    `kind` is None if nothing is known but that it failed.
+    """
 
     exit_code = EXIT_FAILURE
+    kind: FailureKind | None = None
 
 
 class UsageError(MinitError):
     """The arguments of an entrypoint do not fit its flags."""
 
     exit_code = EXIT_USAGE
+    kind = FailureKind.INVALID
 
 
 class ManifestError(MinitError):
@@ -31,6 +55,8 @@ class ManifestError(MinitError):
 
 class PlanError(MinitError):
     """The manifests ask for something this pod cannot have."""
+
+    kind = FailureKind.INVALID
 
 
 class LaunchError(MinitError):
@@ -41,6 +67,7 @@ class SourceMissing(LaunchError):
     """The host has nothing where a volume's source should be."""
 
     exit_code = EXIT_NO_SOURCE
+    kind = FailureKind.INVALID
 
 
 class UnsupportedFieldError(ManifestError):
@@ -82,6 +109,8 @@ class ControlError(MinitError):
 class NoAnswerError(ControlError):
     """The supervisor has the request and did not answer in time; it may still carry it out."""
 
+    kind = FailureKind.TIME_OVER
+
 
 class AttachError(MinitError):
     """A client cannot be connected to the streams of an app, or not any longer."""
@@ -97,6 +126,12 @@ class StoreError(MinitError):
 
 class PodError(MinitError):
     """A pod is not in a state that allows the operation."""
+
+
+class NotRunningError(PodError):
+    """A pod does not run yet, or not any more."""
+
+    kind = FailureKind.STATE
 
 
 class UpdateError(MinitError):
@@ -124,6 +159,21 @@ def step_of(error: BaseException) -> str:
     """Return the name of the step that raised `error`."""
     notes: list[str] = getattr(error, "__notes__", ["go on"])
     return notes[0]
+
+
+def kind_of(error: BaseException | None) -> FailureKind | None:
+    """Return the kind of a failure, by the first of its causes that has one; None if nothing is known of it."""
+    found = None
+    while error is not None:
+        found = _own_kind(error) or found
+        error = error.__cause__
+    return found
+
+
+def _own_kind(error: BaseException) -> FailureKind | None:
+    if isinstance(error, MinitError):
+        return error.kind
+    return FailureKind.EXHAUSTED if isinstance(error, OSError) and error.errno in _NO_ROOM else None
 
 
 def describe(error: BaseException) -> str:

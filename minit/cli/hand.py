@@ -13,23 +13,26 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from minit.cli.main import run, settle
+from minit.cli.main import run_telling, settle
 from minit.cli.standardstreams import open_streams
-from minit.cri.hands.protocol import CODE, IS_LAST
-from minit.errors import EXIT_FAILURE
+from minit.cri.hands.protocol import CODE, IS_LAST, KIND
+from minit.errors import EXIT_FAILURE, FailureKind
 from minit.messages import Socket, receive_message, send_message
 
 _STREAMS = 3
+
+CarryOut = Callable[[Sequence[str]], tuple[int, FailureKind | None]]
+"""Carries out a command line, and returns its exit code and what kind of failure that is."""
 
 
 def main() -> NoReturn:
     """Be a hand, until its end."""
     settle()
-    serve(run)
+    serve(run_telling)
     sys.exit(0)
 
 
-def serve(carry_out: Callable[[Sequence[str]], int]) -> None:
+def serve(carry_out: CarryOut) -> None:
     """Carry out what is asked for at the standard input, until its end."""
     link = socket.socket(fileno=os.dup(0))
     os.set_inheritable(link.fileno(), False)
@@ -41,7 +44,7 @@ def serve(carry_out: Callable[[Sequence[str]], int]) -> None:
         pass  # the daemon is gone, and what it had asked for is done
 
 
-def _serve_one(link: Socket, carry_out: Callable[[Sequence[str]], int], usual: Sequence[int]) -> bool:
+def _serve_one(link: Socket, carry_out: CarryOut, usual: Sequence[int]) -> bool:
     """Carry out one command, and return whether another one may follow."""
     message, descriptors = receive_message(link)
     if message is None:
@@ -53,14 +56,14 @@ def _serve_one(link: Socket, carry_out: Callable[[Sequence[str]], int], usual: S
     # For the name of a stream that cannot be written to, and as the last command may have given them up.
     open_streams()
     try:
-        code, is_last = carry_out(words), False
+        (code, kind), is_last = carry_out(words), False
     except SystemExit as end:
-        code, is_last = end.code if isinstance(end.code, int) else EXIT_FAILURE, True
+        code, kind, is_last = end.code if isinstance(end.code, int) else EXIT_FAILURE, None, True
     _put(usual)
     is_last = is_last or _descriptors() != before or _has_children()
     for fd in descriptors:
         os.close(fd)
-    send_message(link, {CODE: code, IS_LAST: is_last})
+    send_message(link, {CODE: code, KIND: kind, IS_LAST: is_last})
     return not is_last
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from minit.errors import MinitError
+from minit.errors import FailureKind, MinitError
 from minit.harmless import harmless
 
 DEFAULT_DATA = Path("/var/lib/rkt")
@@ -32,6 +32,8 @@ class Invocation:
         self.debug = False
         self.local_config = DEFAULT_LOCAL_CONFIG
         self.insecure: frozenset[str] = frozenset()
+        self.failure_kind: FailureKind | None = None
+        """Of a command that has failed, if it is known."""
         self._data = DEFAULT_DATA
 
     @property

@@ -16,7 +16,7 @@ from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.standardstreams import abandon_output, open_streams
-from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
+from minit.errors import EXIT_FAILURE, EXIT_USAGE, FailureKind, MinitError, describe, kind_of
 from minit.harmless import harmless
 from minit.stdio import open_standard_streams
 
@@ -78,7 +78,16 @@ def _raise_again(lost: sys.UnraisableHookArgs) -> None:
 
 def run(arguments: Sequence[str], root: click.Group = commands) -> int:
     """Run one command line and return its exit code, which is none of success if not all of its output was written."""
+    return run_telling(arguments, root)[0]
+
+
+def run_telling(arguments: Sequence[str], root: click.Group = commands) -> tuple[int, FailureKind | None]:
+    """Do as run(), and return with the exit code what kind of failure there was, if that is known."""
     invocation = Invocation()
+    return _run_flushed(invocation, arguments, root), invocation.failure_kind
+
+
+def _run_flushed(invocation: Invocation, arguments: Sequence[str], root: click.Group) -> int:
     code = _run(invocation, arguments, root)
     try:
         flush_output()
@@ -124,6 +133,7 @@ def _fail(
     *,
     unexpected: bool = False,
 ) -> int:
+    invocation.failure_kind = FailureKind.INVALID if isinstance(error, click.UsageError) else kind_of(error)
     invocation.note(f"{type(error).__name__}: {text} (a bug in minit)" if unexpected else text)
     if invocation.debug:
         _show_causes(error)

@@ -17,7 +17,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.containerlogs import make_log
 from minit.cri.failurepipe import failure_pipe
 from minit.cri.filters import is_container_listed
-from minit.cri.grpc.framing import CallError, Code
+from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.hostdevices import with_cdi_devices, with_devices
 from minit.cri.images.imagecalls import ImageCalls
 from minit.cri.images.nodeimages import NodeImage
@@ -33,6 +33,7 @@ from minit.cri.translation.sandboxwords import hostname_of
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
 from minit.cri.verboseinfo import container_info
+from minit.errors import kind_of
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -309,7 +310,9 @@ def _make_host_paths(mounts: Iterable[api.Mount]) -> None:
                 os.makedirs(mount.host_path, mode=0o755, exist_ok=True)
             except OSError as error:
                 place = f"mounts[{number}].host_path"
-                raise CallError(Code.UNKNOWN, f"{place}: cannot make {mount.host_path}: {error.strerror}") from error
+                raise CallError(
+                    code_of(kind_of(error)), f"{place}: cannot make {mount.host_path}: {error.strerror}"
+                ) from error
 
 
 def _make_log(container: Container) -> None:
@@ -320,4 +323,4 @@ def _make_log(container: Container) -> None:
             make_log(directory, posixpath.normpath(name))
         except OSError as error:
             path = posixpath.join(directory, name)
-            raise CallError(Code.UNKNOWN, f"log_path: cannot make {path}: {error.strerror}") from error
+            raise CallError(code_of(kind_of(error)), f"log_path: cannot make {path}: {error.strerror}") from error

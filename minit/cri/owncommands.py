@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import trio
 
-from minit.cri.grpc.framing import CallError, Code
+from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.hands.pool import MOST_IDLE, Done, Hands
 from minit.cri.hands.turns import Turns
 from minit.cri.openfiles import with_limit_given_back
@@ -52,7 +52,7 @@ class OwnCommands:
 
 def _printed(done: Done) -> str:
     if done.code != 0:
-        raise CallError(Code.UNKNOWN, failure(done.stderr) or f"exit status {done.code}")
+        raise CallError(code_of(done.kind), failure(done.stderr) or f"exit status {done.code}")
     return done.stdout.decode("utf-8", "replace").strip()
 
 
@@ -65,7 +65,7 @@ async def _run_program(words: Sequence[str], stdin: bytes) -> Done:
         check=False,
         deliver_cancel=_end,
     )
-    return Done(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    return Done(code=done.returncode, kind=None, stdout=done.stdout, stderr=done.stderr)
 
 
 def refuse_impossible_words(command: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import trio
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_sandbox_listed
-from minit.cri.grpc.framing import CallError, Code
+from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.node import Node, Sandbox
 from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
@@ -25,6 +25,7 @@ from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
 from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.verboseinfo import sandbox_info
+from minit.errors import kind_of
 
 
 class SandboxCalls:
@@ -171,4 +172,4 @@ def _make_log_directory(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
-            raise CallError(Code.UNKNOWN, f"log_directory: cannot make {path}: {error.strerror}") from error
+            raise CallError(code_of(kind_of(error)), f"log_directory: cannot make {path}: {error.strerror}") from error

@@ -343,7 +343,7 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
             run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=users))
             assert (await refused(node, "RunPodSandbox", run))[0] == Code.INVALID_ARGUMENT
             broken = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, hostname="a b"))
-            assert (await refused(node, "RunPodSandbox", broken))[0] == Code.UNKNOWN
+            assert (await refused(node, "RunPodSandbox", broken))[0] == Code.INVALID_ARGUMENT
             assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
             assert not any((daemon.minit.data / "cri").iterdir())
 

@@ -49,8 +49,9 @@ async def test_commands_of_one_process(minit: Stage0, tmp_path: Path) -> None:
         daemon.start()
         async with daemon.node() as node:
             sandbox, hand = await sandbox_and_hand(daemon, node, tmp_path)
-            missing = container_config(IDLE, "missing", mounts=[api.Mount(container_path="/x", host_path="/none")])
-            with pytest.raises(CallFailed, match="/none"):
+            nobody = api.LinuxContainerSecurityContext(run_as_username="nobody-here")
+            missing = container_config(IDLE, "missing", linux=api.LinuxContainerConfig(security_context=nobody))
+            with pytest.raises(CallFailed, match="user not found"):
                 await node.create(sandbox, missing)
             container = await node.create(sandbox, container_config(IDLE))
             await node.ask("StartContainer", container)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 
@@ -11,7 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit import errors
-from minit.errors import MinitError, SourceMissing, Step, UnfinishedError, UsageError, describe, reason_of, step_of
+from minit.errors import (
+    FailureKind,
+    LaunchError,
+    MinitError,
+    NoAnswerError,
+    NotRunningError,
+    PlanError,
+    PodError,
+    SourceMissing,
+    Step,
+    StoreError,
+    UnfinishedError,
+    UsageError,
+    describe,
+    kind_of,
+    reason_of,
+    step_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +73,26 @@ def test_exit_codes() -> None:
     own = {UsageError: 2, SourceMissing: 1, UnfinishedError: 75}
     assert {kind.exit_code for kind in children if kind not in own} == {254}
     assert {kind: kind.exit_code for kind in own} == own
+
+
+@pytest.mark.parametrize(
+    ("chain", "kind"),
+    [
+        ([PodError("cannot add"), PlanError("no such user")], FailureKind.INVALID),
+        ([PodError("cannot add"), UsageError("no such flag"), ValueError()], FailureKind.INVALID),
+        ([PodError("cannot add"), NotRunningError("it has ended")], FailureKind.STATE),
+        ([StoreError("cannot import"), OSError(errno.ENOSPC, "full")], FailureKind.EXHAUSTED),
+        ([PlanError("cannot have it"), OSError(errno.EMFILE, "too many")], FailureKind.EXHAUSTED),
+        ([LaunchError("cannot start"), NoAnswerError("no answer")], FailureKind.TIME_OVER),
+        ([PodError("cannot add"), FileNotFoundError(errno.ENOENT, "none")], None),
+        ([ValueError()], None),
+    ],
+)
+def test_kinds(chain: list[Exception], kind: FailureKind | None) -> None:
+    """The kind of a failure is that of the first cause that has one."""
+    for effect, cause in itertools.pairwise(chain):
+        effect.__cause__ = cause
+    assert kind_of(chain[0]) == kind
 
 
 def test_an_error_of_the_system_keeps_its_path() -> None:

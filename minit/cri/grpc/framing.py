@@ -11,7 +11,7 @@ import struct
 import urllib.parse
 from enum import IntEnum
 
-from minit.errors import MinitError
+from minit.errors import FailureKind, MinitError
 
 LARGEST_MESSAGE_BYTES = 16 << 20  # of a kubelet's client
 
@@ -39,8 +39,21 @@ class Code(IntEnum):
     UNAVAILABLE = 14
 
 
+_CODES = {
+    FailureKind.INVALID: Code.INVALID_ARGUMENT,
+    FailureKind.STATE: Code.FAILED_PRECONDITION,
+    FailureKind.EXHAUSTED: Code.RESOURCE_EXHAUSTED,
+    FailureKind.TIME_OVER: Code.DEADLINE_EXCEEDED,
+}
+
+
+def code_of(kind: FailureKind | None) -> Code:
+    """Return the code of a kind of failure."""
+    return Code.UNKNOWN if kind is None else _CODES[kind]
+
+
 class CallError(MinitError):
-    """A call that fails with a code of its own; other errors of minit are UNKNOWN to gRPC."""
+    """A call that fails with a code of its own; other errors of minit have that of their kind."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

@@ -25,12 +25,13 @@ from minit.cri.grpc.framing import (
     LARGEST_MESSAGE_BYTES,
     CallError,
     Code,
+    code_of,
     frame,
     parse_timeout,
     status_headers,
     unframe,
 )
-from minit.errors import MinitError, describe
+from minit.errors import MinitError, describe, kind_of
 from minit.value import Value
 
 MOST_CONNECTIONS = 64
@@ -264,7 +265,7 @@ class _Connection:
             except CallError as error:
                 code, message = error.code, str(error)
             except (MinitError, OSError) as error:
-                code, message = Code.UNKNOWN, describe(error)
+                code, message = code_of(kind_of(error)), describe(error)
             except (H2Error, trio.BrokenResourceError):
                 raise
             except Exception as error:  # an error in minit itself ends no other call

@@ -10,8 +10,9 @@ from contextlib import ExitStack, suppress
 
 import trio
 
-from minit.cri.hands.protocol import CODE, IS_LAST, WORD
+from minit.cri.hands.protocol import CODE, IS_LAST, KIND, WORD
 from minit.cri.openfiles import with_limit_given_back
+from minit.errors import FailureKind
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.value import Value
 
@@ -20,9 +21,14 @@ MOST_IDLE = len(os.sched_getaffinity(0))
 
 
 class Done(Value):
-    """A command that has ended: its exit code, which is negative for the signal that killed it, and what it wrote."""
+    """
+    A command that has ended: its exit code, which is negative for the signal that killed it, and what it wrote.
+
+    `kind` is that of its failure, if it is known.
+    """
 
     code: int
+    kind: FailureKind | None
     stdout: bytes
     stderr: bytes
 
@@ -46,9 +52,9 @@ class Hands:
             command = b"".join(os.fsencode(word) + b"\0" for word in words)
             files = [_file(stack, data) for data in (command, stdin, b"", b"")]
             link = await self._send([*files, *([] if held is None else [held])])
-            code = await self._outcome(link)
+            code, kind = await self._outcome(link)
             stdout, stderr = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in files[2:])
-        return Done(code=code, stdout=stdout, stderr=stderr)
+        return Done(code=code, kind=kind, stdout=stdout, stderr=stderr)
 
     async def _send(self, descriptors: Sequence[int]) -> Socket:
         """Give a command to a hand that is free, or to a new one."""
@@ -76,22 +82,22 @@ class Hands:
         self._nursery.start_soon(process.wait)
         return link
 
-    async def _outcome(self, link: Socket) -> int:
-        """Return the exit code of a command when it has ended, and let its hand have another one if it may."""
+    async def _outcome(self, link: Socket) -> tuple[int, FailureKind | None]:
+        """Return exit code and kind of a command when it has ended, and let its hand have another one if it may."""
         await trio.lowlevel.wait_readable(link)
         answer, _ = receive_message(link)
         if answer is None:
             link.close()
-            return -signal.SIGKILL
+            return -signal.SIGKILL, None
         if answer[IS_LAST]:
             link.close()
             # The next command need not wait for it.
             self._nursery.start_soon(self._add)
         else:
             self._keep(link)
-        code = answer[CODE]
+        code, kind = answer[CODE], answer[KIND]
         assert isinstance(code, int)
-        return code
+        return code, FailureKind(kind) if isinstance(kind, str) else None
 
     async def _add(self) -> None:
         async with self._starting:

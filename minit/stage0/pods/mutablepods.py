@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from minit import paths
-from minit.errors import PodError
+from minit.errors import NotRunningError, PodError
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.stage0.files.durable import sync_directory
 from minit.stage0.files.locks import flock
@@ -24,11 +24,11 @@ _NEW_MANIFEST = f"{paths.POD_MANIFEST}.new"
 
 
 def require_controllable(pod: Pod) -> None:
-    """Raise PodError unless the pod runs and its supervisor takes commands; in rkt's words."""
+    """Raise NotRunningError unless the pod runs and its supervisor takes commands; in rkt's words."""
     if pod.state is not PodState.RUNNING:
-        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+        raise NotRunningError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
     if not is_ready(pod):
-        raise PodError(
+        raise NotRunningError(
             f'supervisor for pod "{pod.uuid}" is not yet ready: wait for it with: minit status --wait-ready {pod.uuid}'
         )
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from minit import paths
-from minit.errors import PodError, describe
+from minit.errors import FailureKind, PodError, describe
 from minit.manifest.image import ImageManifest
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podwaiting import wait_for_pid
@@ -19,13 +19,19 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _STDERR = 2
 _NO_SUCH_APP = 5
+_LONGEST_KIND_BYTES = 100
 
 
 class EntrypointFailed(PodError):
-    """An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that it may not be done."""
+    """
+    An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that it may not be done.
 
-    def __init__(self, text: str, *, was_killed: bool) -> None:
+    Its kind is the one that the entrypoint has told.
+    """
+
+    def __init__(self, text: str, kind: FailureKind | None = None, *, was_killed: bool) -> None:
         super().__init__(text)
+        self.kind = kind
         self.was_killed = was_killed
 
 
@@ -47,22 +53,34 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     program = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, entrypoint)
+    told = os.memfd_create("kind", os.MFD_CLOEXEC)
+    # Others than minit's own find what they find under rkt.
+    tells = manifest.annotation(paths.ANNOTATION_CONTROL) is not None
+    more = {paths.FAILURE_KIND_VARIABLE: str(told)} if tells else {}
     try:
         code = subprocess.run(
             [str(program), *arguments],
             cwd=pod.path,
-            env=crossing_environment(pod, manifest),
+            env=crossing_environment(pod, manifest) | more,
+            pass_fds=(told,) if tells else (),
             stdin=subprocess.DEVNULL,
             # rkt keeps it to itself, and with it the reason of every failure.
             stdout=_STDERR,
             process_group=0 if alone else None,
             check=False,
         ).returncode
+        kind = _kind(os.pread(told, _LONGEST_KIND_BYTES, 0))
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+    finally:
+        os.close(told)
     if code < 0:
         name = signal.Signals(-code).name
         raise EntrypointFailed(f"stage1's {entrypoint} was killed by {name}", was_killed=True)
     # Only some stage1 know no success for an app that they do not know.                  rkt stage0, app_rm.go
     if code != 0 and (entrypoint, code) != ("app/stop", _NO_SUCH_APP):
-        raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", was_killed=False)
+        raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", kind, was_killed=False)
+
+
+def _kind(text: bytes) -> FailureKind | None:
+    return next((kind for kind in FailureKind if kind.encode() == text), None)

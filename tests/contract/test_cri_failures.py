@@ -1,0 +1,61 @@
+"""Codes of calls whose commands fail: a kubelet tells by them what is wrong with a pod, and what with the node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from google.protobuf.message import Message
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 110
+IDLE = "exec sleep 1000"
+
+
+async def code_of(node: CriNode, name: str, request: Message) -> int:
+    """Return the code of a call that fails."""
+    with pytest.raises(CallFailed) as failed:
+        await node.ask(name, request)
+    return failed.value.code
+
+
+def security(**fields: object) -> api.LinuxContainerConfig:
+    """Return a container's part for Linux with a security context."""
+    return api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(**fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.trio
+async def test_what_nobody_can_have(daemon: Daemon, tmp_path: Path) -> None:
+    """A value that the command refuses, that stage1 refuses, or that the machine has not, is an invalid argument."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            other = sandbox_config(tmp_path, hostname="a b", metadata=api.PodSandboxMetadata(name="other"))
+            refused = api.RunPodSandboxRequest(config=other)
+            assert await code_of(node, "RunPodSandbox", refused) == Code.INVALID_ARGUMENT
+            sandbox, _ = await node.run(tmp_path)
+            limits = api.LinuxContainerConfig(resources=api.LinuxContainerResources(memory_limit_in_bytes=1))
+            for config in (
+                container_config(IDLE, "limits", linux=limits),
+                container_config(IDLE, "user", linux=security(run_as_username="nobody-here")),
+                container_config(IDLE, "device", devices=[api.Device(container_path="/dev/x", host_path="/dev/none")]),
+            ):
+                asked = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+                assert await code_of(node, "CreateContainer", asked) == Code.INVALID_ARGUMENT
+
+
+@pytest.mark.trio
+async def test_too_late(daemon: Daemon, tmp_path: Path) -> None:
+    """A container for a sandbox that has ended is a failed precondition."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, _ = await node.run(tmp_path)
+            await node.ask("StopPodSandbox", sandbox)
+            asked = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=container_config(IDLE))
+            assert await code_of(node, "CreateContainer", asked) == Code.FAILED_PRECONDITION
