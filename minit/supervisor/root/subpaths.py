@@ -17,6 +17,7 @@ from minit.errors import LaunchError
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _RESOLVE_IN_IMAGE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _ATTEMPTS = 32
+_PERMISSIONS, _OWNERS_ALONE = 0o777, 0o700
 
 
 def clone_part(source: str, sub_path: str, *, recursive: bool = False, of_image: bool = False) -> int:
@@ -84,11 +85,14 @@ def _open(volume: int, path: str, whole: str) -> int:
 def _make(parent: int, name: str) -> None:
     above = os.fstat(parent)
     try:
-        os.mkdir(name, 0o700, dir_fd=parent)
+        os.mkdir(name, _OWNERS_ALONE, dir_fd=parent)
     except FileExistsError:
         return
     made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
+        # Another one that somebody has put in its place keeps its owner: who moves it must not get it.
+        if os.fstat(made).st_mode & _PERMISSIONS != _OWNERS_ALONE or os.listdir(made):
+            return
         os.fchown(made, above.st_uid, above.st_gid)
         os.fchmod(made, stat.S_IMODE(above.st_mode))
     finally:
