@@ -184,7 +184,9 @@ def _not_installed(package: str) -> ImageError:
 
 
 def _run_script(script: str, *arguments: str, standard_input: str = "") -> str:
-    command = [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SCRIPTS / script), *arguments]
+    # Without columns: a traceback shows them below a line of the source, of which an image has none.
+    options = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges")
+    command = [sys.executable, *options, str(_SCRIPTS / script), *arguments]
     done = subprocess.run(command, input=standard_input, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]

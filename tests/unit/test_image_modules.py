@@ -96,6 +96,7 @@ def test_large_modules_have_stand_ins() -> None:
         "ssl",
         "unicodedata",
         "ctypes.util",
+        "pickle",
         "pyroute2",
         "pyroute2.config",
         "pyroute2.netlink.nlsocket",
@@ -116,6 +117,13 @@ def test_of_pyudev_no_toolkits_are_carried() -> None:
     names = {module.name for module in stage1_modules()}
     assert {"pyudev.core", "pyudev.monitor", "pyudev.device"} <= names
     assert not names & {"pyudev.glib", "pyudev.pyqt5", "pyudev.pyside6", "pyudev._qt_base"}
+
+
+def test_bytecode_has_lines_and_no_columns(tmp_path: Path) -> None:
+    """A traceback tells the line, and nothing of what it could only show below the line's text."""
+    code = marshal.loads(compiled(tmp_path, "a = 1\nb = [a]\n")[16:])
+    assert {line for line, *_ in code.co_positions()} >= {1, 2}
+    assert {column for _, _, *columns in code.co_positions() for column in columns} == {None}
 
 
 def test_bytecode_names_no_directory_of_this_machine(tmp_path: Path) -> None:
