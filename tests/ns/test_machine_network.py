@@ -227,9 +227,11 @@ def test_all_that_a_server_tells(
     assert wanted.index(121) < wanted.index(3)
     # Half a route is none, and a small MTU would end IPv6.
     responder.options = {3: IPv4Address("192.0.2.1").packed, 26: b"\2\0", 119: b"\3one\4", 121: b"\x18\x0a"}
+    responder.options |= {58: (1).to_bytes(4, "big"), 59: (2).to_bytes(4, "big")}
     clients[0].deadline = 0.0
     play(network, responder, lambda: responder.kinds()[2:] and clients[0].state == BOUND)
     assert routes_by_client() == {"default via 192.0.2.1 dev client metric 1"}
+    assert round(clients[0].expires_at - clients[0].deadline) == 3590, "no server is asked every second"
     assert "mtu 1500" in run("ip", "link", "show", "client")
     assert (tmp_path / "resolv.conf").read_text() == ""
     assert capfd.readouterr().err == "minit: interface client: 192.0.2.20/24\n"

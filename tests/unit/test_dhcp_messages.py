@@ -50,6 +50,12 @@ def test_what_is_for_somebody_else() -> None:
     )
 
 
+@pytest.mark.parametrize("address", ["224.0.0.1", "127.0.0.1", "255.255.255.255"])
+def test_an_address_of_no_host(address: str) -> None:
+    """An address that no host can have is none."""
+    assert parse_answer(reply(OFFER, int(IPv4Address(address))), TRANSACTION, MAC) is None
+
+
 def test_a_domain_that_would_be_lines() -> None:
     """Text that becomes a part of resolv.conf cannot end its line."""
     answer = parse_answer(reply(bytes.fromhex("350105") + b"\x0f\x05a\nb c\xff"), TRANSACTION, MAC)

@@ -201,9 +201,9 @@ class DhcpClient:
             self._renew_at = self._rebind_at = self.expires_at = float("inf")
         else:
             seconds = lease.lease_seconds
-            # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too.
-            rebind = min(lease.rebinding_seconds or seconds * 7 // 8, seconds)
-            renew = min(lease.renewal_seconds or seconds // 2, rebind)
+            # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too, and not every second.
+            rebind = min(_not_soon(lease.rebinding_seconds, seconds * 7 // 8), seconds)
+            renew = min(_not_soon(lease.renewal_seconds, seconds // 2), rebind)
             self._renew_at, self._rebind_at, self.expires_at = now + renew, now + rebind, now + seconds
         self.deadline = self._renew_at
         self.close()
@@ -268,6 +268,10 @@ class DhcpClient:
                 answer = messages.parse_answer(message, self._transaction, self._identity.mac)
             if answer is not None:
                 self._take(replace(answer, hop=sender[_HARDWARE_ADDRESS]))
+
+
+def _not_soon(told_seconds: int | None, usual_seconds: int) -> int:
+    return max(told_seconds or usual_seconds, min(usual_seconds, _MINIMUM_LEASE_SECONDS))
 
 
 def release_lease(interface: str, identity: Identity, lease: Answer) -> None:

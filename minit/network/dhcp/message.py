@@ -151,7 +151,7 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
     mask = _number(options, SUBNET_MASK, 4)
     if any(len(options[code]) != size for code, size in _LENGTHS.items() if code in options):
         return None
-    if _KIND not in options or (mask is not None and not _is_mask(mask)):
+    if _KIND not in options or (mask is not None and not _is_mask(mask)) or not _may_be_given(IPv4Address(address)):
         return None
     length = _class_prefix(address) if mask is None else mask.bit_count()
     return Answer(
@@ -252,6 +252,10 @@ def _domain(text: bytes) -> str:
     # It becomes a line of resolv.conf.
     name = text.rstrip(b"\0").decode("ascii", "replace")
     return name if is_domain_name(name) else ""
+
+
+def _may_be_given(address: IPv4Address) -> bool:
+    return not (address.is_multicast or address.is_loopback or address == BROADCAST)
 
 
 def _is_mask(mask: int) -> bool:
