@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 from collections.abc import Callable
@@ -79,6 +80,28 @@ def test_a_server_that_says_nothing() -> None:
             connection.close()
 
     on_a_machine(act)
+
+
+@pytest.mark.timeout(method="thread")  # by SIGALRM it would have a handler, which the process inherits
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGALRM, "not done after 3600 s"), (signal.SIGKILL, "killed by signal 9")]
+)
+def test_an_update_that_is_ended(number: int, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that takes too long, or that somebody kills, is told of."""
+
+    def act() -> None:
+        server, update = serve()
+        with server:
+            updates = Updates(update)
+            updates.turn()
+            connection = server.accept()[0]
+            os.kill(*children_of(os.getpid()), number)
+            wait_readable(updates.filenos(), TIMEOUT_SECONDS)
+            updates.turn()
+            connection.close()
+
+    on_a_machine(act)
+    assert capfd.readouterr().err.splitlines()[0] == f"minit: update: {reason}"
 
 
 def test_the_socket_is_for_every_user() -> None:

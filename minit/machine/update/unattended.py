@@ -60,8 +60,13 @@ class Updates:
     def turn(self) -> None:
         """Do what is due: see the end of an update, begin another one."""
         if self._updater is not None:
-            if os.waitid(os.P_PIDFD, self._updater, os.WEXITED | os.WNOHANG) is None:
+            ended = os.waitid(os.P_PIDFD, self._updater, os.WEXITED | os.WNOHANG)
+            if ended is None:
                 return
+            if ended.si_code != os.CLD_EXITED:
+                is_late = ended.si_status == signal.SIGALRM
+                reason = f"not done after {_LONGEST_SECONDS} s" if is_late else f"killed by signal {ended.si_status}"
+                complain_at_once(f"minit: update: {reason}")
             os.close(self._updater)
             self._updater = None
         is_due = self._next_check is not None and time.monotonic() >= self._next_check
