@@ -95,7 +95,8 @@ def test_an_update_that_is_ended(number: int, reason: str, capfd: pytest.Capture
             updates = Updates(update)
             updates.turn()
             connection = server.accept()[0]
-            os.kill(*children_of(os.getpid()), number)
+            [updater] = children_of(os.getpid())
+            os.kill(updater, number)
             wait_readable(updates.filenos(), TIMEOUT_SECONDS)
             updates.turn()
             connection.close()
