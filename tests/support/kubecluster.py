@@ -86,6 +86,8 @@ class KubeCluster:
             f"--service-account-private-key-file={key}",
             "--node-monitor-period=1s",
             f"--node-monitor-grace-period={_GRACE_SECONDS}s",
+            # The usual one in ten seconds would go to the other node, for each second in which it was not ready yet.
+            "--node-eviction-rate=10",
         )
         self._run(
             "kube-scheduler",
