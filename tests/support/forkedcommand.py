@@ -59,7 +59,7 @@ def _be_minit(
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(directory)
-        sys.argv = ["minit", *words]
+        sys.argv = [minit.__main__.__file__, *words]
         main()
     except SystemExit as end:
         code = end.code
