@@ -93,8 +93,9 @@ def test_an_exec_failure_ends_the_pod_like_any_failure(make_pod: MakePod) -> Non
     pod = make_pod({"a": app_section("/tool"), "b": shell("while :; do sleep 1; done")})
     assert pod.run().returncode == 203
     assert pod.status("a") == 203
-    # Both were executed at the same moment; what `b` met first was its own exec or its stop.
-    assert pod.status("b") == 0
+    # Both were executed at the same moment. What `b` met first was its own exec or its stop, or the pod's end: then it
+    # was never executed, and has no status.
+    assert pod.status("b") in (0, None)
 
 
 SETUP_FAILURES: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
