@@ -22,7 +22,7 @@ from minit.stdio import complain_at_once
 
 _DEVICE = "/dev/zram0"
 _SETTINGS = "/sys/block/zram0"
-# A third of zstd's work for a quarter more memory.
+# A third of zstd's work for a quarter more memory. Kernels that are built without it have LZ4 by default.
 _ALGORITHM = "lzo-rle"
 # As linux/swap.h has it, behind 1 KiB that are left to others: version, last page; the magic ends the first page.
 _HEADER = struct.Struct("1024x2I")
@@ -76,7 +76,11 @@ def _turn_on(size_bytes: int, modules: Modules) -> None:
     # The kernel would call modprobe for it.
     modules.load_for([f"crypto-{_ALGORITHM}"])
     modules.load("zram")
-    write_group_file(f"{_SETTINGS}/comp_algorithm", _ALGORITHM)
+    try:
+        write_group_file(f"{_SETTINGS}/comp_algorithm", _ALGORITHM)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     write_group_file(f"{_SETTINGS}/disksize", str(size_bytes))
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     header = _HEADER.pack(_VERSION, size_bytes // page_bytes - 1)
