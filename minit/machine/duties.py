@@ -14,11 +14,10 @@ from minit.machine.clock.timeclient import TimeClient
 from minit.machine.compressedswap import CompressedSwap
 from minit.machine.devices import MachineDevices
 from minit.machine.disk.trialduty import begin_trial, end_trial
-from minit.machine.filesystems import mount_filesystem
-from minit.machine.kernellog import KernelLog
+from minit.machine.kernellog import KernelLog, keep_panics
 from minit.machine.modules import Modules, read_modules
+from minit.machine.mounts import mount_filesystem
 from minit.machine.network.machinenetwork import MachineNetwork
-from minit.machine.panics import keep_panics
 from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state, state_directory
 from minit.machine.update.unattended import Updates

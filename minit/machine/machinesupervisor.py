@@ -1,25 +1,34 @@
-"""The supervisor of a pod that is all a machine does: the same rules, and the machine's own events."""
+"""
+The supervisor of a machine's only pod: the rules of any pod, the machine's own events, and the socket to its helper.
+"""
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minit.jsontext import dump
 from minit.launcher.podhelper import PodHelper
-from minit.machine.helperlink import HelperLink
+from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
-from minit.machine.trialwatch import LOOK_SECONDS, AppHealth, TrialWatch
+from minit.machine.powerbutton import POWER_BUTTON
+from minit.manifest.machineconfig import POWEROFF, Trial
 from minit.messages import Socket
 from minit.stdio import complain_at_once
 from minit.supervisor.apps.lifecycle import RUNNING
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
+from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal
+from minit.value import Value
 
 _APPS = "system.slice"
+_LOOK_SECONDS = 1.0
+"""How often the apps are to be looked at. What happens in between shows in the number of their starts."""
 
 
 class MachineSupervisor(Supervisor):
@@ -100,7 +109,7 @@ class MachineSupervisor(Supervisor):
             return
         if self._trial.passed:
             self._link.keep_version()
-        self._trial_due.set(now + LOOK_SECONDS)
+        self._trial_due.set(now + _LOOK_SECONDS)
 
     def _on_helper_end(self, helper: PodHelper) -> None:
         self._loop.unwatch(helper.fileno())
@@ -120,3 +129,91 @@ def _obstacle(app: App) -> str | None:
         (check.kind for check in app.spec.health if not app.run.health.get(check.kind, {}).get("healthy")), None
     )
     return None if failed is None else f"has no good {failed} check"
+
+
+class HelperLink(LauncherLink):
+    """The socket to the helper, and what is due with that while the pod runs."""
+
+    def __init__(self, machine: Machine, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert machine.helper is not None
+        self._machine = machine
+        self._helper = machine.helper
+        self._is_asked_to_keep = False
+        self._due = self._loop.deadline(self._turn)
+        self._follow()
+
+    def tell_seconds(self, seconds: float) -> None:
+        """Do nothing: the helper kills nobody; the watchdog does."""
+
+    def keep_version(self) -> None:
+        """Have the helper tell the firmware to boot this version from now on; its answer ends the trial."""
+        if self._is_asked_to_keep:
+            return
+        try:
+            self._socket.send(dump({KEEP: True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._is_asked_to_keep = True
+        except OSError:
+            pass  # another one is started soon
+
+    def _hear(self) -> None:
+        event = self._helper.hear()
+        if event == TRIAL_OVER:
+            self._machine.on_trial = False
+        elif event == POWER_BUTTON:
+            self._machine.ask_for(POWEROFF)
+            self._request_stop(BY_LAUNCHER, POWER_BUTTON)
+        self._follow()
+
+    def _turn(self) -> None:
+        self._helper.turn(self._machine.namespace)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Watch the helper that there is now, and be called when something is due, unless nobody needs it any more."""
+        if not self._helper.is_there:
+            self._loop.unwatch(self._socket.fileno())
+        elif self._helper.link is not self._socket:
+            self._socket = self._helper.link
+            self._is_asked_to_keep = False
+            self._watch()
+        if self._pod.exit_code is None:
+            self._due.set(self._helper.deadline)
+
+
+class AppHealth(Value):
+    """How often an app was started, and what keeps it from being healthy, None if it is."""
+
+    starts: int
+    obstacle: str | None
+
+
+class TrialWatch:
+    """
+    The time for which all apps have been healthy, from `now` on by the monotonic clock.
+
+    The trial is `passed` when that is long enough, and has `failed`, which is then the reason, when it takes too long.
+    """
+
+    def __init__(self, trial: Trial, now: float) -> None:
+        self._trial = trial
+        self._until = now + trial.timeout_seconds
+        self._healthy_since: float | None = None
+        self._starts: Mapping[str, int] = {}
+        self.passed = False
+        self.failed: str | None = None
+
+    def look(self, apps: Mapping[str, AppHealth], now: float) -> None:
+        """Take in how the apps, by name, are now."""
+        if self.passed or self.failed is not None:
+            return
+        starts = {name: app.starts for name, app in apps.items()}
+        ill = next((f'app "{name}" {app.obstacle}' for name, app in apps.items() if app.obstacle is not None), None)
+        if ill is not None or starts != self._starts or self._healthy_since is None:
+            self._healthy_since = now if ill is None else None
+        self._starts = starts
+        if self._healthy_since is not None and now - self._healthy_since >= self._trial.healthy_seconds:
+            self.passed = True
+        elif now >= self._until:
+            why = ill or "apps were healthy only for a while"
+            self.failed = f"not healthy within {self._trial.timeout_seconds} s: {why}"

@@ -1,9 +1,9 @@
 """
-Who may end a machine: the kernel by a signal, and who writes to a FIFO that is in the machine's own mounts.
+The requests to end a machine: the kernel's by a signal, and those of processes by a FIFO in the machine's own mounts.
 
-A signal of a process counts for nothing, since any app that is root can send it. Who has sent it cannot be known for
-sure: another process may have its number by then, and the kernel forgets the sender when too many signals wait
-(RLIMIT_SIGPENDING).
+A signal of a process counts for nothing, since any app that is root can send one. The sender of a signal cannot be
+known for sure: another process may have the sender's number by then, and the kernel forgets senders when too many
+signals wait (RLIMIT_SIGPENDING). PID 1 reads the FIFO; the command and the helper write to it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from minit import paths, syscalls
+from minit.errors import PodError, describe
 from minit.manifest.machineconfig import POWEROFF, REBOOT
 from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS
@@ -68,3 +69,15 @@ def is_container() -> bool:
         return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def request_ending(ending: str) -> None:
+    """Ask for POWEROFF or REBOOT, after the apps have stopped; PodError if nobody can be asked."""
+    try:
+        fd = os.open(paths.MACHINE_ENDING, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(fd, ending.encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise PodError(f"{ending}: {describe(error)}") from error

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from minit.errors import ImageError
 from minit.image.devicefirmware import collect_firmware
 from minit.image.kernelmodules import collect_modules, find_kernel, parse_softdeps
+from minit.machine.devices import parse_volume_ids
 from minit.machine.modules import Modules, module_options
-from minit.machine.volumeids import parse_volume_ids
 from tests.support.elf import module_bytes
 
 

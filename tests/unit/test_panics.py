@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from minit.machine.panics import copy_panics
+from minit.machine.kernellog import copy_panics
 
 
 def make_record(directory: Path, name: str, text: str, seconds: int) -> None:

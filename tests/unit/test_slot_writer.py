@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import MinitError, UpdateError
-from minit.machine.update.install import NothingNewer, Running, check_version, read_manifest, tell_tenths
-from minit.machine.update.slotwriter import SlotWriter
+from minit.machine.update.install import NothingNewer, Running, SlotWriter, check_version, read_manifest, tell_tenths
 from minit.machine.update.source import Read, open_source
 from minit.manifest.machineupdate import (
     BLOCK_BYTES,

@@ -1,8 +1,9 @@
 """
-The two slots of a machine's disk: which one runs, where they are, and which one the firmware boots.
+The two slots of a machine's disk: which slot runs, where both are, and which slot the firmware boots.
 
-The firmware boots the slot that is kept. It boots another one once, if it is told so in the variable BootNext, which
-it forgets before it boots.
+The firmware boots the slot that is kept. It boots the other slot once, if the variable BootNext says so, and forgets
+that variable before it boots. A variable of minit's own records the last version that was tried: there the record is
+whole or missing, whatever the machine's data look like, and both versions find it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import time
 from collections.abc import Mapping
 
 from minit import paths
-from minit.errors import UpdateError, describe
-from minit.machine.disk.bootentries import BootPlan, SlotEntry, first_slot, plan_entries
-from minit.machine.disk.efivariables import EfiVariables, open_variables
-from minit.machine.disk.hashtree import root_hash_prefix
+from minit.errors import ManifestError, UpdateError, describe
+from minit.jsontext import dump, parse
+from minit.machine.disk.efivariables import (
+    OWN,
+    BootPlan,
+    EfiVariables,
+    SlotEntry,
+    first_slot,
+    open_variables,
+    plan_entries,
+)
 from minit.machine.disk.partitions import find_partition, partition_entry, root_partition
-from minit.machine.disk.trials import ASKED, FAILED, KEPT, TRIED, TrialRecord, read_trial, write_trial
 from minit.value import Value, replace
 
 _ROOT = "root-"
@@ -32,6 +39,18 @@ _SQUASHFS_SIGNATURE = b"hsqs"
 _BLOCK_BYTES = 4096
 _NOT_STARTED = "it did not start"
 _NOT_HEALTHY = "the machine started again before all apps were healthy"
+_ASKED = "asked"  # the firmware is to boot it next
+_TRIED = "tried"  # it was booted
+_KEPT = "kept"
+FAILED = "failed"
+
+_TRIAL = "MinitTrial"
+_TRIAL_STATES = (_ASKED, _TRIED, _KEPT, FAILED)
+_MAXIMUM_REASON = 200
+SIGNATURE = b"verity\0\0"
+
+# Signature, version and kind, identifier, which is the first half of the root hash (minit/image/disk/filesystems.py).
+_HASH_TREE = struct.Struct("<8s8x16s")
 
 
 class SlotDevices(Value):
@@ -97,7 +116,7 @@ def boot_once(slot: str, version: str | None = None) -> None:
         plan = _tell(variables, kept)
         if slot != kept:
             # Before the firmware knows: what happens then is known to have been a trial.
-            record = TrialRecord(slot=slot, state=ASKED, asked_seconds=int(time.time()), version=version)
+            record = TrialRecord(slot=slot, state=_ASKED, asked_seconds=int(time.time()), version=version)
             write_trial(variables, record)
         variables.write(_NEXT, _numbers((plan.numbers[slot],)))
 
@@ -121,16 +140,16 @@ def begin_boot() -> tuple[bool, TrialRecord | None]:
         record = read_trial(variables)
         if kept_slot(variables) not in (None, running):
             if record is None or record.slot != running:
-                record = TrialRecord(slot=running, state=ASKED, asked_seconds=int(time.time()))
-            write_trial(variables, replace(record, state=TRIED, reason=None))
+                record = TrialRecord(slot=running, state=_ASKED, asked_seconds=int(time.time()))
+            write_trial(variables, replace(record, state=_TRIED, reason=None))
             return True, None
-        if record is None or record.state in (KEPT, FAILED) or record.slot == next_slot(variables):
+        if record is None or record.state in (_KEPT, FAILED) or record.slot == next_slot(variables):
             return False, None
         if record.slot == running:
             # The power went in the middle of keep_running().
-            write_trial(variables, replace(record, state=KEPT, reason=None))
+            write_trial(variables, replace(record, state=_KEPT, reason=None))
             return False, None
-        unknown = _NOT_STARTED if record.state == ASKED else _NOT_HEALTHY
+        unknown = _NOT_STARTED if record.state == _ASKED else _NOT_HEALTHY
         record = replace(record, state=FAILED, reason=record.reason or unknown)
         write_trial(variables, record)
         return False, record
@@ -143,7 +162,7 @@ def keep_running() -> str:
         record = read_trial(variables)
         _tell(variables, running)
         if record is not None and record.slot == running:
-            write_trial(variables, replace(record, state=KEPT))
+            write_trial(variables, replace(record, state=_KEPT))
     return running
 
 
@@ -152,7 +171,7 @@ def note_failure(reason: str) -> None:
     running = running_slot()
     with open_variables() as variables:
         record = read_trial(variables)
-        if record is not None and record.slot == running and record.state == TRIED:
+        if record is not None and record.slot == running and record.state == _TRIED:
             write_trial(variables, replace(record, reason=reason))
 
 
@@ -241,3 +260,48 @@ def _read_numbers(variables: EfiVariables, name: str) -> tuple[int, ...]:
 
 def _numbers(numbers: tuple[int, ...]) -> bytes:
     return struct.pack(f"<{len(numbers)}H", *numbers)
+
+
+class TrialRecord(Value):
+    """
+    The slot that was last to be booted once, what came of it, and when that was asked for, in seconds since 1970.
+
+    `version` is what whoever wrote the slot calls its content, `reason` why it was not kept, as far as that is known.
+    """
+
+    slot: str
+    state: str
+    asked_seconds: int
+    version: str | None = None
+    reason: str | None = None
+
+
+def read_trial(variables: EfiVariables) -> TrialRecord | None:
+    """Return the record, None if there is none, or none that can be understood."""
+    data = variables.read(_TRIAL, OWN)
+    try:
+        fields = None if data is None else parse(data, _TRIAL)
+    except ManifestError:
+        return None
+    if not isinstance(fields, dict) or fields.get("state") not in _TRIAL_STATES:
+        return None
+    slot, asked = fields.get("slot"), fields.get("asked_seconds")
+    if not isinstance(slot, str) or not isinstance(asked, int):
+        return None
+    texts = {name: fields[name] for name in ("version", "reason") if isinstance(fields.get(name), str)}
+    return TrialRecord(slot=slot, state=fields["state"], asked_seconds=asked, **texts)
+
+
+def write_trial(variables: EfiVariables, trial: TrialRecord) -> None:
+    """Write the record; UpdateError if the firmware does not take it."""
+    fields = {name: getattr(trial, name) for name in TrialRecord._fields}
+    shown = {name: value[:_MAXIMUM_REASON] if isinstance(value, str) else value for name, value in fields.items()}
+    variables.write(_TRIAL, dump({name: value for name, value in shown.items() if value is not None}), OWN)
+
+
+def root_hash_prefix(data: bytes) -> str | None:
+    """Return the first half of a tree's root hash, in hexadecimal; None for data that begins with no superblock."""
+    if len(data) < _HASH_TREE.size or not data.startswith(SIGNATURE):
+        return None
+    _, identifier = _HASH_TREE.unpack_from(data)
+    return bytes(identifier).hex()

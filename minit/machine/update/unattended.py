@@ -15,7 +15,7 @@ import time
 from minit import jsontext, paths
 from minit.errors import MinitError, UpdateError, describe
 from minit.forks import UPDATER, fork
-from minit.machine.endingrequest import request_ending
+from minit.machine.requests import request_ending
 from minit.machine.update.install import Installed, NothingNewer, install_from
 from minit.machine.update.source import Read, open_source
 from minit.manifest.machineconfig import REBOOT, Update

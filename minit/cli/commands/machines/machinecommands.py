@@ -15,7 +15,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.prompt import run_lines
 from minit.errors import PodError
-from minit.machine.endingrequest import request_ending
+from minit.machine.requests import request_ending
 from minit.manifest.machineconfig import POWEROFF, REBOOT
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.pods.mutablepods import require_app

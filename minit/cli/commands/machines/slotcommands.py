@@ -13,7 +13,7 @@ from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.errors import MinitError, UpdateError
 from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
-from minit.machine.endingrequest import request_ending
+from minit.machine.requests import request_ending
 from minit.manifest.machineconfig import REBOOT, parse_machine
 from minit.utctime import utc_text
 
