@@ -10,7 +10,9 @@ RETAIN = "os/linux/seccomp-retain-set"
 REMOVE = "os/linux/seccomp-remove-set"
 # Of the annotation minit/seccomp, whose other values are profiles.
 WORD_UNCONFINED = "unconfined"
+WORD_GUARDED = "guarded"
 WORD_CAPABILITIES = "by-capabilities"
+SECCOMP_WORDS = (WORD_UNCONFINED, WORD_GUARDED, WORD_CAPABILITIES)
 MAXIMUM_PROFILE_BYTES = 1 << 18
 NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
@@ -21,7 +23,7 @@ class SeccompPolicy(Value):
 
     `names` are system calls, some of which this machine may not have; None stands for the default whitelist. `own` are
     those that the manifest names one by one. A call that is refused fails with `error`, an errno; None kills the app.
-    `opened` are allowed beside them, and by no guard refused.
+    `opened` are allowed beside them, and no guard of the host refuses them.
     """
 
     is_blacklist: bool = False

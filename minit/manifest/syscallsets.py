@@ -193,9 +193,8 @@ CAPABILITY_CALLS = {
     "CAP_PERFMON": _names("perf_event_open"),
     "CAP_SYS_ADMIN": _names(
         """
-        bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount
-        name_to_handle_at open_tree open_tree_attr perf_event_open pivot_root quotactl quotactl_fd setdomainname
-        sethostname setns umount umount2 unshare
+        bpf clone clone3 fanotify_init lookup_dcookie name_to_handle_at perf_event_open quotactl quotactl_fd
+        setdomainname sethostname setns unshare
         """
     ),
     "CAP_SYS_BOOT": _names("reboot"),
@@ -210,5 +209,6 @@ CAPABILITY_CALLS = {
 """
 The calls, beyond DEFAULT, that a capability is for, capabilities(7): other runtimes allow them together.
 
+No mounts are among them: with these CAP_SYS_ADMIN is the host's root, and elsewhere AppArmor refuses them.
 Others, as CAP_NET_ADMIN and CAP_SYSLOG, need none that DEFAULT has not.
 """

@@ -60,7 +60,7 @@ from minit.plan.podisolation import plan_isolations
 from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.apparmor import plan_apparmor
-from minit.plan.rights.chosenfilter import open_by_capabilities, plan_profile
+from minit.plan.rights.chosenfilter import is_unconfined, open_by_capabilities, plan_profile
 from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
@@ -383,8 +383,15 @@ class _Planning:
         if seccomp is not None and seccomp.is_default:
             seccomp = open_by_capabilities(runtime, seccomp, bounding) if profile is None else None
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
-        is_open = None if profile is None else profile.allows_everything
-        guards = plan_guards(flags, origins, seccomp, is_profile_open=is_open, wants_vsock=wants_vsock)
+        guards = plan_guards(
+            flags,
+            origins,
+            seccomp,
+            has_profile=profile is not None,
+            is_unconfined=is_unconfined(runtime),
+            is_admin=bool(bounding & capability_mask("CAP_SYS_ADMIN")),
+            wants_vsock=wants_vsock,
+        )
         return {"seccomp": seccomp, "profile": profile, "guards": guards}
 
     def _bounding(self, isolations: Sequence[Isolation | None]) -> int | None:

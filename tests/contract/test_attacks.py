@@ -356,6 +356,35 @@ def test_control_groups_cannot_be_mounted(
     assert "got a hierarchy" not in result.stdout
 
 
+EVERYTHING = '{"defaultAction": "SCMP_ACT_ALLOW"}'
+
+
+@pytest.mark.parametrize("isolators", [[], [EVERY_CAPABILITY]])
+@pytest.mark.parametrize("profile", ["by-capabilities", "guarded", EVERYTHING, "unconfined"])
+def test_control_groups_by_a_profile(
+    make_pod: MakePod, hostile_rootfs: Path, profile: str, isolators: list[dict[str, Any]]
+) -> None:
+    """Whatever a profile and capabilities allow, only an app that is unconfined by name mounts a hierarchy."""
+    app = attacker("hierarchy", isolators=isolators, annotations=[{"name": "minit/seccomp", "value": profile}])
+    result = make_pod({"a": app}, hostile_rootfs, annotations=REFUSED_CALLS_FAIL).run(net=None)
+    assert result.returncode == 0, result.stderr
+    [told] = [line for line in lines_of(result.stdout) if line.startswith("got ")]
+    assert told == ("got a hierarchy" if profile == "unconfined" else "got nothing")
+
+
+REFUSED_CALLS_FAIL = {"minit/seccomp-errno": "EPERM"}
+
+
+@pytest.mark.parametrize("profile", ["by-capabilities", "guarded", EVERYTHING])
+@pytest.mark.host_users("the kernel's settings are not those of a user namespace's root")
+def test_mounts_uncover_nothing(make_pod: MakePod, hostile_rootfs: Path, profile: str) -> None:
+    """With every capability an app of a profile makes nothing writable, short of being unconfined by name."""
+    for given, told in ((profile, "covered"), ("unconfined", "uncovered")):
+        app = attacker("uncover", isolators=[EVERY_CAPABILITY], annotations=[{"name": "minit/seccomp", "value": given}])
+        result = make_pod({"a": app}, hostile_rootfs, annotations=REFUSED_CALLS_FAIL).run(net=None)
+        assert lines_of(result.stdout)[-1:] == [told], result.stdout + result.stderr
+
+
 def test_control_groups_can_be_mounted_by_who_disables_everything(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """The attack is one: it succeeds without both restrictions, on a hierarchy of its app's own."""
     pod = make_pod({"a": attacker("hierarchy")}, hostile_rootfs)

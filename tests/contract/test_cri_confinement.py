@@ -147,13 +147,13 @@ def written(path: Path, **fields: object) -> str:
 
 @pytest.mark.trio
 async def test_profiles_of_system_calls(daemon: Daemon, tmp_path: Path) -> None:
-    """A container has minit's filters, none, or those of a file, which may go then; commands in it have the same."""
+    """A container has minit's filters, guards, none, or those of a file, which may go; its commands have the same."""
     refusing = [{"names": ["chmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": 36}]
     path = written(tmp_path / "profile.json", architectures=["SCMP_ARCH_X86_64"], syscalls=refusing)
     script = "grep Seccomp: /proc/self/status; chmod 700 /tmp"
     refused = "chmod: /tmp: File name too long\n"
     cases: list[tuple[dict[str, Any], str]] = [
-        ({}, "0"),
+        ({}, "2"),
         (profiled(api.SecurityProfile.Unconfined), "0"),
         ({"seccomp_profile_path": "unconfined"}, "0"),
         (profiled(api.SecurityProfile.RuntimeDefault), "2"),
@@ -193,7 +193,7 @@ async def test_profiles_that_cannot_be_had(daemon: Daemon, tmp_path: Path) -> No
 
 @pytest.mark.trio
 async def test_calls_of_added_capabilities(daemon: Daemon, tmp_path: Path) -> None:
-    """The default filters allow what a capability is for, if the container has it."""
+    """The default filters allow what a capability is for, if the container has it, but no mounts."""
     default = profiled(api.SecurityProfile.RuntimeDefault)
     admin = api.Capability(add_capabilities=["SYS_ADMIN"])
     script = "hostname other && hostname; mkdir /m; mount -t tmpfs none /m && umount /m && echo mounted"
@@ -204,4 +204,22 @@ async def test_calls_of_added_capabilities(daemon: Daemon, tmp_path: Path) -> No
             assert "mounted" not in told
             assert "permitted" in told
             container = await started(node, sandbox, "admin", capabilities=admin, **default)
+            told = await output(node, container, script)
+            assert told.startswith("other\n")
+            assert "mounted" not in told
+            unconfined = profiled(api.SecurityProfile.Unconfined)
+            container = await started(node, sandbox, "open", capabilities=admin, **unconfined)
             assert await output(node, container, script) == "other\nmounted\n"
+
+
+@pytest.mark.trio
+async def test_mounts_in_a_user_namespace(daemon: Daemon, tmp_path: Path) -> None:
+    """A container makes one without a profile, and mounts in it only if it is unconfined by name."""
+    script = "unshare -U -r -m sh -c 'echo made; mount -t tmpfs none /tmp && echo mounted'"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node, sandbox_of(node, tmp_path) as sandbox:
+            told = await output(node, await started(node, sandbox, "none"), script)
+            assert told.startswith("made\n")
+            assert "mounted" not in told
+            container = await started(node, sandbox, "named", **profiled(api.SecurityProfile.Unconfined))
+            assert await output(node, container, script) == "made\nmounted\n"

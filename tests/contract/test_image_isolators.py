@@ -87,13 +87,14 @@ def test_both_at_once_are_refused(make_pod: MakePod, filter: dict[str, Any]) -> 
     assert not pod.control_groups()
 
 
-@pytest.mark.parametrize("value", ["unconfined", "by-capabilities", '{"defaultAction": "SCMP_ACT_ALLOW"}'])
+@pytest.mark.parametrize("value", ["unconfined", "guarded", "by-capabilities", '{"defaultAction": "SCMP_ACT_ALLOW"}'])
 def test_a_profile_is_the_callers(make_pod: MakePod, value: str) -> None:
     """No image has one; with capabilities of its image's an app gets no mounts, namespaces or keys by the caller's."""
     results = results_of(pod_of(make_pod, [ADMIN], annotations={"minit/seccomp": value}))
     assert results == ([FATAL] * 5 if value == "by-capabilities" else [*[REFUSED] * 4, "errno 0"])
     given = results_of(pod_of(make_pod, [], [ADMIN], annotations={"minit/seccomp": value}))
-    assert given[:3] == ["errno 0", WRONG, WRONG]
+    mounts = {"unconfined": WRONG, "by-capabilities": FATAL}.get(value, REFUSED)
+    assert given[:3] == ["errno 0", mounts, mounts]
     made = make_pod({"a": guest("true")}, image_annotations={"minit/seccomp": value})
     result = made.run()
     assert result.returncode == 254

@@ -459,7 +459,7 @@ def test_no_filters(make_pod: MakePod) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("confined", "expected unconfined, by-capabilities or a profile in JSON"),
+        ("confined", "expected unconfined, guarded, by-capabilities or a profile in JSON"),
         ({"defaultAction": "SCMP_ACT_TRACE"}, "defaultAction: expected an action without another process"),
     ],
 )

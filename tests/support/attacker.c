@@ -8,6 +8,7 @@
  * attacker keys NAME        looks for a key of that name in its session's keyring, and adds one called "own"
  * attacker procs            looks for procfs in every directory near the top, and what of the machine can be had there
  * attacker hierarchy         tries to mount control groups in every way there is, also in namespaces of its own
+ * attacker uncover           tries to write the kernel's settings, by mounts that undo what is read-only
  * attacker limits PID        lowers limits of a process, and asks for them
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
@@ -22,12 +23,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <linux/keyctl.h>
-#include <linux/mount.h>
 #include <sched.h>
 #include <stdio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -211,6 +212,38 @@ static int hierarchy(void)
     if (attempt("unshare", make_namespaces) && !make_namespaces())
         got |= try_hierarchies("there");
     puts(got ? "got a hierarchy" : "got nothing");
+    return 0;
+}
+
+static int is_uncovered(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    close(fd);
+    return 1;
+}
+
+#define SETTING "sys/kernel/core_pattern"
+
+/* The settings are read-only by a mount on /proc/sys, which a bind of /proc leaves out. */
+static int uncover(void)
+{
+    struct { unsigned long long set, clear, propagation, userns; } writable = {0, 1, 0, 0};
+    int got = 0;
+    say("bind", mount("/proc", "/tmp", NULL, MS_BIND, NULL));
+    got |= is_uncovered("/tmp/" SETTING);
+    int tree = syscall(SYS_open_tree, AT_FDCWD, "/proc", 1 /* OPEN_TREE_CLONE */);
+    say("open_tree", tree);
+    int fd = tree < 0 ? -1 : openat(tree, SETTING, O_WRONLY | O_CLOEXEC);
+    got |= fd >= 0;
+    say("mount_setattr", syscall(SYS_mount_setattr, AT_FDCWD, "/proc/sys", 0, &writable, sizeof writable));
+    got |= is_uncovered("/proc/" SETTING);
+    say("remount", mount(NULL, "/proc/sys", NULL, MS_REMOUNT | MS_BIND, NULL));
+    got |= is_uncovered("/proc/" SETTING);
+    say("unmount", umount2("/proc/sys", MNT_DETACH));
+    got |= is_uncovered("/proc/" SETTING);
+    puts(got ? "uncovered" : "covered");
     return 0;
 }
 
@@ -422,6 +455,8 @@ int main(int argc, char **argv)
         return keys(argv[2]);
     if (!strcmp(verb, "hierarchy") && argc == 2)
         return hierarchy();
+    if (!strcmp(verb, "uncover") && argc == 2)
+        return uncover();
     if (!strcmp(verb, "limits") && argc == 3)
         return limits(atoi(argv[2]));
     if (!strcmp(verb, "vsock") && argc == 2)

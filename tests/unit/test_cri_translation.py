@@ -36,7 +36,7 @@ USUAL = (
     "--annotation=minit/late-executable=true",
     "--annotation=minit/make-working-directory=true",
     "--annotation=minit/volumes-over-files=true",
-    "--seccomp=unconfined",
+    "--seccomp=guarded",
     *("--stdout=log+stream", "--stderr=log+stream"),
 )
 MAIN = api.ContainerMetadata(name="main")

@@ -836,6 +836,12 @@ def test_rights_are_written_down() -> None:
     for word, kind in (("unconfined", "Unconfined"), ("by-capabilities", "RuntimeDefault")):
         named = AppOverrides(name="web", annotations=(("minit/seccomp", word),))
         assert security_of(write_down(named, said)[1]) == {"seccompProfile": {"type": kind}}
+    _, data = plan_apps(
+        [(image(), AppOverrides(name="web", annotations=(("minit/seccomp", "guarded"),)))],
+        PodDefaults(uid=0, gid=0, data=DATA),
+    )
+    parsed = parse_pod_manifest(data, "pod")
+    assert profile_files(document, parsed) == {"shop-web.json": '{"defaultAction": "SCMP_ACT_ALLOW"}'}
     privileged = AppOverrides(name="web", annotations=(("minit/privileged", "true"),))
     _, document, again = write_down(privileged, said)
     assert security_of(document) == {"privileged": True}

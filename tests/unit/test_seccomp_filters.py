@@ -15,7 +15,7 @@ from minit.launcher.start.filterprograms import compile_filters, compile_sidecar
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
 from minit.plan.rights.filterprogram import compile_filter
-from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
+from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, MOUNTS, TYPING, VSOCK
 from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, Rule, fail_with
 from minit.plan.rights.syscallnumbers import is_system_call
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
@@ -138,6 +138,10 @@ def test_clone_makes_namespaces_where_the_caller_lists_it() -> None:
 
 # With and without the magic number of old, in whose place the kernel sees nothing.
 MAGIC = 0xC0ED0000
+MOUNT_CALLS = (
+    *("mount", "umount2", "pivot_root", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree"),
+    *("open_tree_attr", "mount_setattr"),
+)
 NEW_MOUNTS = [0, 0x1, 0x400, MAGIC, MAGIC | 0x40000, MAGIC | 0xE, 1 << 40]
 OTHER_MOUNTS = [0x20, 0x1000, 0x2000, 0x20000, 0x40000, 0x80000, 0x100000, MAGIC | 0x1000, MAGIC | 0x20]
 
@@ -151,6 +155,14 @@ def test_no_new_filesystem_is_mounted() -> None:
             assert {answer(programs, architecture, number, [0, 0, 0, flags]) for flags in NEW_MOUNTS} == {NOT_PERMITTED}
             assert {answer(programs, architecture, number, [0, 0, 0, flags]) for flags in OTHER_MOUNTS} == {ALLOW}
             assert answer(programs, architecture, calls.number("fsopen")) == NOT_PERMITTED
+
+
+def test_no_mount_is_changed() -> None:
+    """By no call that is about mounts, old or new."""
+    programs = programs_of(None, frozenset({MOUNTS}))
+    for architecture, calls in TABLES.items():
+        for name in MOUNT_CALLS:
+            assert answer(programs, architecture, calls.number(name), [0, 0, 0, 0x1020]) == NOT_PERMITTED, name
 
 
 def test_limits_of_others_cannot_be_set() -> None:

@@ -17,11 +17,11 @@ from minit.launcher.start.filterprograms import compile_filters
 from minit.manifest.capabilities import DEFAULT, capability_mask
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, MAXIMUM_PROFILE_BYTES, SeccompPolicy
-from minit.plan.rights.chosenfilter import open_by_capabilities, plan_profile
+from minit.plan.rights.chosenfilter import is_unconfined, open_by_capabilities, plan_profile
 from minit.plan.rights.filterprogram import compile_filter
 from minit.plan.rights.guards import DEFAULT_GUARDS
 from minit.plan.rights.seccompprofile import (
-    UNCONFINED,
+    UNLIMITED,
     SeccompProfile,
     Surroundings,
     filter_of_profile,
@@ -318,20 +318,21 @@ def app(value: str) -> RuntimeApp:
 
 
 def test_the_annotation() -> None:
-    """It is a profile, or one of two words."""
-    assert plan_profile(app("unconfined"), HERE) == UNCONFINED
+    """It is a profile, or one of three words."""
+    assert plan_profile(app("unconfined"), HERE) == plan_profile(app("guarded"), HERE) == UNLIMITED
+    assert [is_unconfined(app(word)) for word in ("unconfined", "guarded", "by-capabilities")] == [True, False, False]
     assert plan_profile(app("by-capabilities"), HERE) is None
     profile = plan_profile(app('{"defaultAction": "SCMP_ACT_ALLOW"}'), HERE)
-    assert profile == UNCONFINED
-    assert filter_of_profile(UNCONFINED) is None
-    with pytest.raises(PlanError, match="expected unconfined, by-capabilities or a profile in JSON"):
+    assert profile == UNLIMITED
+    assert filter_of_profile(UNLIMITED) is None
+    with pytest.raises(PlanError, match="expected unconfined, guarded, by-capabilities or a profile in JSON"):
         plan_profile(app("confined"), HERE)
     with pytest.raises(ManifestError, match='app "a": annotation minit/seccomp: defaultAction'):
         plan_profile(app("{}"), HERE)
 
 
 def test_calls_of_capabilities() -> None:
-    """Those beyond the default ones open their calls, which no guard refuses; a list of one's own stays."""
+    """Those beyond the default ones open their calls, but for mounts; a list of one's own stays."""
     assert open_by_capabilities(app("by-capabilities"), DEFAULT_POLICY, DEFAULT) == DEFAULT_POLICY
     admin = DEFAULT | capability_mask("CAP_SYS_ADMIN")
     assert open_by_capabilities(app("unconfined"), DEFAULT_POLICY, admin) == DEFAULT_POLICY
@@ -339,11 +340,13 @@ def test_calls_of_capabilities() -> None:
     assert open_by_capabilities(app("by-capabilities"), own, admin) == own
     policy = open_by_capabilities(app("by-capabilities"), DEFAULT_POLICY, admin)
     programs = [Program(data) for data in compile_filters(policy, DEFAULT_GUARDS)]
-    for call in ("mount", "umount2", "sethostname", "setns", "unshare", "bpf", "clone3", "fsopen"):
+    for call in ("sethostname", "setns", "unshare", "bpf", "clone3"):
         assert answer(programs, X86_64, NATIVE.number(call)) == ALLOW, call
     assert answer(programs, X86_64, NATIVE.number("clone"), [0x20000000]) == ALLOW
-    for call in ("init_module", "reboot", "ptrace", "kexec_load"):
+    for call in ("init_module", "reboot", "ptrace", "mount", "umount2", "pivot_root"):
         assert answer(programs, X86_64, NATIVE.number(call)) == KILL, call
+    for call in ("fsopen", "move_mount", "open_tree", "mount_setattr"):
+        assert answer(programs, X86_64, NATIVE.number(call)) == fail_with(errno.ENOSYS), call
     assert answer(programs, X86_64, NATIVE.number("ioctl"), [0, 0x5412]) == fail_with(errno.EPERM)
 
 

@@ -8,7 +8,7 @@ from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
-from minit.manifest.seccomp import WORD_CAPABILITIES, WORD_UNCONFINED
+from minit.manifest.seccomp import SECCOMP_WORDS
 from minit.stage0.pods import appsection
 
 # rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.
@@ -78,7 +78,7 @@ def parse_seccomp(flag: str, text: str) -> Isolator:
 
 def parse_chosen_filter(text: str) -> str | None:
     """Return the word of the annotation minit/seccomp that a seccomp filter is, None for a list of calls."""
-    return text if text in (WORD_UNCONFINED, WORD_CAPABILITIES) or text.startswith(PROFILE_FILE) else None
+    return text if text in SECCOMP_WORDS or text.startswith(PROFILE_FILE) else None
 
 
 def _quantity(flag: str, text: str) -> int:

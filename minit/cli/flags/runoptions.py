@@ -85,7 +85,7 @@ _confinement_options = _options(
         cls=AppOption,
         metavar="mode=retain|remove[,errno=E],CALL,...",
         help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove); or profile=FILE, "
-        "unconfined or by-capabilities.",
+        "unconfined, guarded or by-capabilities.",
     ),
     click.option(
         "--device",

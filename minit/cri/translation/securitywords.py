@@ -13,7 +13,6 @@ _LOCAL = "localhost/"
 _NO_PROFILE = ("", "runtime/default", "unconfined")
 # Of the field that kubelets up to 1.24 fill.
 _DEFAULT_PATHS = ("docker/default", "runtime/default")
-_UNCONFINED_PATHS = ("", "unconfined")
 
 
 def check_pids(options: api.NamespaceOption, sandbox: api.NamespaceOption) -> None:
@@ -69,13 +68,15 @@ def security_words(
 
 
 def _seccomp_word(security: api.LinuxContainerSecurityContext) -> str:
-    """Return the word for the system calls: without a profile of either field, as other runtimes, none is refused."""
+    """Return the word for the system calls: without a profile of either field there is no list, as elsewhere."""
+    if not security.HasField("seccomp") and not security.seccomp_profile_path:
+        return "--seccomp=guarded"
     kind, reference = api.SecurityProfile.Unconfined, ""
     if security.HasField("seccomp"):
         kind, reference = security.seccomp.profile_type, security.seccomp.localhost_ref
     elif security.seccomp_profile_path in _DEFAULT_PATHS:
         kind = api.SecurityProfile.RuntimeDefault
-    elif security.seccomp_profile_path not in _UNCONFINED_PATHS:
+    elif security.seccomp_profile_path != "unconfined":
         kind, reference = api.SecurityProfile.Localhost, security.seccomp_profile_path.removeprefix(_LOCAL)
         refuse(not security.seccomp_profile_path.startswith(_LOCAL), "seccomp_profile_path", f"a word, or {_LOCAL}PATH")
     if kind == api.SecurityProfile.Localhost:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.pod import RuntimeApp
-from minit.manifest.seccomp import WORD_CAPABILITIES, WORD_UNCONFINED, SeccompPolicy
+from minit.manifest.seccomp import SECCOMP_WORDS, WORD_CAPABILITIES, WORD_GUARDED, WORD_UNCONFINED, SeccompPolicy
 from minit.manifest.syscallsets import CAPABILITY_CALLS
 from minit.paths import ANNOTATION_SECCOMP
-from minit.plan.rights.seccompprofile import UNCONFINED, SeccompProfile, Surroundings, read_profile
+from minit.plan.rights.seccompprofile import UNLIMITED, SeccompProfile, Surroundings, read_profile
 from minit.value import replace
 
 
@@ -21,12 +21,17 @@ def plan_profile(runtime: RuntimeApp, surroundings: Surroundings) -> SeccompProf
     text = runtime.annotation(ANNOTATION_SECCOMP)
     if text is None or text == WORD_CAPABILITIES:
         return None
-    if text == WORD_UNCONFINED:
-        return UNCONFINED
+    if text in (WORD_UNCONFINED, WORD_GUARDED):
+        return UNLIMITED
     where = f'app "{runtime.name}": annotation {ANNOTATION_SECCOMP}'
     if not text.startswith("{"):
-        raise PlanError(f"{where}: expected {WORD_UNCONFINED}, {WORD_CAPABILITIES} or a profile in JSON")
+        raise PlanError(f"{where}: expected {', '.join(SECCOMP_WORDS)} or a profile in JSON")
     return read_profile(text, where, surroundings)
+
+
+def is_unconfined(runtime: RuntimeApp) -> bool:
+    """Tell whether an app is to have no filter at all, by that name: a profile that allows everything has guards."""
+    return runtime.annotation(ANNOTATION_SECCOMP) == WORD_UNCONFINED
 
 
 def open_by_capabilities(runtime: RuntimeApp, policy: SeccompPolicy, capabilities: int) -> SeccompPolicy:

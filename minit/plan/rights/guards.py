@@ -14,7 +14,8 @@ from minit.plan.inputs.runflags import RunFlags
 TYPING = "typing"  # into a terminal, for whoever reads from it next
 LIMITS = "limits"  # those of other processes
 VSOCK = "vsock"  # sockets to the host of a virtual machine, which are of no network namespace
-FILESYSTEMS = "filesystems"  # new mounts, of control groups for one; what is there may be bound elsewhere
+FILESYSTEMS = "filesystems"  # new file systems, control groups for one; what is there may be bound elsewhere
+MOUNTS = "mounts"  # any mounts, with which CAP_SYS_ADMIN undoes what is read-only or hidden
 HOST = "host"  # any mounts and namespaces, keys of the user, files by handles
 
 DEFAULT_GUARDS = frozenset((TYPING, LIMITS, VSOCK, FILESYSTEMS, HOST))
@@ -26,21 +27,26 @@ def plan_guards(
     origins: Origins,
     seccomp: SeccompPolicy | None,
     *,
-    is_profile_open: bool | None,
+    has_profile: bool,
+    is_unconfined: bool,
+    is_admin: bool,
     wants_vsock: bool,
 ) -> frozenset[str]:
     """
     Return the guards of an app whose list of system calls is `seccomp`, None for all.
 
-    `is_profile_open` tells whether the caller's profile allows everything, None that there is none.
+    `has_profile` tells that the caller gives a profile, `is_unconfined` that the caller names the one without a filter,
+    `is_admin` that the caller gives CAP_SYS_ADMIN.
 
     No filter tells one file system from another, and with a new mount of one an app could have the files of control
-    groups. So only a caller allows new mounts, who disables both restrictions or gives a profile, and no image any.
+    groups. So only a caller allows new mounts, who disables both restrictions or says that the app is unconfined.
     """
     if flags.disable_seccomp and flags.disable_capabilities:
         return frozenset()
-    if is_profile_open is not None and (origins.capabilities is None or flags.disable_capabilities):
-        return frozenset() if is_profile_open else frozenset((TYPING, LIMITS))
+    if has_profile and (origins.capabilities is None or flags.disable_capabilities):
+        if is_unconfined:
+            return frozenset()
+        return frozenset((TYPING, LIMITS, FILESYSTEMS, *((MOUNTS,) if is_admin else ())))
     guards = {FILESYSTEMS}
     if not flags.disable_seccomp:
         guards |= {TYPING, LIMITS}

@@ -92,11 +92,11 @@ class SeccompProfile(Value):
     def describe(self) -> str:
         """Return the decision as a line for --debug."""
         if self.allows_everything:
-            return "all system calls, without any guard"
+            return "all system calls"
         return f"system calls: a profile of {len(self.rules)} rules"
 
 
-UNCONFINED = SeccompProfile()
+UNLIMITED = SeccompProfile()
 
 
 def filter_of_profile(profile: SeccompProfile) -> Filter | None:

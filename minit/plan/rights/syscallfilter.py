@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
-from minit.plan.rights.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
+from minit.plan.rights.guards import FILESYSTEMS, HOST, LIMITS, MOUNTS, TYPING, VSOCK
 from minit.value import Value, replace
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
@@ -34,10 +34,13 @@ _MOVED_MOUNT = 0x20 | 0x1000 | 0x2000
 _CHANGED_MOUNT = 0x20000 | 0x40000 | 0x80000 | 0x100000
 _MAGIC, _MAGIC_MASK = 0xC0ED0000, 0xFFFF0000
 _AF_VSOCK = 40
-_HOST_CALLS = (
+_MOUNT_CALLS = (
     *("mount", "umount", "umount2", "pivot_root", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree"),
-    *("open_tree_attr", "mount_setattr", "unshare", "setns", "add_key", "request_key", "keyctl"),
-    *("name_to_handle_at", "open_by_handle_at"),
+    *("open_tree_attr", "mount_setattr"),
+)
+_HOST_CALLS = (
+    *("unshare", "setns", "add_key", "request_key", "keyctl", "name_to_handle_at", "open_by_handle_at"),
+    *_MOUNT_CALLS,
 )
 
 
@@ -123,6 +126,7 @@ _GUARDS = {
         _refuse("mount", Test(argument=3, mask=_MOVED_MOUNT | _MAGIC_MASK, value=_MAGIC)),
         _refuse("fsopen"),
     ],
+    MOUNTS: [_refuse(call) for call in _MOUNT_CALLS],
     HOST: [
         *(_refuse(call) for call in _HOST_CALLS),
         *(_refuse("clone", Test(argument=0, mask=bit, value=bit)) for bit in _NEW_NAMESPACES),

@@ -11,6 +11,7 @@ from minit import jsontext, paths
 from minit.goduration import parse_duration
 from minit.manifest.app import App, Port
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
+from minit.manifest.seccomp import WORD_GUARDED
 from minit.stage0.kubernetes.manifest import (
     AFTER,
     DEADLINE,
@@ -56,6 +57,7 @@ _FIELDS = {
     "pod-uuid": "metadata.uid",
 }
 _PROFILES = {"unconfined": "Unconfined", "by-capabilities": "RuntimeDefault"}
+_GUARDED = '{"defaultAction": "SCMP_ACT_ALLOW"}'  # what the word says, for which a Pod has none
 _STREAM = "coreos.com/rkt/stage2/"
 _SHARES_OF_A_CPU = 1024
 _DOLLAR = re.compile(r"\$(?=[$(])")
@@ -166,7 +168,7 @@ def profile_files(pod: Json, manifest: PodManifest) -> dict[str, str]:
     assert isinstance(metadata, dict)
     texts = {app.name: app.annotation(paths.ANNOTATION_SECCOMP) for app in manifest.apps}
     return {
-        _profile_path(metadata["name"], name): text
+        _profile_path(metadata["name"], name): _GUARDED if text == WORD_GUARDED else text
         for name, text in texts.items()
         if text is not None and text not in _PROFILES
     }
