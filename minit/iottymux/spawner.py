@@ -19,6 +19,7 @@ from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.loop import wait_readable
+from minit.manifest.capabilities import capability_mask
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stdio import complain
 from minit.value import Value
@@ -175,7 +176,10 @@ def _set_up(filter: bytes) -> _Belongings:
     # directory where they make some.
     os.fchdir(belongings.log_directory)
     os.chroot(".")
-    syscalls.set_capabilities(0, 0, 0)
+    # Not effective, and a sidecar's filter keeps that so. Who lacks it may not change how its holders are scheduled,
+    # root of an app for one (cap_safe_nice of the kernel).
+    _, permitted, _ = syscalls.get_capabilities()
+    syscalls.set_capabilities(0, permitted & capability_mask("CAP_SYS_NICE"), 0)
     syscalls.set_no_new_privileges()
     return belongings
 

@@ -65,7 +65,7 @@ from minit.plan.rights.givenpaths import plan_given_protection
 from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.isolators import Isolation
-from minit.plan.rights.protection import plan_protection
+from minit.plan.rights.protection import plan_protection, with_pid_1
 from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.seccompprofile import Surroundings
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
@@ -298,6 +298,9 @@ class _Planning:
         pids = plan_pid_namespace(runtime, pod.manifest, spec, mounts, hotplug=hotplug, mutable=flags.mutable)
         files = plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags))
         hidden = plan_hidden_files(runtime, mounts)
+        protection = plan_given_protection(runtime) or plan_protection(
+            flags.disable_paths, is_contained(flags.networks)
+        )
         late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
         return spec, {
             "uid": uid,
@@ -317,8 +320,7 @@ class _Planning:
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": tuple(file for file in files if file.target not in hidden),
             "hidden_files": hidden,
-            "protection": plan_given_protection(runtime)
-            or plan_protection(flags.disable_paths, is_contained(flags.networks)),
+            "protection": protection if "own_pids" in pids else with_pid_1(protection),
             "sockets": self._heed(
                 plan_sockets(pod.manifest, runtime, app, in_host_network=not is_contained(flags.networks))
             ),

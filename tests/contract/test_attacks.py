@@ -407,6 +407,23 @@ def test_limits_of_our_processes_are_out_of_reach(make_pod: MakePod, hostile_roo
     assert "lower: done" not in lines
 
 
+@pytest.mark.parametrize("flags", [(), ("--disable-seccomp",)])
+@pytest.mark.private_users
+def test_nobody_slows_our_processes(make_pod: MakePod, hostile_rootfs: Path, flags: tuple[str, ...]) -> None:
+    """Root of an app changes neither how PID 1, the spawner or a sidecar is scheduled, nor that PID 1 is spared."""
+    script = (
+        "until grep -qs ^iottymux /proc/[0-9]*/comm; do :; done;"
+        "for name in /proc/[0-9]*; do IFS= read -r comm < $name/comm; case $comm in minit*|iottymux*)"
+        f" echo $comm; {ATTACKER} slow ${{name#/proc/}}; esac; done"
+    )
+    pod = make_pod({"a": shell(script)}, hostile_rootfs)
+    lines = lines_of(pod.run(*flags).stdout)
+    assert {"minit", "minit-spawner", "iottymux-a"} <= {*lines}
+    for what in ("idle", "nice", "affinity", "io"):
+        assert lines.count(f"{what}: Operation not permitted") == 3, lines
+    assert lines[lines.index("minit") + 5] in ("victim: Read-only file system", "victim: No such file or directory")
+
+
 @pytest.mark.parametrize("wanted", [False, True])
 def test_sockets_that_lead_out_of_a_virtual_machine(make_pod: MakePod, hostile_rootfs: Path, wanted: bool) -> None:
     """AF_VSOCK is of no network namespace: it is refused unless the pod manifest asks for it."""

@@ -36,9 +36,9 @@ def said(pod: PodDirectory, app: str = "a") -> list[str]:
 
 
 def mounts_of(pid: int) -> list[tuple[str, ...]]:
-    """Return the places of a process's mounts, and their options."""
+    """Return the places of a process's mounts, and their options, but for what keeps apps from PID 1 of the pod."""
     lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-    return sorted(tuple(line.split()[4:6]) for line in lines)
+    return sorted(tuple(fields[4:6]) for fields in map(str.split, lines) if fields[4] != "/proc/1")
 
 
 def pid_of(pod: PodDirectory, app: str) -> int:

@@ -9,6 +9,7 @@
  * attacker procs            looks for procfs in every directory near the top, and what of the machine can be had there
  * attacker hierarchy         tries to mount control groups in every way there is, also in namespaces of its own
  * attacker uncover           tries to write the kernel's settings, by mounts that undo what is read-only
+ * attacker slow PID          tries to have a process scheduled after all others, and to have it killed before them
  * attacker limits PID        lowers limits of a process, and asks for them
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
@@ -213,6 +214,53 @@ static int hierarchy(void)
         got |= try_hierarchies("there");
     puts(got ? "got a hierarchy" : "got nothing");
     return 0;
+}
+
+static pid_t slowed;
+
+static long make_idle(void)
+{
+    struct sched_param none = {0};
+    return sched_setscheduler(slowed, SCHED_IDLE, &none);
+}
+
+static long make_nice(void)
+{
+    return setpriority(PRIO_PROCESS, slowed, 19);
+}
+
+static long bind_to_one(void)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    return sched_setaffinity(slowed, sizeof one, &one);
+}
+
+static long make_io_idle(void)
+{
+    return syscall(SYS_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, slowed, 3 << 13 /* IOPRIO_CLASS_IDLE */);
+}
+
+static long choose_victim(void)
+{
+    static const char *names[] = {"oom_score_adj", "oom_adj", "task/%d/oom_score_adj", NULL};
+    for (const char **name = names; *name; name++) {
+        char path[64], file[32];
+        snprintf(file, sizeof file, *name, slowed);
+        snprintf(path, sizeof path, "/proc/%d/%s", slowed, file);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd >= 0 && write(fd, "15", 2) == 2)
+            return 0;
+    }
+    return -1;
+}
+
+static int slow(pid_t pid)
+{
+    slowed = pid;
+    return attempt("idle", make_idle) | attempt("nice", make_nice) | attempt("affinity", bind_to_one)
+        | attempt("io", make_io_idle) | attempt("victim", choose_victim);
 }
 
 static int is_uncovered(const char *path)
@@ -457,6 +505,8 @@ int main(int argc, char **argv)
         return hierarchy();
     if (!strcmp(verb, "uncover") && argc == 2)
         return uncover();
+    if (!strcmp(verb, "slow") && argc == 3)
+        return slow(atoi(argv[2]));
     if (!strcmp(verb, "limits") && argc == 3)
         return limits(atoi(argv[2]));
     if (!strcmp(verb, "vsock") && argc == 2)

@@ -33,6 +33,8 @@ _MASKED = (
     *("/proc/allocinfo", "/proc/dynamic_debug", "/proc/key-users", "/proc/kpagecgroup", "/proc/kpagecount"),
     *("/proc/kpageflags", "/proc/lock_stat", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/vmallocinfo"),
 )
+# Root of an app could have PID 1 killed first when memory is short: oom_score_adj, under several names.
+_PID_1 = "/proc/1"
 
 
 class Protection(Value):
@@ -70,3 +72,9 @@ def plan_protection(disabled: bool, own_network: bool) -> Protection:
         return Protection()
     writable = _NETWORK_PARAMETERS if own_network else ()
     return Protection(masked=_MASKED, read_only=(*_READ_ONLY, _PARAMETERS), writable=writable)
+
+
+def with_pid_1(protection: Protection) -> Protection:
+    """Return what is protected in an app that sees the pod's PID 1: the files of that, too, unless nothing is."""
+    is_disabled = protection == Protection()
+    return protection if is_disabled else replace(protection, read_only=(*protection.read_only, _PID_1))
