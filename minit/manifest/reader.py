@@ -52,6 +52,10 @@ class Node:
             folded = _FOLDED[key] = _fold(key)
         return Node(self._children.get(folded, _ABSENT), self, key)
 
+    def if_object(self) -> Node:
+        """Return this value if it is an object, and an absent one for any other: for fields that are not ours alone."""
+        return self if isinstance(self._value, dict) else Node(_ABSENT, self._parent, self._step)
+
     def optional(self, read: Callable[[Node], T]) -> T | None:
         """Return what `read` makes of the value, or None for an absent one."""
         return read(self) if self.given else None

@@ -77,6 +77,12 @@ def test_which_addresses_count() -> None:
     }
 
 
+@pytest.mark.parametrize("args", [[{"cni": {"ips": ["10.9.8.20/24"]}}], {"cni": ["10.9.8.20/24"]}, "ips", 1, None])
+def test_args_of_another_form(args: object) -> None:
+    """Args that are no object ask for nothing, as for rkt's plugins, while the reference refuses them."""
+    assert addresses_of(static("ADD", config(args=args))) == addresses_of(static("ADD", config()))
+
+
 @pytest.mark.skipif(not REFERENCE.exists(), reason="needs the reference plugins")
 @pytest.mark.parametrize("name", list(ASKED))
 def test_as_the_reference_plugin(name: str) -> None:

@@ -30,14 +30,14 @@ class Arguments(Value):
 def requested_addresses(call: Call) -> tuple[IPAddress | IPInterface, ...]:
     """Return what CNI_ARGS, `args.cni.ips` and the capability `ips` ask for (CNI, "Well-known Capabilities")."""
     config = call.config
-    asked = [*config["args"]["cni"]["ips"].each(_address_at), *config["runtimeConfig"]["ips"].each(_address_at)]
+    asked = [*call.asked["ips"].each(_address_at), *config["runtimeConfig"]["ips"].each(_address_at)]
     return (*parse_arguments(call.request.args).addresses, *asked)
 
 
 def requested_mac(call: Call) -> str | None:
     """Return the hardware address that CNI_ARGS, `args.cni.mac` or the capability `mac` ask for, the last one first."""
     config = call.config
-    asked = mac_address(config["runtimeConfig"]["mac"]) or mac_address(config["args"]["cni"]["mac"])
+    asked = mac_address(config["runtimeConfig"]["mac"]) or mac_address(call.asked["mac"])
     return asked or parse_arguments(call.request.args).mac
 
 

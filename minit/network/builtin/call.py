@@ -40,6 +40,15 @@ class Call(Value):
         assert isinstance(raw, dict)  # it was one when the configuration was parsed
         return raw
 
+    @property
+    def asked(self) -> Node:
+        """
+        The object `args.cni` of the configuration, or an absent value.
+
+        The form of `args` is everybody's own (CNI, "Configuration format"): rkt's plugins ignore a list there, for one.
+        """
+        return self.config["args"].if_object()["cni"].if_object()
+
     def need_result_before(self) -> Result:
         """Return the result of the plugin before this one; NetworkError if it is the first of its list."""
         if self.previous is None:

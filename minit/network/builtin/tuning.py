@@ -98,7 +98,7 @@ def check(call: Call) -> None:
 def read_settings(call: Call) -> Settings:
     """Return what is to be changed; ManifestError or NetworkError if it cannot be."""
     config = call.config
-    asked = config["args"]["cni"]
+    asked = call.asked
     # A later one has the last word.
     macs = (
         mac_address(config["mac"]),

@@ -52,7 +52,7 @@ def _read_addresses(call: Call) -> tuple[Address, ...]:
     if not config["ipam"].raw():
         raise config["ipam"].error("an object with addresses")
     addresses = (*config["ipam"]["addresses"].each(_read_configured), *_asked(parse_arguments(call.request.args)))
-    for asked in (config["args"]["cni"]["ips"], config["runtimeConfig"]["ips"]):
+    for asked in (call.asked["ips"], config["runtimeConfig"]["ips"]):
         addresses = asked.each(lambda node: Address(address=_read_interface(node))) or addresses
     version = config["cniVersion"].optional(Node.string) or CNI_VERSIONS[0]
     counts = Counter(address.address.version for address in addresses)
