@@ -14,16 +14,13 @@ the sources lie and whoever builds.
 from __future__ import annotations
 
 import argparse
-import calendar
 import gzip
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +29,7 @@ import minit
 from minit.errors import ImageError, describe
 from minit.image.elf import MAGIC, parse_elf
 from minit.processors import PROCESSORS
+from minit.utctime import utc_text
 
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"
@@ -79,12 +77,11 @@ def main() -> None:
 
 
 def _release_seconds() -> int:
-    """Return the date of this version in the changelog: the time of everything that is built."""
-    heading = rf"^## \[{re.escape(minit.__version__)}\] - (\d{{4}}-\d\d-\d\d)$"
-    found = re.search(heading, (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    if found is None:
-        raise ImageError(f'CHANGELOG.md has no "## [{minit.__version__}] - DATE": write it, or set the version')
-    return calendar.timegm(time.strptime(found[1], "%Y-%m-%d"))
+    """Return the date of this version, which the changelog has too: the time of everything that is built."""
+    heading = f"## [{minit.__version__}] - {utc_text(minit.RELEASE_SECONDS)[:10]}"
+    if heading not in (PROJECT / "CHANGELOG.md").read_text().splitlines():
+        raise ImageError(f'CHANGELOG.md has no "{heading}": write it, or set the version in minit/__init__.py')
+    return minit.RELEASE_SECONDS
 
 
 def _processor(image: Path) -> tuple[str, str]:

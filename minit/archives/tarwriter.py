@@ -43,8 +43,10 @@ _SIZE_LIMIT = _SECONDS_LIMIT = 0o77777777777
 _SECOND_NS = 1_000_000_000
 
 
-def new_entry(path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "") -> Entry:
-    """Return an entry that depends on nothing but these: root's, from the beginning of time."""
+def new_entry(
+    path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "", mtime_ns: int = 0
+) -> Entry:
+    """Return an entry that depends on nothing but these: root's, without a time from the beginning of time."""
     return Entry(
         path=path,
         kind=kind,
@@ -52,7 +54,7 @@ def new_entry(path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_tar
         uid=0,
         gid=0,
         size_bytes=size_bytes,
-        mtime_ns=0,
+        mtime_ns=mtime_ns,
         atime_ns=0,
         link_target=link_target,
     )

@@ -90,12 +90,13 @@ class AciWriter:
         """Add a regular file owned by root."""
         self._tar.add(new_entry(_entry_name(name), Kind.FILE, 0o644), data=data)
 
-    def add_file(self, name: str, source: Path, mode: int) -> None:
-        """Add a copy of a file, owned by root, with the time of its source forgotten."""
+    def add_file(self, name: str, source: Path, mode: int, *, keeps_time: bool = False) -> None:
+        """Add a copy of a file, owned by root, with the time of its source or else from the beginning of time."""
         with source.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            self._tar.add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes))
-            self._copy(file, size_bytes)
+            status = os.fstat(file.fileno())
+            mtime_ns = int(status.st_mtime) * _SECOND_NS if keeps_time else 0
+            self._tar.add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=status.st_size, mtime_ns=mtime_ns))
+            self._copy(file, status.st_size)
 
     def add_as_is(self, name: str, source: Path) -> None:
         """

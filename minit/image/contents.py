@@ -34,7 +34,7 @@ class Text(Value):
 
 
 class Copy(Value):
-    """A regular file owned by root, with the content of a file of this machine."""
+    """A regular file owned by root, with the content and the time of a file of this machine."""
 
     source: Path
     mode: int
@@ -114,6 +114,6 @@ def _write_entry(writer: AciWriter, name: str, entry: Entry) -> None:
     elif isinstance(entry, Text):
         writer.add_bytes(name, entry.text.encode())
     elif isinstance(entry, Copy):
-        writer.add_file(name, entry.source, entry.mode)
+        writer.add_file(name, entry.source, entry.mode, keeps_time=True)
     else:
         writer.add_as_is(name, entry.source)

@@ -71,6 +71,13 @@ def test_a_static_program_runs(unpacked: Callable[..., Path]) -> None:
     assert chroot(rootfs, "/usr/bin/busybox", "echo", "hello") == "hello\n"
 
 
+def test_a_file_of_the_host_keeps_its_time(unpacked: Callable[..., Path]) -> None:
+    """A program has the time in the image that it has on this machine, to the second."""
+    program = Path("/usr/bin/busybox")
+    rootfs = unpacked(from_host=[program])
+    assert int((rootfs / "usr/bin/busybox").stat().st_mtime) == int(program.stat().st_mtime)
+
+
 def test_a_shell_runs_by_every_name_of_its_path(unpacked: Callable[..., Path]) -> None:
     """The symlinks on the way to a program and its loader are in the image."""
     rootfs = unpacked(from_host=[Path("/bin/sh"), Path("/usr/bin/env")])

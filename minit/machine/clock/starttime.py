@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import time
 
-from minit import paths
+from minit import RELEASE_SECONDS, paths
 from minit.errors import describe
 from minit.machine.clock.kernelclock import read_rtc
 from minit.utctime import utc_text
 
 
 def image_time() -> float | None:
-    """Return the time of the image in seconds since 1970, that of machine.toml; None if it has none."""
+    """
+    Return the time of the image in seconds since 1970, that of machine.toml; None without that file.
+
+    A time before the release of minit is none: files of an image may have any, and the image has minit in it.
+    """
     try:
-        return os.stat(paths.MACHINE_CONFIG).st_mtime
+        return max(os.stat(paths.MACHINE_CONFIG).st_mtime, RELEASE_SECONDS)
     except OSError:
         return None
 
