@@ -14,13 +14,16 @@ from tests.support.frames import (
     FRAGMENT,
     ICMPV6,
     OPTIONS,
+    UDP,
     arp,
+    checksum,
     fragment,
     frame_socket,
     icmpv6_message,
     ipv6,
     options,
     udp4,
+    udp6,
 )
 from tests.support.topology import GATEWAY6, POD, SECOND_POD, Place, Topology, ipv6_of, make_topology
 
@@ -30,6 +33,7 @@ EVERYBODY = "ff02::1"
 NO_NEXT = 59
 TCP = 6
 QUESTION = 1
+MORE_FRAGMENTS = 0x20  # of the first byte of flags and offset
 ROUTER, ADVERTISEMENT, ECHO = 134, 136, 128
 
 
@@ -94,6 +98,37 @@ def test_messages_in_fragments(bridged: Bridged) -> None:
     assert bridged.passed(hidden) == set()
 
 
+def test_servers_of_dhcp_in_fragments(bridged: Bridged) -> None:
+    """No fragments are passed on that could be put together to the answer of a server of DHCP."""
+    answer = udp6(POD6, EVERYBODY, bridged.mac, ports=(547, 546))[54:]
+
+    def frame(payload: bytes) -> bytes:
+        return ipv6(POD6, EVERYBODY, FRAGMENT, payload, bridged.mac)
+
+    header = options(UDP, 2)
+    hidden = {
+        "in one": frame(fragment(UDP, 0, answer)),
+        "in the first": frame(fragment(UDP, 0, answer[:8], more=True)),
+        "options alone": frame(fragment(OPTIONS, 0, header, more=True)),
+        "behind options": frame(fragment(OPTIONS, 0, header + answer[:8], more=True)),
+        "nothing": frame(fragment(UDP, 0, b"", more=True)),
+        "behind options of all hops": ipv6(POD6, EVERYBODY, 0, options(UDP) + answer, bridged.mac),
+        "of IPv4": ipv4_fragment(udp4(POD, SECOND_POD, bridged.mac, ports=(67, 68)), 8),
+        "of IPv4, to the client's port": ipv4_fragment(udp4(POD, SECOND_POD, bridged.mac, ports=(1, 68)), 8),
+    }
+    assert bridged.passed(hidden) == set()
+
+
+def ipv4_fragment(frame: bytes, size_bytes: int) -> bytes:
+    """Return the first fragment of a packet without options, with so much of what is in it."""
+    header = bytearray(frame[14:34])
+    header[2:4] = (len(header) + size_bytes).to_bytes(2, "big")
+    header[6] |= MORE_FRAGMENTS
+    header[10:12] = bytes(2)
+    header[10:12] = checksum(bytes(header)).to_bytes(2, "big")
+    return frame[:14] + bytes(header) + frame[34 : 34 + size_bytes]
+
+
 def test_what_cannot_be_read(bridged: Bridged) -> None:
     """A packet of IPv6 whose headers lead past its end is not passed on."""
     # Not to a group: a bridge itself drops those that it cannot read.
@@ -107,6 +142,7 @@ def test_what_cannot_be_read(bridged: Bridged) -> None:
 def test_honest_fragments(bridged: Bridged) -> None:
     """Fragments of what a pod may say are passed on, the later ones too."""
     echo = icmpv6_message(ECHO, POD6, EVERYBODY, bytes(40))
+    datagram = udp6(POD6, EVERYBODY, bridged.mac, ports=(546, 547))[54:] + bytes(8)
 
     def frame(payload: bytes) -> bytes:
         return ipv6(POD6, EVERYBODY, FRAGMENT, payload, bridged.mac)
@@ -114,6 +150,9 @@ def test_honest_fragments(bridged: Bridged) -> None:
     frames = {
         "first": frame(fragment(ICMPV6, 0, echo[:24], more=True)),
         "second": frame(fragment(ICMPV6, 24, echo[24:])),
+        "first of udp": frame(fragment(UDP, 0, datagram[:16], more=True, number=3)),
+        "second of udp": frame(fragment(UDP, 16, datagram[16:], number=3)),
+        "first of udp of IPv4": ipv4_fragment(udp4(POD, SECOND_POD, bridged.mac, ports=(68, 67)), 8),
         "first of tcp": frame(fragment(TCP, 0, bytes(24), more=True, number=2)),
         "second of tcp": frame(fragment(TCP, 24, bytes(16), number=2)),
         "behind options": ipv6(POD6, EVERYBODY, OPTIONS, options(ICMPV6) + echo, bridged.mac),

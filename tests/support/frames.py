@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 # Protocols behind a header of IPv6.
 FRAGMENT = 44
+UDP = 17
 ICMPV6 = 58
 OPTIONS = 60
 
@@ -17,7 +18,6 @@ _ARP = 0x0806
 _VLAN = 0x8100
 _IPV6 = 0x86DD
 _ETH_P_ALL = 3
-_UDP = 17
 _ROUTE = 43
 _SEGMENTS = 4
 _LOOSE_ROUTE = 131
@@ -37,7 +37,7 @@ def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     """Return a datagram of IPv4 from `source`, sent by `mac`."""
     data = b"spoofed?"
     udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
-    return ipv4(source, destination, _UDP, udp, mac, to)
+    return ipv4(source, destination, UDP, udp, mac, to)
 
 
 def routed4(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
@@ -45,13 +45,13 @@ def routed4(source: str, by: str, destination: str, port: int, mac: str, to: str
     data = b"spoofed?"
     udp = struct.pack("!HHHH", 4000, port, 8 + len(data), 0) + data
     option = bytes((_LOOSE_ROUTE, 7, 4)) + IPv4Address(destination).packed + bytes(1)
-    return ipv4(source, by, _UDP, udp, mac, to, option)
+    return ipv4(source, by, UDP, udp, mac, to, option)
 
 
 def routed6(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
     """Return a datagram of IPv6 that is to go to its destination by another node, which a header says (RFC 8754)."""
     segments = IPv6Address(destination).packed + IPv6Address(by).packed
-    route = struct.pack("!BBBBBBH", _UDP, len(segments) // 8, _SEGMENTS, 1, 1, 0, 0) + segments
+    route = struct.pack("!BBBBBBH", UDP, len(segments) // 8, _SEGMENTS, 1, 1, 0, 0) + segments
     direct = udp6(source, destination, mac, to, ports=(4000, port))
     return ipv6(source, by, _ROUTE, route + direct[54:], mac, to)
 
@@ -60,8 +60,8 @@ def udp6(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     """Return a datagram of IPv6 from `source`, sent by `mac`."""
     data = b"spoofed?"
     udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
-    checksum = _checksum(_pseudo_header(source, destination, _UDP, udp) + udp)
-    return ipv6(source, destination, _UDP, udp[:6] + struct.pack("!H", checksum) + udp[8:], mac, to)
+    total = checksum(_pseudo_header(source, destination, UDP, udp) + udp)
+    return ipv6(source, destination, UDP, udp[:6] + struct.pack("!H", total) + udp[8:], mac, to)
 
 
 def icmpv6(
@@ -77,8 +77,8 @@ def icmpv6(
 def icmpv6_message(kind: int, source: str, destination: str, body: bytes) -> bytes:
     """Return a message of ICMPv6 without the packet around it; of neighbour discovery the body is the target."""
     message = struct.pack("!BBHI", kind, 0, 0, 0) + body
-    checksum = _checksum(_pseudo_header(source, destination, ICMPV6, message) + message)
-    return message[:2] + struct.pack("!H", checksum) + message[4:]
+    total = checksum(_pseudo_header(source, destination, ICMPV6, message) + message)
+    return message[:2] + struct.pack("!H", total) + message[4:]
 
 
 def options(protocol: int, count: int = 1) -> bytes:
@@ -118,7 +118,7 @@ def ipv4(
     size = 20 + len(option)
     addresses = IPv4Address(source).packed + IPv4Address(destination).packed + option
     header = struct.pack("!BBHHHBBH", 0x40 | size // 4, 0, size + len(payload), 1, 0, 64, protocol, 0) + addresses
-    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
+    header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
     return ethernet(_IPV4, header + payload, mac, to)
 
 
@@ -134,7 +134,8 @@ def _pseudo_header(source: str, destination: str, protocol: int, payload: bytes)
     return addresses + struct.pack("!II", len(payload), protocol)
 
 
-def _checksum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
+    """Return the checksum of the Internet, RFC 1071."""
     data += bytes(len(data) % 2)
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:

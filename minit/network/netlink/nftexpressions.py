@@ -50,7 +50,9 @@ _DESTINATION_OFFSETS = {4: 16, 6: 24}
 _SENDER_OFFSET = 8  # of an ARP packet: the hardware address, and then that of IPv4
 _SENDER_ADDRESS_OFFSET = 14
 _TARGET_ADDRESS_OFFSET = 24
+_SOURCE_PORT_OFFSET = 0
 _DESTINATION_PORT_OFFSET = 2
+_PORT_BYTES = 2
 _ICMPV6_TARGET_OFFSET = 8
 _ADDRESS_BYTES = 16  # of IPv6
 _FRAGMENT_HEADER = 44
@@ -114,11 +116,20 @@ def destination_is_local() -> Match:
 
 def destination_ports(protocol: str, first: int, count: int = 1) -> Match:
     """Match packets to `count` ports from the first on; `protocol` is tcp, udp or sctp."""
-    if count == 1:
-        ports = _compare(first.to_bytes(2, "big"))
-    else:
-        ports = _in_range(first.to_bytes(2, "big"), (first + count - 1).to_bytes(2, "big"))
-    return (*_transports(protocol), _payload(_TRANSPORT_HEADER, _DESTINATION_PORT_OFFSET, 2), ports)
+    ports = _compare(_port(first)) if count == 1 else _in_range(_port(first), _port(first + count - 1))
+    return (*_transports(protocol), _payload(_TRANSPORT_HEADER, _DESTINATION_PORT_OFFSET, _PORT_BYTES), ports)
+
+
+def source_port(protocol: str, port: int) -> Match:
+    """Match packets from a port; `protocol` is tcp, udp or sctp."""
+    load = _payload(_TRANSPORT_HEADER, _SOURCE_PORT_OFFSET, _PORT_BYTES)
+    return (*_transports(protocol), load, _compare(_port(port)))
+
+
+def has_ports(protocol: str) -> Match:
+    """Match packets of which there is enough to see both ports; no port is 0."""
+    load = _payload(_TRANSPORT_HEADER, _SOURCE_PORT_OFFSET, 2 * _PORT_BYTES)
+    return (*_transports(protocol), load, _compare(bytes(2 * _PORT_BYTES), _UNEQUAL))
 
 
 def comes_from(mac: str) -> Match:
@@ -314,6 +325,10 @@ def _address(offsets: dict[int, int], subnet: IPAddress | IPNetwork, operation: 
         _payload(_NETWORK_HEADER, offsets[address.version], len(address.packed)),
         _compare(address.packed, operation),
     )
+
+
+def _port(number: int) -> bytes:
+    return number.to_bytes(_PORT_BYTES, "big")
 
 
 def _transports(protocol: str) -> Match:

@@ -29,7 +29,9 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 _NO_IPV4 = IPv4Address("0.0.0.0")
 _NO_IPV6 = IPv6Address("::")
 _LINK_LOCAL = int(IPv6Address("fe80::"))
-_DHCP_SERVER = 67
+# Of DHCP and DHCPv6 (RFC 2131, 4.1; RFC 8415, 7.2).
+_DHCP_SERVER, _DHCP_CLIENT = 67, 68
+_DHCP6_SERVER, _DHCP6_CLIENT = 547, 546
 
 
 class Sender(Value):
@@ -101,6 +103,7 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
         _chain("ipv4-sources", _ipv4(ipv4, sender.uses_dhcp)),
         _chain("advertised", advertised),
         _chain("icmpv6-messages", _icmpv6()),
+        _chain("datagrams-of-ipv6", _datagrams_of_ipv6()),
         _chain("ipv6-sources", _ipv6(ipv6)),
         _chain("arp-senders", _arp(sender.mac, ipv4)),
         _chain("sender", jumps),
@@ -109,6 +112,8 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
 
 def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
     matches: list[Match] = [(*nftexpressions.destination_in(_LOOPBACK), *nftexpressions.drop())]
+    # A first fragment has the ports, and a packet is nothing without it.
+    matches += _refused_servers(_DHCP_SERVER, _DHCP_CLIENT)
     matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
     if uses_dhcp:
         asks = (*nftexpressions.source_in(_NO_IPV4), *nftexpressions.destination_ports("udp", _DHCP_SERVER))
@@ -130,9 +135,28 @@ def _icmpv6() -> tuple[Match, ...]:
     )
 
 
+def _refused_servers(server_port: int, client_port: int) -> tuple[Match, ...]:
+    """Return what drops answers of servers: clients look at their own port alone, or at both."""
+    answers = nftexpressions.source_port("udp", server_port), nftexpressions.destination_ports("udp", client_port)
+    return tuple((*answer, *nftexpressions.drop()) for answer in answers)
+
+
+def _datagrams_of_ipv6() -> tuple[Match, ...]:
+    return (
+        *_refused_servers(_DHCP6_SERVER, _DHCP6_CLIENT),
+        (*nftexpressions.has_ports("udp"), *nftexpressions.leave()),
+        # As of ICMPv6: headers may fill the first fragment, and the ports be in a later one.
+        (*nftexpressions.is_later_fragment(), *nftexpressions.leave()),
+        nftexpressions.drop(),
+    )
+
+
 def _ipv6(addresses: list[IPv6Address | bytes]) -> tuple[Match, ...]:
     """Return what is decided about IPv6; bytes are the end of any address that ends so."""
-    matches: list[Match] = [(*nftexpressions.has_protocol("icmpv6"), *nftexpressions.jump("icmpv6-messages"))]
+    matches: list[Match] = [
+        (*nftexpressions.has_protocol("icmpv6"), *nftexpressions.jump("icmpv6-messages")),
+        (*nftexpressions.has_protocol("udp"), *nftexpressions.jump("datagrams-of-ipv6")),
+    ]
     matches += [(*_source(address), *nftexpressions.accept()) for address in addresses]
     # Without an address yet: asking whether one is free, RFC 4862, and the groups and routers for that.
     without = nftexpressions.source_in(_NO_IPV6)
