@@ -49,6 +49,7 @@ from tests.ns.test_stage0_lifecycle import (
     test_status_of_statuses,
     test_waiting,
 )
+from tests.support.campaign import campaign
 from tests.support.layers import Layout, layer
 from tests.support.processes import status_of
 from tests.support.stage0_world import REPOSITORY, World, image_id, worlds, write_stage1
@@ -259,6 +260,26 @@ def test_a_damaged_program(kept: Installed, rest: str) -> None:
         assert kept.is_plain(), f"{count} of {pages} pages"
     assert kept.renew("first") != ""
     assert not kept.is_plain()
+
+
+def test_a_program_that_has_changed(kept: Installed) -> None:
+    """It ends by no signal without a word: its file is removed, and Python runs the command if nothing is done yet."""
+    content = kept.program.read_bytes()
+    dice = random.Random(1)
+    # In a page of zeros is a fault, if it is executed.
+    changes = [(at, bytes(4096)) for at in dice.sample(range(1 << 14, 3 << 20, 4096), campaign(16))]
+    changes += [(at, bytes([content[at] ^ 1])) for at in dice.sample(range(len(content)), campaign(8))]
+    told = 0
+    for at, other in changes:
+        kept.program.write_bytes(content[:at] + other + content[at + len(other) :])
+        kept.program.chmod(0o755)
+        result = kept.call("version")
+        line = rf"minit: ended by signal \d+\nminit: {kept.program} was damaged, and is removed\n"
+        has_faulted = re.match(line, result.stderr) is not None
+        told += has_faulted
+        assert has_faulted or result.returncode >= 0, (at, result)
+        assert not (has_faulted and kept.program.exists()), at
+    assert told
 
 
 @pytest.mark.skipif(Path("/bin/sh").resolve().name != "dash", reason="other shells end when they cannot execute a file")

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-#define GUARD __attribute__((section("guard"), no_stack_protector))
 #define FAILURE 254
 
 /* Where the program's file ends in this very number, which write.c puts here and there; 0 for one that nobody guards. */
@@ -46,8 +45,10 @@ GUARD __attribute__((used)) void look_at_file(long *stack)
 {
     char **argv = (char **)(stack + 1), **variables = argv + stack[0] + 1;
     long fd, found = 0;
+    int has_other = guarded_end && stack[0] >= 2;
 
-    if (!guarded_end || stack[0] < 2)
+    watch_faults(has_other ? argv + 1 : NULL, variables);
+    if (!has_other)
         return;
     fd = system_call(SYS_openat, AT_FDCWD, (long)argv[0], O_RDONLY | O_CLOEXEC, 0, 0);
     system_call(SYS_pread64, fd, (long)&found, sizeof found, guarded_end, 0);

@@ -22,8 +22,8 @@ from minit.value import Value
 
 _PARTS = Path(__file__).parent
 _SOURCES = (
-    *("arena.c", "filesystem.c", "guard.c", "immortal.c", "main.c", "objects.c", "profile.c", "restore.c"),
-    *("sha2.c", "sources.c", "syscalls.c", "write.c"),
+    *("arena.c", "crash.c", "filesystem.c", "guard.c", "immortal.c", "main.c", "objects.c", "profile.c"),
+    *("restore.c", "sha2.c", "sources.c", "syscalls.c", "write.c"),
 )
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
 _LINK_FLAGS = (

@@ -124,6 +124,7 @@ int restore(char **argv)
     /* It returns only by an exception. */
     PyObject_CallFunctionObjArgs(start, arguments, variables, ignored, NULL);
     PyErr_Print();
+    tell_damage();
     Py_FinalizeEx();
     return 254;
 }

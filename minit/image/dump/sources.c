@@ -110,4 +110,5 @@ void check_sources(char **argv)
 void trust_program(void)
 {
     plain = NULL;
+    forget_other();
 }

@@ -4,7 +4,7 @@
  * Relies on the linker: the arena is the last segment and has no content in the file, and the section of saved
  * variables lies in one segment, with content. Everything else of the file is copied as it is, but for the section
  * headers, which would no longer be true. A program that can run another in its place has a number at its end, by which
- * guard.c knows that all of it is there.
+ * guard.c knows that all of it is there. After that is the sum of all before, for crash.c.
  */
 #include "dump.h"
 #include <elf.h>
@@ -46,9 +46,10 @@ void write_program(const char *path)
     extern const Elf64_Ehdr __ehdr_start;
     Elf64_Ehdr header = __ehdr_start;
     Elf64_Phdr segments[header.e_phnum];
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755), found = 0;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0755), found = 0;
     off_t end, guard = 0;
     long whole = 0;
+    unsigned long sum;
 
     if (fd < 0)
         fail("cannot create %s: %s", path, strerror(errno));
@@ -75,14 +76,15 @@ void write_program(const char *path)
     }
     if (found != 2 || !guard)
         fail("the linker has laid this program out in another way than write.c expects");
-    if (has_sources()) {
+    if (has_sources())
         put(fd, path, &whole, sizeof whole, guard);
-        put(fd, path, &whole, sizeof whole, whole);
-    }
+    put(fd, path, &whole, sizeof whole, whole);
     put(fd, path, segments, sizeof segments, header.e_phoff);
     header.e_shoff = 0;
     header.e_shnum = header.e_shstrndx = 0;
     put(fd, path, &header, sizeof header, 0);
+    sum = sum_of(fd, whole + sizeof whole);
+    put(fd, path, &sum, sizeof sum, whole + sizeof whole);
     if (close(fd) < 0)
         fail("cannot write %s: %s", path, strerror(errno));
 }
