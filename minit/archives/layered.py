@@ -11,6 +11,7 @@ from minit.archives.imagenames import ImageName
 from minit.errors import ImageError
 from minit.value import Value
 
+_CHUNK = 1 << 20
 _DIGITS = {"sha256": 64, "sha512": 128}
 
 
@@ -57,6 +58,16 @@ def check_digest(text: str, where: str) -> str:
 def hasher(digest: str) -> hashlib._Hash:
     """Return what computes a digest of the kind of `digest`."""
     return hashlib.sha256() if digest.startswith("sha256:") else hashlib.sha512()
+
+
+def digest_of_file(layer: Layer) -> str:
+    """Return the digest of a layer's file, of the kind of its digest, or of its diff_id if it has none."""
+    kind = layer.digest or layer.diff_id
+    computed = hasher(kind)
+    with layer.open() as file:
+        while data := file.read(_CHUNK):
+            computed.update(data)
+    return digest_text(kind, computed)
 
 
 def digest_text(digest: str, computed: hashlib._Hash) -> str:

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from tests import tars
 from tests.support.effects import killed_child
-from tests.support.layers import Layout, gzipped, layer, whiteout
+from tests.support.layers import Layout, archive, config_document, docker_files, gzipped, layer, sha256, whiteout
+from tests.support.skopeostandin import SkopeoStandIn
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="keeps the owners of files, which needs root")
@@ -298,21 +299,101 @@ def test_several_processes_import_images_of_one_base(store: Store, tmp_path: Pat
         store.verify(image.id)
 
 
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SkopeoStandIn:
+    """Registries with an image "a" in one repository, which has a second image of the base there and in another one."""
+    registry = SkopeoStandIn(tmp_path / "skopeo", monkeypatch)
+    registry.put("own.test/box", one_image("a"))
+    return registry
+
+
+def one_image(name: str, own: bytes | None = None, *, without: bytes = b"") -> Layout:
+    """Return a layout with an image on the base, of which a blob may be missing."""
+    layout = Layout()
+    own = layer(tars.file(f"own-{name}")) if own is None else own
+    layout.add(BASE, own, tag=name, architecture=MACHINE, compress=gzipped, suffix="+gzip")
+    layout.files = {path: data for path, data in layout.files.items() if data != without}
+    return layout
+
+
+def test_layers_of_a_repository_are_not_fetched_again(store: Store, registry: SkopeoStandIn) -> None:
+    """A second image of a repository is fetched without the layer that the first one has brought."""
+    resolve_image(store, "docker://own.test/box:a", silent)
+    registry.put("own.test/box", one_image("b", without=gzipped(BASE)))
+    image = resolve_image(store, "docker://own.test/box:b", silent)
+    store.verify(image.id)
+
+
+def test_another_repository_has_to_bring_its_layers(store: Store, registry: SkopeoStandIn) -> None:
+    """An image of another repository that names a layer of the store gets nothing of it unless it brings the layer."""
+    resolve_image(store, "docker://own.test/box:a", silent)
+    for name in ("other.test/box", "own.test/box2"):
+        registry.put(name, one_image("b", without=gzipped(BASE)))
+        with pytest.raises((ImageError, StoreError), match="layer sha256:.* is missing"):
+            resolve_image(store, f"docker://{name}:b", silent)
+        registry.put(name, one_image("b"))
+        store.verify(resolve_image(store, f"docker://{name}:b", silent).id)
+    assert len(layers_of(store)) == 3
+
+
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
-def test_known_layers_are_not_fetched(store: Store, tmp_path: Path) -> None:
-    """skopeo reads no layer that the store has: a second image is fetched whose base is not there any more."""
-    layout = write_layout(tmp_path / "box", "a", "b")
-    for name in ("a", "b"):
-        command = ["skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:{name}", f"dir:{tmp_path / name}"]
-        subprocess.run(command, check=True, timeout=60)
+def test_another_store_has_to_bring_its_layers(store: Store, tmp_path: Path) -> None:
+    """An image of a directory that lacks a layer of the store is refused."""
+    layout = write_layout(tmp_path / "box", "a")
+    command = ["skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:a", f"dir:{tmp_path / 'a'}"]
+    subprocess.run(command, check=True, timeout=60)
     resolve_image(store, f"dir:{tmp_path / 'a'}", silent)
-    base = json.loads((tmp_path / "b/manifest.json").read_bytes())["layers"][0]["digest"].removeprefix("sha256:")
-    (tmp_path / "b" / base).unlink()
-    image = resolve_image(store, f"dir:{tmp_path / 'b'}", silent)
-    extract_image(store, image.id, tmp_path / "copy")
-    assert (tmp_path / "copy/rootfs/bin/tool").read_bytes() == CONTENT
-    store.remove(image.id)
-    for left in store.list():
-        store.remove(left.id)
+    (tmp_path / "a" / json.loads((tmp_path / "a/manifest.json").read_bytes())["layers"][0]["digest"][7:]).unlink()
     with pytest.raises(StoreError, match="skopeo: "):
-        resolve_image(store, f"dir:{tmp_path / 'b'}", silent)
+        resolve_image(store, f"dir:{tmp_path / 'a'}", silent)
+
+
+OTHER = layer(tars.file("other"))
+
+
+def lying(layers: Sequence[bytes], named: Sequence[bytes]) -> Layout:
+    """Return a layout with layers, whose configuration names others."""
+    layout = Layout()
+    rootfs = {"type": "layers", "diff_ids": [sha256(data) for data in named]}
+    layout.add(*layers, architecture=MACHINE, rootfs=rootfs, compress=gzipped, suffix="+gzip")
+    return layout
+
+
+@pytest.mark.parametrize("has_layer", [False, True])
+def test_a_layer_by_hearsay(store: Store, tmp_path: Path, has_layer: bool) -> None:
+    """An image that names a layer and brings another file is refused, whether or not the store has the layer."""
+    if has_layer:
+        fetch(store, write_layout(tmp_path / "box", "a"), "a")
+    before = [image.id for image in store.list()]
+    for number, (layers, named) in enumerate((([OTHER], [BASE]), ([BASE, OTHER], [BASE, BASE]))):
+        layout = lying(layers, named)
+        for policy in PullPolicy:
+            path = layout.write_directory(tmp_path / f"lie{number}")
+            with pytest.raises(ImageError, match="diff_id"):
+                resolve_image(store, f"oci:{path}", silent, policy)
+        documents = docker_files(*layers, config=config_document(named, architecture=MACHINE))
+        (tmp_path / f"lie{number}.tar").write_bytes(archive(documents))
+        with pytest.raises(ImageError, match="diff_id"):
+            resolve_image(store, f"docker-archive:{tmp_path}/lie{number}.tar", silent)
+    assert [image.id for image in store.list()] == before
+
+
+def test_an_image_that_is_known_is_read_again(store: Store, tmp_path: Path) -> None:
+    """A layout of which a layer was damaged since is refused, though the store has what came of it."""
+    layout = write_layout(tmp_path / "box", "a")
+    image = resolve_image(store, f"oci:{layout}:a", silent)
+    assert resolve_image(store, f"oci:{layout}:a", silent).id == image.id
+    blob = layout / "blobs" / sha256(gzipped(BASE)).replace(":", "/")
+    blob.write_bytes(blob.read_bytes()[:-1] + b"!")
+    with pytest.raises(ImageError, match="damaged"):
+        resolve_image(store, f"oci:{layout}:a", silent)
+
+
+def test_a_layer_in_another_compression(store: Store, tmp_path: Path) -> None:
+    """An image whose layer is in another file than that of the store is imported, and the store has the layer once."""
+    first = fetch(store, write_layout(tmp_path / "box", "a"), "a")
+    layout = Layout()
+    layout.add(BASE, architecture=MACHINE)
+    second = resolve_image(store, f"oci:{layout.write_directory(tmp_path / 'plain')}", silent)
+    assert first.id != second.id and len(layers_of(store)) == 2
+    store.verify(second.id)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 
 from minit.archives.acimanifest import check_processor, convert_manifest
 from minit.archives.assembledaci import DamagedLayerError
 from minit.archives.compression import DEFAULT_LIMITS
-from minit.archives.imagenames import ImageName
+from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.squash import Meter
@@ -51,6 +51,7 @@ def import_image(
         if policy is PullPolicy.NEVER:
             missing = f'image "{reference}" is not in the store {store.data}'
             raise StoreError(f"{missing}, and --pull-policy=never keeps it so")
+    vouched: set[str] = set()
     try:
         with disk_errors(f"import {reference}", store.temporary), store.layers.kept(), ExitStack() as stack:
             if source is None:
@@ -59,14 +60,14 @@ def import_image(
                 skopeo = Skopeo(source, processor, progress, verify_tls=verify_tls, authfile=authfile)
                 manifest = skopeo.read_manifest()
                 layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
-                store.layers.leave_out(layout)
+                vouched = store.layers.leave_out(layout, _layers_of_repository(store, source))
                 skopeo.copy(manifest.wanted, layout)
                 image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file, processor))
                 name = source.name or ImageName(registry="", repository=source.title)
                 image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
                 # skopeo writes a configuration of Docker's anew, with another digest.
                 image = replace(image, id=manifest.configuration or image.id)
-            return _import(store, image, policy, processor, progress)
+            return _import(store, image, policy, processor, vouched, progress)
     except BaseException:
         store.collect_layers()
         raise
@@ -82,8 +83,33 @@ def _source(reference: str) -> SkopeoSource | None:
         raise StoreError(str(error)) from error
 
 
+def _layers_of_repository(store: Store, source: SkopeoSource) -> set[str]:
+    """
+    Return the diff_ids of the layers that images of the same repository of a registry have brought.
+
+    Whoever may fetch from there could fetch these. Any other image has to bring its layers, whatever it names.
+    """
+    if source.name is None or not source.is_remote:
+        return set()
+    found: set[str] = set()
+    for image in store.list():
+        recipe = store.recipe(image.id) if _is_of(image, source.name) else None
+        found.update(() if recipe is None else recipe.layers)
+    return found
+
+
+def _is_of(image: StoredImage, name: ImageName) -> bool:
+    original = image.original_name
+    return original is not None and parse_image_name(original).whole == name.whole
+
+
 def _import(
-    store: Store, image: LayeredImage, policy: PullPolicy, processor: Processor, progress: Progress
+    store: Store,
+    image: LayeredImage,
+    policy: PullPolicy,
+    processor: Processor,
+    vouched: Container[str],
+    progress: Progress,
 ) -> StoredImage:
     check_processor(image, processor)
     # Name, tag and the digests of all layers are in it.
@@ -93,29 +119,35 @@ def _import(
         if name is not None:
             image = replace(image, name=name)
             origin = convert_manifest(image)
-    known = None if policy is PullPolicy.UPDATE else recall(store, origin)
+    meter = Meter(image, progress)
+    proven = set()
+    for number, layer in enumerate(image.layers):
+        if store.layers.proves(layer, vouched):
+            proven.add(number)
+            meter.complete(number)
+    known = None if policy is PullPolicy.UPDATE or len(proven) < len(image.layers) else recall(store, origin)
     if known is not None:
         store.renew(known.id, _digests(image))
         return store.get(known.id)
     try:
-        imported = _add(store, image, origin, progress)
+        imported = _add(store, image, origin, proven, meter)
     except DamagedLayerError as error:
         # It was in the store before: that of the image replaces it.
         store.layers.remove(error.layer.diff_id)
-        imported = _add(store, image, origin, progress)
+        imported = _add(store, image, origin, proven, meter)
     remember(store, origin, imported)
     return imported
 
 
-def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress) -> StoredImage:
-    meter, sizes = Meter(image, progress), [0] * len(image.layers)
-    missing: dict[str, int] = {}  # a layer may be in an image twice
+def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[int], meter: Meter) -> StoredImage:
+    """Add an image whose `proven` layers the store has, if they are not gone since."""
+    sizes = [0] * len(image.layers)
+    missing: dict[tuple[str, str], int] = {}  # a layer may be in an image twice
     for number, layer in enumerate(image.layers):
-        if store.layers.has(layer.diff_id):
+        if number in proven and store.layers.has(layer.diff_id):
             sizes[number] = store.layers.get(layer.diff_id).size_bytes
-            meter.complete(number)
         else:
-            missing.setdefault(layer.diff_id, number)
+            missing.setdefault((layer.diff_id, layer.digest or layer.name), number)
     numbers = list(missing.values())
 
     def tell(place: int, read_bytes: int, size_bytes: int) -> None:
@@ -123,13 +155,13 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress)
         _check_size(image, sizes)
         meter.tell(numbers[place], read_bytes)
 
-    store.layers.add([image.layers[number] for number in numbers], DEFAULT_LIMITS, tell)
+    added = store.layers.add([image.layers[number] for number in numbers], DEFAULT_LIMITS, tell)
     layers = [store.layers.get(layer.diff_id) for layer in image.layers]
     for number in range(len(layers)):
         meter.complete(number)
     _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
-    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image), missing)
+    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image), added)
 
 
 def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from minit import syscalls
 from minit.archives.assembledaci import AssembledAci, open_layers
 from minit.archives.compression import Limits
-from minit.archives.layered import Layer, check_digest
+from minit.archives.layered import Layer, check_digest, digest_of_file
 from minit.archives.recipe import Recipe, read_recipe
 from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked
 from minit.errors import ImageError
@@ -52,12 +52,26 @@ class LayerStore:
         """Tell whether the layer of a digest is there."""
         return self._place(diff_id).exists()
 
-    def add(self, layers: Sequence[Layer], limits: Limits, tell: Tell) -> None:
+    def proves(self, layer: Layer, vouched: Container[str]) -> bool:
+        """
+        Tell whether the layer is here, and came of the very file that the image has.
+
+        An image that only names a layer has no right to its files, and may be damaged. So the file is read, unless its
+        digest is `vouched` for.
+        """
+        if not self.has(layer.diff_id):
+            return False
+        known = self.get(layer.diff_id)
+        digest = layer.digest if layer.digest in vouched else digest_of_file(layer)
+        return digest in (known.digest, known.diff_id) and layer.digest in (None, digest)
+
+    def add(self, layers: Sequence[Layer], limits: Limits, tell: Tell) -> set[str]:
         """
         Unpack layers, all of them or, after an error, none; they are there whole when this returns.
 
-        `limits` are those of each, `tell` is as in `unpack_layers`.
+        Return the diff_ids of those that were not here. `limits` are those of each, `tell` is as in `unpack_layers`.
         """
+        added = set()
         with scratch_directory(self._scratch) as scratch:
             works = [scratch / str(number) for number in range(len(layers))]
             for work in works:
@@ -71,10 +85,12 @@ class LayerStore:
             for layer, work in zip(layers, works, strict=True):
                 try:
                     os.rename(work, self._place(layer.diff_id))
+                    added.add(layer.diff_id)
                 except OSError as error:
-                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
             sync_directory(self._path)
+        return added
 
     def layers(self) -> Iterator[UnpackedLayer]:
         """Yield all layers that are whole."""
@@ -83,19 +99,22 @@ class LayerStore:
                 with suppress(ImageError, FileNotFoundError):
                     yield read_unpacked(path)
 
-    def leave_out(self, layout: Path) -> None:
+    def leave_out(self, layout: Path, diff_ids: Container[str]) -> set[str]:
         """
-        Make stand-ins for the blobs of all layers in an OCI layout: skopeo fetches no blob that is there.
+        Make stand-ins for the blobs of some layers in an OCI layout, and return their digests.
 
-        They have the sizes of the blobs and nothing in them. Who reads one finds its digest to be wrong.
+        skopeo fetches no blob that is there. A stand-in has the size of the blob, and the wrong digest.
         """
+        digests = set()
         for layer in self.layers():
             for digest, size_bytes in ((layer.digest, layer.packed_bytes), (layer.diff_id, layer.tar_bytes)):
-                if digest is not None:
+                if digest is not None and layer.diff_id in diff_ids:
                     path = layout / "blobs" / check_digest(digest, "the store of layers").replace(":", "/")
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.touch()
                     os.truncate(path, size_bytes)
+                    digests.add(digest)
+        return digests
 
     def remove(self, diff_id: str) -> None:
         """Remove a layer; no error if there is none."""
