@@ -7,6 +7,7 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import re
 import sys
 import zlib
 from collections.abc import Callable
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _CHUNK = 256 << 10
+# The first piece that a stream is given, then twice as much each time: what is left of one is copied, and read again.
+_PIECE_BYTES = 512
+# Beginning a stream costs as much as some thousand bytes. Formats with a stream for each file have more in them.
+_FREE_STREAMS = 1000
+_STREAM_BYTES = 512
+_NO_PADDING = re.compile(rb"[^\0]")
 _XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
 _ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told otherwise
 
@@ -134,7 +141,8 @@ class Uncompressed(io.RawIOBase):
         self._limits = limits
         self._produced_bytes = 0
         self._hole_bytes = 0  # apart, since another thread may count them
-        self._input = file.read(_CHUNK) or b""
+        self._input, self._place = file.read(_CHUNK) or b"", 0
+        self._piece_bytes, self._streams = _PIECE_BYTES, 1
         self.consumed_bytes = len(self._input)
         self._format = "tar"
         self._new: Callable[[], _Decompressor] | None = None
@@ -173,15 +181,20 @@ class Uncompressed(io.RawIOBase):
         self._hole_bytes += size_bytes
         self._check_limits()
 
-    def _more_input(self) -> bytes:
-        data = self._file.read(_CHUNK) or b""
-        self.consumed_bytes += len(data)
+    def _has_input(self) -> bool:
+        """Read on if all that was read has been taken; tell whether there is more."""
+        if self._place == len(self._input):
+            self._input, self._place = self._file.read(_CHUNK) or b"", 0
+            self.consumed_bytes += len(self._input)
+        return bool(self._input)
+
+    def _take(self, size: int) -> bytes:
+        data = self._input[self._place : self._place + size]
+        self._place += len(data)
         return data
 
     def _copy(self, size: int) -> bytes:
-        data = self._input or self._more_input()
-        self._input = data[size:]
-        return data[:size]
+        return self._take(size) if self._has_input() else b""
 
     def _decompress(self, size: int) -> bytes:
         try:
@@ -189,12 +202,13 @@ class Uncompressed(io.RawIOBase):
                 assert self._decompressor is not None
                 if self._decompressor.eof and not self._start_next_stream():
                     return b""
-                if self._decompressor.needs_input and not self._input:
-                    self._input = self._more_input()
-                    if not self._input:
+                piece = b""
+                if self._decompressor.needs_input:
+                    if not self._has_input():
                         raise ImageError(f"{self._source}: the {self._format} data ends too early: truncated file")
-                data = self._decompressor.decompress(self._input, size)
-                self._input = b""
+                    piece = self._take(self._piece_bytes)
+                    self._piece_bytes = min(2 * self._piece_bytes, _CHUNK)
+                data = self._decompressor.decompress(piece, size)
                 if data:
                     return data
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
@@ -205,14 +219,19 @@ class Uncompressed(io.RawIOBase):
     def _start_next_stream(self) -> bool:
         """Go on with what follows a finished stream: concatenated streams are one file, zeros are padding."""
         assert self._decompressor is not None and self._new is not None
-        rest = self._decompressor.unused_data.lstrip(b"\0")
-        while not rest:
-            rest = self._more_input()
-            if not rest:
+        self._place -= len(self._decompressor.unused_data)  # of the last piece
+        while (found := _NO_PADDING.search(self._input, self._place)) is None:
+            self._place = len(self._input)
+            if not self._has_input():
                 return False
-            rest = rest.lstrip(b"\0")
-        self._input = rest
-        self._decompressor = self._new()
+        self._place = found.start()
+        self._decompressor, self._piece_bytes = self._new(), _PIECE_BYTES
+        self._streams += 1
+        if self._streams > _FREE_STREAMS + self._produced_bytes // _STREAM_BYTES:
+            raise ImageError(
+                f"{self._source}: {self._streams} {self._format} streams with less than {_STREAM_BYTES} bytes in each:"
+                " refused as a decompression bomb"
+            )
         return True
 
     def _check_limits(self) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.archives.aci import copy_image
-from minit.archives.compression import Limits
+from minit.archives.compression import Limits, Uncompressed
 from minit.errors import ImageError
 from tests import tars
 from tests.support.zstandard import zstd
@@ -57,6 +57,32 @@ def test_concatenated_streams_and_padding_are_one_image(compression: str) -> Non
     data = tars.image(tars.file("rootfs/x", os.urandom(5000)))
     compress = COMPRESSIONS[compression]
     assert copy(compress(data[:3000]) + bytes(8) + compress(data[3000:]) + bytes(512))[2] == data
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
+def test_a_stream_for_each_file(compression: str) -> None:
+    """Thousands of streams of 600 bytes, padding and empty ones between some of them, are one image."""
+    data = tars.image(tars.file("rootfs/x", os.urandom(2 << 20)))
+    compress = COMPRESSIONS[compression]
+    parts = [compress(data[start : start + 600]) for start in range(0, len(data), 600)]
+    parts[100::500] = [part + bytes(4) + compress(b"") for part in parts[100::500]]
+    assert copy(b"".join(parts))[2] == data
+
+
+SKIPPED = b"\x50\x2a\x4d\x18" + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [*(compress(b"") for name, compress in COMPRESSIONS.items() if name != "tar"), zstd.compress(b"x"), SKIPPED],
+)
+@pytest.mark.parametrize("padding", [b"", b"\0"])
+def test_streams_with_nothing_in_them(stream: bytes, padding: bytes) -> None:
+    """However many streams with next to nothing follow each other, no more than a thousand or two are read."""
+    many = io.BytesIO((stream + padding) * ((8 << 20) // len(stream)))
+    with pytest.raises(ImageError, match="decompression bomb"):
+        Uncompressed(many, "x.aci").readall()
+    assert many.tell() < 1 << 20
 
 
 @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
