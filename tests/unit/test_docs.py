@@ -298,3 +298,11 @@ def test_layers_are_those_of_the_contract() -> None:
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     shown = "\n".join(re.sub(" [|:] ", " ", layer) for layer in layers)
     assert f"<!-- layers -->\n```\n{shown}\n```\n<!-- /layers -->" in (ROOT / "HACKING.md").read_text()
+
+
+def test_what_pip_installs() -> None:
+    """No text has pip install minit by a name, which nobody has published and anybody could: it is a file."""
+    texts = [*MARKDOWN, *(ROOT / "minit").rglob("*.py"), *(ROOT / "docs/man").iterdir()]
+    for path in texts:
+        for words in re.findall(r"pip install (.*)", path.read_text()):
+            assert not re.match(r"""["'`]*minit""", words), (path, words)

@@ -17,7 +17,7 @@ def main() -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
-        sys.exit('cryptography is not installed: python3 -m pip install "minit[update]"')
+        sys.exit(f"cryptography is not installed: {sys.executable} -m pip install cryptography")
     try:
         with open(sys.argv[1], "rb") as file:
             key = load_pem_private_key(file.read(), password=None)
