@@ -9,11 +9,11 @@ from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
 from minit.errors import UsageError
 from minit.goduration import parse_duration
 from minit.goflags import parse_flags, usage
-from minit.launcher.enter.enterpod import enter_pod
+from minit.launcher.enter.enterpod import enter_pod, hand_root
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # Those of `_OWN` are ours.
-_OWN: dict[str, bool | str] = {"as-app": False, "failure-fd": "", "privileged": False, "timeout": ""}
+_OWN: dict[str, bool | str] = {"as-app": False, "failure-fd": "", "privileged": False, "root-fd": "", "timeout": ""}
 _FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", **_OWN}
 _SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", **_OWN}
 # Set by rkt for whoever calls `enter` from another entrypoint.
@@ -33,15 +33,20 @@ def _enter(arguments: list[str]) -> int:
     try:
         values, command = parse_flags(arguments, _FLAGS)
         failures = read_descriptor("failure-fd", str(values["failure-fd"]))
+        roots = read_descriptor("root-fd", str(values["root-fd"]))
     except UsageError as error:
         raise _EnterUsage(str(error)) from error
     if command[:1] == ["--"]:
         # `rkt enter UUID -- ls` hands its own "--" on, after the one that stage0 adds.
         command = command[1:]
     pid = str(values["pid"] or values["p"])
+    app = str(values["appname"] or values["app"] or values["a"]) or os.environ.get(_APP_VARIABLE)
+    if roots is not None:
+        if not pid.isdecimal() or not app or command:
+            raise _EnterUsage("--root-fd: expected --pid=N, --appname=APP and no command")
+        return telling_failures(failures, lambda: hand_root(int(pid), app, roots))
     if not pid.isdecimal() or not command:
         raise _EnterUsage(f'expected --pid=N and a command, got --pid="{pid}" and {len(command)} words')
-    app = str(values["appname"] or values["app"] or values["a"]) or os.environ.get(_APP_VARIABLE)
     privileged, as_app = values["privileged"] is True, values["as-app"] is True
     if as_app and (not app or privileged):
         raise _EnterUsage("--as-app: only a command in an app, without --privileged, can be of the app's user")

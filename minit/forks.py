@@ -215,6 +215,14 @@ UNPACKER = Forked(
     has_session=True,
     death_signal=signal.SIGKILL,
 )
+# It follows paths that an app has made links of: nothing of the caller's is in it.
+APP_MOUNTER = Forked(
+    who="maker of an ended app's mounts",
+    keeps=("link", "root", "volumes"),
+    streams=(NULL, NULL, NULL),
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+)
 PROMPT_COMMAND = Forked(who="command of a prompt", keeps=None)
 UNMOUNTER = Forked(who="unmounter at the end of a machine", keeps=None)
 

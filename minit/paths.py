@@ -104,6 +104,7 @@ ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 ANNOTATION_IDMAP = "minit/idmap"
 ANNOTATION_ATTACH_OPTIONS = "minit/stage1/attach-options"
 ANNOTATION_RUN_OPTIONS = "minit/stage1/run-options"
+ANNOTATION_ENTER_OPTIONS = "minit/stage1/enter-options"
 ANNOTATION_HEALTH = "minit/health"
 ANNOTATION_HOOKS = "minit/hooks"
 ANNOTATION_EXPAND = "minit/expand"
@@ -181,6 +182,7 @@ SELINUX = "/sys/fs/selinux/enforce"
 ATTACH_OPTIONS = ("detach-keys", "failure-fd", "no-replay", "on-slow", "read-only", "ready-fd", "take-stdin")
 # The same of our `run`.
 RUN_OPTIONS = ("quiet", "tell-failure")
+ENTER_ROOT_FD = "root-fd"
 
 
 def app_manifest(app: str) -> str:

@@ -124,6 +124,14 @@ RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 _RESOLVE_ATTEMPTS = 128
 _DIRENTS_BYTES = 4096
+# Linux/magic.h: proc, sysfs, cgroup, cgroup2, devpts, mqueue, debugfs, tracefs, securityfs, bpf, pstore, configfs,
+# efivarfs, binfmt_misc, selinuxfs, fusectl, nsfs.
+_KERNEL_FILESYSTEMS = frozenset(
+    (
+        *(0x9FA0, 0x62656572, 0x27E0EB, 0x63677270, 0x1CD1, 0x19800202, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11),
+        *(0x6165676C, 0x62656570, 0xDE5E81E4, 0x42494E4D, 0xF97CFF8C, 0x65735543, 0x6E736673),
+    )
+)
 _STATFS_BYTES = 120  # of struct statfs, which begins with the type
 
 _FSOPEN_CLOEXEC = 1
@@ -227,6 +235,11 @@ def filesystem_type(path: str) -> int:
     status = bytearray(_STATFS_BYTES)
     call(path, _SYS_STATFS, _bytes(path), status)
     return int.from_bytes(status[:8], sys.byteorder)
+
+
+def is_kernel_filesystem(fd: int) -> bool:
+    """Tell whether an open file is of a filesystem whose files are the kernel's own: proc(5), sysfs(5) and the like."""
+    return filesystem_type(f"/proc/self/fd/{fd}") in _KERNEL_FILESYSTEMS
 
 
 def first_entries(directory_fd: int) -> dict[bytes, int]:

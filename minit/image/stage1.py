@@ -155,6 +155,7 @@ def stage1_manifest() -> bytes:
     annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
     annotations[paths.ANNOTATION_ATTACH_OPTIONS] = ",".join(paths.ATTACH_OPTIONS)
     annotations[paths.ANNOTATION_RUN_OPTIONS] = ",".join(paths.RUN_OPTIONS)
+    annotations[paths.ANNOTATION_ENTER_OPTIONS] = paths.ENTER_ROOT_FD
     labels = {"version": minit.__version__, "os": "linux", "arch": appc_architecture()}
     return jsontext.dump(
         {

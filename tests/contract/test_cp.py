@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.campaign import campaign
 from tests.support.commands import Stage0
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -27,6 +31,10 @@ class Copying:
         result = self._command.quick_call("cp", *given)
         assert result.returncode == code, result
         return result.stderr
+
+    def try_copy(self, *words: object) -> None:
+        """Copy as by a call, whether or not that is possible."""
+        self._command.quick_call("cp", *(f"{self._pod}{word}" if str(word).startswith(":") else word for word in words))
 
     def shell(self, script: str) -> str:
         """Run a script in the pod."""
@@ -154,3 +162,113 @@ def test_in_a_pod_with_users_of_its_own(minit: Stage0, tmp_path: Path) -> None:
         assert cp.shell("busybox stat -c '%u %g' /plain /kept") == "0 0\n5 6\n"
         cp("-a", ":/kept", tmp_path / "back")
     assert ((tmp_path / "back").stat().st_uid, (tmp_path / "back").stat().st_gid) == (5, 6)
+
+
+def volumes(annotation: dict[str, dict[str, object]], **sources: Path) -> list[str]:
+    """Return the words for a pod whose app has volumes of the host on /NAME, and sleeps."""
+    words = [word for name, path in sources.items() for word in (f"--volume={name},kind=host,source={path}",)]
+    words += [f"--mount=volume={name},target=/{name}" for name in sources]
+    return [*words, "{image}", f"--annotation=minit/mounts={json.dumps(annotation)}"]
+
+
+class Pod:
+    """A pod that sleeps, in a with block while it runs; afterwards it has ended, and can be copied from and to."""
+
+    def __init__(self, minit: Stage0, words: list[str], script: str = ":") -> None:
+        self._minit = minit
+        given = [minit.image() if word == "{image}" else word for word in words]
+        command = f"trap 'exit 0' TERM; {script}; echo up >/up; while :; do busybox sleep 0.1; done"
+        self._running = minit.running(*minit.run_words(*given, "--exec=/bin/sh", "--", "-c", command))
+
+    def __enter__(self) -> Copying:
+        self.copying = Copying(self._minit, self._running.__enter__())
+        up = "cp", f"{self._minit.uuid}:/up", self._minit.data / "up"
+        wait_for(lambda: self._minit.quick_call(*up).returncode == 0, "the app")
+        return self.copying
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+
+
+def test_parts_and_options_of_volumes(minit: Stage0, tmp_path: Path) -> None:
+    """A copy goes to the part of a volume that the app has, and to nothing that the app cannot write."""
+    tenants, fixed, new = tmp_path / "tenants", tmp_path / "fixed", tmp_path / "new"
+    (tenants / "own").mkdir(parents=True)
+    fixed.mkdir()
+    (tenants / "index").write_text("neighbour")
+    (tenants / "own/index").write_text("own")
+    words = volumes({"/www": {"subPath": "own"}, "/fixed": {"readOnly": True}}, www=tenants, fixed=fixed)
+
+    def try_copies(text: str) -> None:
+        new.write_text(text)
+        cp(new, ":/www/index")
+        assert ((tenants / "own/index").read_text(), (tenants / "index").read_text()) == (text, "neighbour")
+        cp(":/www/index", tmp_path / "back")
+        assert (tmp_path / "back").read_text() == text
+        for target in (":/fixed/x", ":/link/x"):
+            assert "read-only" in cp(new, target, code=254)
+        assert list(fixed.iterdir()) == []
+        assert "no such file" in cp(":/www/../tenants/index", tmp_path / "back", code=254)
+
+    with Pod(minit, words, "busybox ln -s /fixed /link; busybox ln -s /www /to-www") as cp:
+        try_copies("running")
+        cp(new, ":/to-www/linked")
+        assert (tenants / "own/linked").read_text() == "running"
+    try_copies("ended")
+    cp(":/to-www/linked", tmp_path / "back")
+    assert (tmp_path / "back").read_text() == "running"
+
+
+def test_a_volume_within_a_volume(minit: Stage0, tmp_path: Path) -> None:
+    """An app that makes a link of a volume's source leads no copy there: not while it runs, and not afterwards."""
+    outside, data, file = tmp_path / "outside", tmp_path / "data", tmp_path / "file"
+    (data / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    file.write_text("x")
+    script = f"busybox mv /data/sub /data/old; busybox ln -s {outside} /data/sub"
+    with Pod(minit, volumes({}, data=data, sub=data / "sub"), script) as cp:
+        assert os.readlink(data / "sub") == str(outside)
+        assert "no such file" in cp(":/sub/secret", tmp_path / "back", code=254)
+        cp(file, ":/sub/x")
+        assert (data / "old/x").read_text() == "x"
+    for words in ((":/sub/secret", tmp_path / "back"), (file, ":/sub/x")):
+        assert "a link leads out of the volume" in cp(*words, code=254)
+    # What does not need that volume works.
+    cp(":/data/old/x", tmp_path / "back")
+    assert sorted(os.listdir(outside)) == ["secret"]
+
+
+def test_files_of_the_kernel(minit: Stage0, tmp_path: Path) -> None:
+    """A link of an app's to files of the kernel's leads no copy there, and a copy of everything has none of them."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/on-volume").write_text("x")
+    script = "busybox ln -s /proc/sys/kernel /kernel; busybox ln -s /sys/fs /sysfs"
+    with Pod(minit, volumes({}, data=tmp_path / "data"), script) as cp:
+        for words in ((":/kernel/hostname", tmp_path / "x"), (tmp_path / "data/on-volume", ":/kernel/hostname")):
+            assert "files of the kernel's" in cp(*words, code=254)
+        cp(tmp_path / "data/on-volume", ":/sysfs/x", code=254)
+        cp(":/.", tmp_path / "whole")
+    assert (tmp_path / "whole/data/on-volume").read_text() == "x"
+    assert [os.listdir(tmp_path / "whole" / name) for name in ("proc", "sys")] == [[], []]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_links_in_the_place_of_volumes(minit: Stage0, tmp_path: Path, runs: bool) -> None:
+    """Whoever exchanges a volume's source for a link all the time gets nothing written or read outside."""
+    outside, data, file = tmp_path / "outside", tmp_path / "data", tmp_path / "file"
+    (data / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    file.write_text("x")
+    with Pod(minit, volumes({}, data=data, sub=data / "sub")) as cp:
+        pass
+    exchange = f"cd /data; busybox ln -s {outside} link; while :; do busybox mv sub old; busybox mv link sub;"
+    exchange += " busybox mv sub link; busybox mv old sub; done"
+    script = f"{{ {exchange} & }}"
+    with Pod(minit, volumes({}, data=data, sub=data / "sub"), script) as running:
+        for _ in range(campaign(10)):
+            for words in ((":/sub/secret", tmp_path / "back"), (file, ":/sub/x")):
+                (running if runs else cp).try_copy(*words)
+    assert not (tmp_path / "back").exists()
+    assert sorted(os.listdir(outside)) == ["secret"]

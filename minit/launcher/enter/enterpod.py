@@ -15,7 +15,7 @@ from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.enter.findapp import find_app
 from minit.launcher.stop import has_ended, open_supervisor
-from minit.messages import socket_pair
+from minit.messages import Socket, send_message, socket_pair
 from minit.plan.entering import EnterProfile
 from minit.plan.life.appenvironment import DEFAULT_TERM
 from minit.stdio import open_standard_streams
@@ -95,6 +95,26 @@ def enter_pod(
     for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
     return EnterWatch(first, ours, console, guard).run()
+
+
+def hand_root(pid: int, app: str, link: int) -> int:
+    """
+    Send a descriptor of the root that `app` has, in the pod whose PID 1 is `pid` on the host, and return the exit code.
+
+    `link` is a SEQPACKET socket. Nothing is executed, and no path of the app is followed. The working directory is the
+    pod directory.
+    """
+    open_standard_streams()
+    syscalls.set_dumpable(False)
+    pidfd, status = open_supervisor(pid)
+    namespace, _, _ = find_app(pid, status["State"], app)
+    if has_ended(pidfd):
+        raise LaunchError(f"pod is not running any more: process {pid} has ended")
+    syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with Socket(fileno=link) as socket:
+        send_message(socket, {}, [root])
+    return 0
 
 
 def _own_pipes(uid: int) -> None:

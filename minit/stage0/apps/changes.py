@@ -15,10 +15,11 @@ from minit import paths, syscalls
 from minit.idrange import IdRange
 from minit.progress import Progress
 from minit.stage0.apps.export import mount_places
-from minit.stage0.apps.podfiles import app_place, choose_app
+from minit.stage0.apps.podfiles import app_root, choose_app
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
+from minit.stage0.pods.privateusers import read_ids
 from minit.value import Value
 
 ADDED, CHANGED, DELETED = "A", "C", "D"
@@ -42,8 +43,8 @@ def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress
 
     PodError if the pod has never run, or has no such app. What is on volumes is no change.
     """
-    with app_place(pod, app, "/", trees) as place:
-        chosen = choose_app(read_pod_manifest(pod), app)
+    chosen = choose_app(read_pod_manifest(pod), app)
+    with app_root(pod, chosen, trees) as root:
         if pod.has_file(paths.POD_OVERLAY_PREPARED):
             tree_id = read_app_tree_id(pod, chosen.name)
         else:
@@ -51,8 +52,8 @@ def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress
             tree_id = trees.render(chosen.image_id, progress)
         image = os.open(trees.path(tree_id) / "rootfs", os.O_PATH | os.O_DIRECTORY)
         try:
-            ignored = {(status.st_dev, status.st_ino) for status in mount_places(place.root)}
-            found = dict(_compare(place.root, image, place.ids, lambda now: (now.st_dev, now.st_ino) in ignored))
+            ignored = {(status.st_dev, status.st_ino) for status in mount_places(root)}
+            found = dict(_compare(root, image, read_ids(pod), lambda now: (now.st_dev, now.st_ino) in ignored))
         finally:
             os.close(image)
     for path in list(found):

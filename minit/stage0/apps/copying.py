@@ -39,7 +39,7 @@ def copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> None
     """
     owner = None if archive else (os.geteuid(), os.getegid())
     with _source(place.open, place.path) as source, _target(_open_here, target, source) as (root, name):
-        _pump(source, name, place.ids, TreePlacer(root, owner, None, note), note)
+        _pump(source, name, place.ids, TreePlacer(root, owner, None, note), note, place)
 
 
 def copy_in(source_path: str, place: AppPlace, note: Note, *, archive: bool) -> None:
@@ -52,8 +52,8 @@ def copy_in(source_path: str, place: AppPlace, note: Note, *, archive: bool) -> 
 def write_tar(place: AppPlace, write: Callable[[memoryview], object], note: Note) -> None:
     """Write what is at a path of a pod as a tar, under its last name."""
     with _source(place.open, place.path) as source:
-        writer = TreeWriter(write, place.ids, note, lambda count: None, forgiving=True)
-        source.add(writer, source.name or ".")
+        writer = TreeWriter(write, place.ids, note, lambda count: None, forgiving=True, is_live=True)
+        source.add(writer, source.name or ".", place)
         writer.finish()
 
 
@@ -115,13 +115,14 @@ class _Source:
         if stat.S_ISSOCK(mode):
             raise PodError(f"{name} is a socket, which cannot be copied")
 
-    def add(self, writer: TreeWriter, name: str) -> None:
+    def add(self, writer: TreeWriter, name: str, place: AppPlace | None) -> None:
+        """Add the source, which is at a place of an app, or on this machine."""
         if self.name:
             writer.add_entry(self.parent, self.name, name)
             return
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.parent)
         try:
-            writer.add_tree(fd, name)
+            writer.add_tree(fd, name, () if place is None else place.left_out())
         finally:
             os.close(fd)
 
@@ -174,7 +175,9 @@ def _target(opener: Opener, path: str, source: _Source) -> Iterator[tuple[int, s
         os.close(root)
 
 
-def _pump(source: _Source, name: str, ids: IdRange | None, placer: TreePlacer, note: Note) -> None:
+def _pump(
+    source: _Source, name: str, ids: IdRange | None, placer: TreePlacer, note: Note, place: AppPlace | None = None
+) -> None:
     """Write a tar in a thread of its own, and read it in this one."""
     reader_fd, writer_fd = os.pipe()
     failures: list[Exception] = []
@@ -182,8 +185,10 @@ def _pump(source: _Source, name: str, ids: IdRange | None, placer: TreePlacer, n
     def write() -> None:
         try:
             with open(writer_fd, "wb", buffering=_CHUNK_BYTES) as pipe:
-                writer = TreeWriter(pipe.write, ids, note, lambda count: None, forgiving=True)
-                source.add(writer, name)
+                writer = TreeWriter(
+                    pipe.write, ids, note, lambda count: None, forgiving=True, is_live=place is not None
+                )
+                source.add(writer, name, place)
                 writer.finish()
         except BrokenPipeError:
             pass  # the other side has failed, and says so

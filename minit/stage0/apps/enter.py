@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from minit import paths
-from minit.errors import PodError
+from minit.errors import PodError, describe
 from minit.manifest.names import is_ac_name
+from minit.messages import receive_message, socket_pair
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
 from minit.stage0.pods.podwaiting import wait_for_pid
@@ -71,6 +73,35 @@ def enter_as_app(
         failure_fd=failure_fd,
     )
     return [str(program), *arguments]
+
+
+def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> int | None:
+    """
+    Return a descriptor of the root of an app of a running pod, with all that is mounted in it for the app.
+
+    None if stage1 cannot tell it: the app has none yet, or it is another stage1 than minit's.
+    """
+    options = entrypoints.read_stage1_manifest(pod).annotation(paths.ANNOTATION_ENTER_OPTIONS) or ""
+    if paths.ENTER_ROOT_FD not in options.split(","):
+        return None
+    program, pid = _program(pod, tree_path), wait_for_pid(pod)
+    ours, theirs = socket_pair()
+    with ours:
+        with theirs:
+            try:
+                subprocess.run(
+                    [program, f"--pid={pid}", f"--appname={app}", f"--root-fd={theirs.fileno()}"],
+                    cwd=pod.path,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    check=False,
+                )
+            except OSError as error:
+                raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+        descriptors = receive_message(ours)[1]
+    return next(iter(descriptors), None)
 
 
 def _program(pod: Pod, tree_path: Callable[[str], Path] | None) -> Path:

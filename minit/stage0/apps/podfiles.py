@@ -1,21 +1,27 @@
 """
-The files of an app of a pod, running or ended, as the host reaches them.
+The files of an app of a pod as the app has them: its root with its volumes, their parts and options, and nothing else.
 
-Paths are resolved within the app's root by the kernel (openat2, RESOLVE_IN_ROOT): no link of the app's leads out of it.
-Volumes are mounted in the app's own namespace, so a path on one is looked up in the volume's source.
+Of an app of a running pod, stage1 hands out the root in the app's mount namespace. Of an ended pod, root and volumes
+are mounted again, in a mount namespace that no program runs in. The kernel resolves paths within that root (openat2,
+RESOLVE_IN_ROOT): no link of the app's leads out of it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
+from minit import jsontext, paths, syscalls
+from minit.errors import ManifestError, PodError, describe
+from minit.forks import APP_MOUNTER, Kept, fork
 from minit.idrange import IdRange
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
+from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.process import enter_own_mounts
+from minit.stage0.apps.enter import open_app_root
 from minit.stage0.apps.export import keep, open_rootfs
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
@@ -25,10 +31,12 @@ from minit.stage0.pods.privateusers import read_ids
 from minit.value import Value
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_IN_VOLUME = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 # What the image has there is hidden while the app runs.
 _OF_THE_KERNEL = frozenset({"dev", "proc", "sys"})
+_HOST = "host"
 
 
 class AppPlace(Value):
@@ -45,8 +53,33 @@ class AppPlace(Value):
     read_only: str = ""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a path from the root on; links are followed as the app would follow them."""
-        return syscalls.openat2(self.root, path or ".", flags, resolve=_IN_ROOT)
+        """
+        Open a path from the root on; links are followed as the app would follow them.
+
+        PodError for files of the kernel's: an app may have a link to what only this process may write.
+        """
+        fd = syscalls.openat2(self.root, path or ".", flags, resolve=_IN_ROOT)
+        if syscalls.is_kernel_filesystem(fd):
+            os.close(fd)
+            raise PodError(f"/{path} leads to files of the kernel's, which are nobody's to copy")
+        return fd
+
+    def left_out(self) -> list[os.stat_result]:
+        """Return what nobody copies with the whole root: the devices that a running app has."""
+        try:
+            devices = os.stat("dev", dir_fd=self.root, follow_symlinks=False)
+        except OSError:
+            return []
+        return [devices] if devices.st_dev != os.fstat(self.root).st_dev else []
+
+
+class _AppVolume(Value):
+    """A volume and its place in an app, as the app's annotation minit/mounts has it."""
+
+    target: str
+    volume: Volume
+    sub_path: str = ""
+    read_only: bool = False
 
 
 @contextmanager
@@ -56,8 +89,7 @@ def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterato
 
     An ended pod is kept from being deleted meanwhile. PodError if there is no such app, or it has never been started.
     """
-    if pod.state is not PodState.RUNNING and pod.state not in ENDED_STATES:
-        raise PodError(f'pod "{pod.uuid}" is {pod.state}: only pods that run or have ended have files')
+    _refuse_others(pod)
     manifest = read_pod_manifest(pod)
     chosen = choose_app(manifest, app)
     # Two slashes at the start would stay two. What a path ends with has a meaning for copies.
@@ -65,19 +97,31 @@ def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterato
     path = posixpath.normpath(f"/./{path}")
     if path.split("/")[1] in _OF_THE_KERNEL:
         raise PodError(f"{path}: /{path.split('/')[1]} is the kernel's in an app, and its files are nobody's to copy")
+    volumes = _app_volumes(manifest, chosen)
+    here = _innermost(volumes, path)
     with ExitStack() as stack:
-        if pod.state in ENDED_STATES:
-            stack.enter_context(keep(pod))
-        target, volume = _find_volume(manifest, chosen, path)
-        if volume is None:
-            root, read_only = _open_root(pod, chosen, trees, stack)
-            yield AppPlace(root=root, path=path.lstrip("/") + end, ids=read_ids(pod), read_only=read_only)
-            return
-        inside = path[len(target) :].lstrip("/")
-        root = _open_volume(pod, chosen, volume)
-        stack.callback(os.close, root)
-        read_only = f'volume "{volume.name}" is read-only' if volume.read_only else ""
-        yield AppPlace(root=root, path=inside + end, ids=None if volume.source else read_ids(pod), read_only=read_only)
+        root = open_app_root(pod, trees.path, chosen.name) if pod.state is PodState.RUNNING else None
+        is_mapped = root is not None and _is_mapped(manifest, chosen, here)
+        read_only = f'the root of app "{chosen.name}" is read-only' if chosen.read_only_root_fs else ""
+        if root is not None:
+            stack.callback(os.close, root)
+        else:
+            base, reason = stack.enter_context(_app_base(pod, chosen, trees))
+            read_only = reason or read_only
+            root = _mount(pod, manifest, chosen, base, volumes, here, stack)
+        if here is not None:
+            read_only = f'volume "{here.volume.name}" is read-only' if here.read_only else ""
+        is_hosts = here is not None and here.volume.kind == _HOST
+        ids = None if is_hosts and not is_mapped else read_ids(pod)
+        yield AppPlace(root=root, path=path.lstrip("/") + end, ids=ids, read_only=read_only)
+
+
+@contextmanager
+def app_root(pod: Pod, app: RuntimeApp, trees: TreeStore) -> Iterator[int]:
+    """Yield the root of an app of a pod that runs or has ended, without its volumes; PodError if it has none."""
+    _refuse_others(pod)
+    with _app_base(pod, app, trees) as (root, _):
+        yield root
 
 
 def choose_app(manifest: PodManifest, wanted: str | None) -> RuntimeApp:
@@ -91,35 +135,208 @@ def choose_app(manifest: PodManifest, wanted: str | None) -> RuntimeApp:
     raise PodError(f'the pod has no app "{wanted}", only {names}')
 
 
-def _find_volume(manifest: PodManifest, app: RuntimeApp, path: str) -> tuple[str, Volume | None]:
-    """Return the innermost volume that is mounted on a path or above it, and where."""
-    found: tuple[str, Volume | None] = "", None
+def _refuse_others(pod: Pod) -> None:
+    if pod.state is not PodState.RUNNING and pod.state not in ENDED_STATES:
+        raise PodError(f'pod "{pod.uuid}" is {pod.state}: only pods that run or have ended have files')
+
+
+def _app_volumes(manifest: PodManifest, app: RuntimeApp) -> list[_AppVolume]:
+    """Return the volumes of an app, the outer ones first, as stage1 attaches them."""
+    details = _read_object(app.annotation(paths.ANNOTATION_MOUNTS))
+    found = []
     for target, volume in manifest.volumes_of(app):
-        target = posixpath.normpath(f"/./{target}")
-        if len(target) >= len(found[0]) and (path == target or path.startswith(f"{target}/")):
-            found = target, volume
-    return found
+        detail = details.get(target)
+        given = detail if isinstance(detail, dict) else {}
+        found.append(
+            _AppVolume(
+                target=posixpath.normpath(f"/./{target}"),
+                volume=volume,
+                sub_path=str(given.get("subPath") or ""),
+                read_only=bool(volume.read_only or given.get("readOnly")),
+            )
+        )
+    return sorted(found, key=lambda each: each.target.count("/"))
 
 
-def _open_volume(pod: Pod, app: RuntimeApp, volume: Volume) -> int:
+def _read_object(text: str | None) -> dict[str, object]:
+    """Return what an annotation has, which stage1 has read before, or nothing."""
     try:
-        if volume.source is not None:
-            return os.open(volume.source, _DIRECTORY | os.O_CLOEXEC)
-        place = f"{paths.POD_SHARED_VOLUMES}/{volume.name}"
-        return syscalls.openat2(pod.fd, place, _DIRECTORY, resolve=_BENEATH)
-    except NotADirectoryError as error:
-        raise PodError(f'volume "{volume.name}" is a file of the host: copy {volume.source} there') from error
-    except OSError as error:
-        raise PodError(f'volume "{volume.name}" of app "{app.name}": {describe(error)}') from error
+        value = {} if text is None else jsontext.parse(text.encode(errors="surrogateescape"), "annotation")
+    except ManifestError:
+        value = {}
+    return value if isinstance(value, dict) else {}
 
 
-def _open_root(pod: Pod, app: RuntimeApp, trees: TreeStore, stack: ExitStack) -> tuple[int, str]:
-    read_only = f'the root of app "{app.name}" is read-only' if app.read_only_root_fs else ""
-    rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app.name)}"
-    if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(pod.path / rootfs):
-        # What is written to the layers would not be seen by who mounts them.
-        read_only = f'the root of app "{app.name}" is not mounted any more, and can only be read'
-        return stack.enter_context(open_rootfs(pod, app.name, trees)), read_only
-    root = syscalls.openat2(pod.fd, rootfs, _DIRECTORY, resolve=_BENEATH)
-    stack.callback(os.close, root)
-    return root, read_only
+def _innermost(volumes: Sequence[_AppVolume], path: str) -> _AppVolume | None:
+    """Return the innermost volume that is mounted on a path or above it."""
+    found = [each for each in volumes if path == each.target or path.startswith(f"{each.target.rstrip('/')}/")]
+    return max(found, key=lambda each: each.target.count("/"), default=None)
+
+
+def _is_mapped(manifest: PodManifest, app: RuntimeApp, place: _AppVolume | None) -> bool:
+    """Tell whether a volume shows a running app its own ids; stage1 has the rules (minit/idmap)."""
+    own = app.annotation(paths.ANNOTATION_IDMAP)
+    text = manifest.annotation(paths.ANNOTATION_IDMAP) if own is None else own
+    return place is not None and text is not None and (text == "true" or place.volume.name in text.split(","))
+
+
+@contextmanager
+def _app_base(pod: Pod, app: RuntimeApp, trees: TreeStore) -> Iterator[tuple[int, str]]:
+    """Yield an app's root without its volumes, and why it can only be read, if so; an ended pod is kept meanwhile."""
+    with ExitStack() as stack:
+        if pod.state in ENDED_STATES:
+            stack.enter_context(keep(pod))
+        rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app.name)}"
+        if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(pod.path / rootfs):
+            # What is written to the layers would not be seen by who mounts them.
+            reason = f'the root of app "{app.name}" is not mounted any more, and can only be read'
+            yield stack.enter_context(open_rootfs(pod, app.name, trees)), reason
+            return
+        root = syscalls.openat2(pod.fd, rootfs, _DIRECTORY, resolve=_BENEATH)
+        stack.callback(os.close, root)
+        yield root, ""
+
+
+def _mount(
+    pod: Pod,
+    manifest: PodManifest,
+    app: RuntimeApp,
+    base: int,
+    volumes: Sequence[_AppVolume],
+    here: _AppVolume | None,
+    stack: ExitStack,
+) -> int:
+    """
+    Return the root of an app with its volumes; `stack` closes what keeps them.
+
+    The volume that is asked for, `here`, has to be there. Any other that is gone is an empty directory.
+    """
+    memory = _read_object(manifest.annotation(paths.ANNOTATION_MEMORY_VOLUMES))
+    trees: list[tuple[str, int]] = []
+    for each in volumes:
+        try:
+            if each.volume.name in memory:
+                raise PodError("was in memory, and is gone")
+            tree = _open_volume(pod, manifest, each)
+        except (PodError, OSError) as error:
+            if each is here:
+                raise PodError(f'volume "{each.volume.name}" of app "{app.name}": {describe(error)}') from error
+            tree = _empty_mount()
+        stack.callback(os.close, tree)
+        trees.append((each.target, tree))
+    ours, theirs = socket_pair()
+    with ours:
+        with theirs:
+            kept: Mapping[str, Kept] = {
+                "link": theirs.fileno(),
+                "root": base,
+                "volumes": tuple(tree for _, tree in trees),
+            }
+            pid = fork(
+                APP_MOUNTER,
+                lambda: _mount_all(theirs, base, trees),
+                kept,
+                tell=lambda error: send_message(theirs, {"error": describe(error)}),
+            )
+        try:
+            message, descriptors = receive_message(ours)
+        finally:
+            os.waitpid(pid, 0)
+    for fd in descriptors:
+        stack.callback(os.close, fd)
+    if not descriptors:
+        reason = "its process was killed" if message is None else message.get("error")
+        raise PodError(f'cannot mount the root and the volumes of app "{app.name}": {reason}')
+    return descriptors[0]
+
+
+def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]]) -> None:
+    """Mount an app's root and its volumes in a namespace of this process's own, and send root and namespace."""
+    try:
+        root = syscalls.open_tree(base, "", syscalls.OPEN_TREE_CLONE)
+    except OSError:
+        root = base  # it is mounted nowhere yet, and itself can be
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    enter_own_mounts(syscalls.MS_PRIVATE)
+    namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
+    os.fchdir(root)
+    syscalls.pivot_root(".", ".")
+    syscalls.umount2(".", syscalls.MNT_DETACH)
+    os.chdir("/")
+    top = os.open("/", _DIRECTORY)
+    for target, tree in trees:
+        try:
+            place = syscalls.openat2(top, target, os.O_PATH, resolve=_IN_ROOT)
+        except OSError:
+            continue  # the app has never had it there
+        with suppress(NotADirectoryError):  # an empty directory in the place of a file
+            syscalls.move_mount(tree, place)
+        os.close(place)
+    send_message(link, {}, [top, namespace])
+
+
+def _open_volume(pod: Pod, manifest: PodManifest, place: _AppVolume) -> int:
+    """Return a detached mount of what an app has of a volume; OSError or PodError if that is nothing."""
+    volume = place.volume
+    if volume.source is None:
+        whole = syscalls.openat2(pod.fd, f"{paths.POD_SHARED_VOLUMES}/{volume.name}", _DIRECTORY, resolve=_BENEATH)
+    else:
+        whole = _open_source(manifest, volume.source)
+    try:
+        of_image = volume.source is not None and paths.tree_of_source(volume.source) is not None
+        resolve = _IN_ROOT if of_image else _IN_VOLUME
+        part = syscalls.openat2(whole, place.sub_path or ".", os.O_PATH, resolve=resolve) if place.sub_path else -1
+        try:
+            is_deep = volume.source is not None and volume.recursive is not False
+            deep = syscalls.AT_RECURSIVE if is_deep else 0
+            tree = syscalls.open_tree(whole if part < 0 else part, "", syscalls.OPEN_TREE_CLONE | deep)
+        finally:
+            if part >= 0:
+                os.close(part)
+    finally:
+        os.close(whole)
+    read_only = syscalls.MOUNT_ATTR_RDONLY if place.read_only else 0
+    syscalls.mount_setattr(tree, flags=deep, set=read_only, propagation=syscalls.MS_PRIVATE)
+    return tree
+
+
+def _open_source(manifest: PodManifest, source: str) -> int:
+    """
+    Open the source of a volume of the host.
+
+    An app decides on links in its volumes. So what lies in another volume of the pod is looked up from that one on, and
+    PodError tells of a link that leads out.
+    """
+    others = set()
+    declared = [*manifest.volumes, *(mount.app_volume for app in manifest.apps for mount in app.mounts)]
+    for volume in declared:
+        if volume is not None and volume.source is not None and volume.source != source:
+            try:
+                status = os.stat(volume.source)
+            except OSError:
+                continue
+            others.add((status.st_dev, status.st_ino))
+    names = [name for name in source.split("/") if name not in ("", ".")]
+    for depth in range(1, len(names)):
+        above = os.open("/" + "/".join(names[:depth]), os.O_PATH | os.O_CLOEXEC)
+        try:
+            status = os.fstat(above)
+            if (status.st_dev, status.st_ino) in others:
+                return syscalls.openat2(above, "/".join(names[depth:]), os.O_PATH, resolve=_IN_VOLUME)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise PodError(f"{source}: a link leads out of the volume that it lies in") from error
+            raise
+        finally:
+            os.close(above)
+    return os.open(source, os.O_PATH | os.O_CLOEXEC)
+
+
+def _empty_mount() -> int:
+    context = syscalls.fsopen("tmpfs")
+    try:
+        syscalls.fsconfig_create(context)
+        return syscalls.fsmount(context, syscalls.MOUNT_ATTR_RDONLY)
+    finally:
+        os.close(context)

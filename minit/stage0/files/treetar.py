@@ -24,6 +24,7 @@ from minit.stage0.files.holes import LEAST_BYTES, SparseContent, find_segments
 T = TypeVar("T")
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+_ACROSS_MOUNTS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Each entry repeats its path: without a limit a chain of a million directories would be a terabyte.
@@ -37,7 +38,8 @@ class TreeWriter:
 
     `write` takes the archive in pieces, `count` the bytes of files so far, `note` what was left out. With `ids` the
     owners are those that the pod with these ids has. With `forgiving`, files that cannot be opened, as they are gone or
-    have become something else meanwhile, are left out too.
+    have become something else meanwhile, are left out too. With `is_live` what is mounted in the directory is added as
+    well, but for the kernel's own file systems; else nothing may be mounted there.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class TreeWriter:
         count: Callable[[int], None],
         *,
         forgiving: bool = False,
+        is_live: bool = False,
     ) -> None:
         self._tar = TarWriter(self._write)
         self._archive = write
@@ -57,6 +60,7 @@ class TreeWriter:
         self._bytes = 0
         self._names: dict[tuple[int, int], str] = {}
         self._forgiving = forgiving
+        self._resolve = _ACROSS_MOUNTS if is_live else _INSIDE
         self._is_importable = not forgiving
         self._left_out: set[tuple[int, int]] = set()
 
@@ -84,8 +88,11 @@ class TreeWriter:
                 if len(below) > _PATH_LIMIT:
                     self._note(f"left out {shown(below)}: its path has more than {_PATH_LIMIT} characters")
                 elif self._add(fd, entry, below, len(above)):
-                    inner = self._look(below, syscalls.openat2, fd, entry, _DIRECTORY, resolve=_INSIDE)
+                    inner = self._look(below, syscalls.openat2, fd, entry, _DIRECTORY, resolve=self._resolve)
                     if inner is None:
+                        continue
+                    if os.fstat(inner).st_dev != status.st_dev and syscalls.is_kernel_filesystem(inner):
+                        os.close(inner)
                         continue
                     fd = _replace(fd, inner)
                     path = below
@@ -98,7 +105,7 @@ class TreeWriter:
         if not stat.S_ISDIR(os.stat(entry, dir_fd=directory, follow_symlinks=False).st_mode):
             self._add(directory, entry, name, 0)
             return
-        fd = syscalls.openat2(directory, entry, _DIRECTORY, resolve=_INSIDE)
+        fd = syscalls.openat2(directory, entry, _DIRECTORY, resolve=self._resolve)
         try:
             self.add_tree(fd, name)
         finally:
