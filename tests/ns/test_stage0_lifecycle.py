@@ -364,6 +364,30 @@ def test_mounted_host_directories_survive(world: World, exited: str, how: str) -
         os.close(busy)
 
 
+@pytest.mark.parametrize("how", ["rm", "gc"])
+def test_a_data_directory_that_is_mounted_twice(world: World, how: str) -> None:
+    """Where mounts of a pod show themselves at a second path, as in a tree that is shared, both are undone."""
+    elsewhere = world.root / "elsewhere"
+    elsewhere.mkdir()
+    world.data.mkdir(exist_ok=True)
+    for words in (("--bind", world.data, world.data), ("--make-shared", world.data), ("--bind", world.data, elsewhere)):
+        subprocess.run(["mount", *words], check=True)
+    try:
+        world.minit("run", f"--stage1-path={world.stage1}", "--net=none", world.app)
+        [uuid] = world.pods("run")
+        # A mount within one of the pod's, as an app has beside its overlay.
+        inner = world.pod_path("run", uuid) / "stage1/rootfs/inner"
+        inner.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
+        assert len([path for path in world.mounts() if uuid in path]) >= 4
+        world.minit(*(("rm", uuid) if how == "rm" else ("gc", "--grace-period=0s")))
+        assert all_pods(world) == {}
+        assert sorted(world.mounts()) == sorted([str(world.data), str(elsewhere)])
+    finally:
+        subprocess.run(["umount", "-R", elsewhere], check=True)
+        subprocess.run(["umount", "-R", world.data], check=True)
+
+
 def test_mount_that_cannot_be_undone(world: World, exited: str) -> None:
     """A pod with a mount that stays is not deleted, and what is mounted is not touched."""
     precious = world.root / "precious"

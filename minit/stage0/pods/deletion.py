@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from minit import syscalls
 from minit.errors import MinitError, PodError, describe
@@ -28,6 +28,13 @@ from minit.stdio import write_all
 _BATCH_PODS = 64
 # More than processors: they wait for the disk most of the time.
 _WORKERS = 4
+
+
+class _Below(NamedTuple):
+    """A mount below a directory, by one of the directory's paths."""
+
+    directory: Path
+    mount: Mount
 
 
 class Deletions:
@@ -76,7 +83,7 @@ class Deletions:
 class _Worker:
     """A process that deletes pods, and says on a pipe what goes wrong."""
 
-    def __init__(self, pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]]) -> None:
+    def __init__(self, pods: Sequence[Pod], mounts: Mapping[Path, Sequence[_Below]]) -> None:
         self._pods = pods
         self._said, writer = os.pipe()
         kept: dict[str, Kept] = {"report": writer, "pods": [pod.fd for pod in pods]}
@@ -95,7 +102,7 @@ class _Worker:
             pod.close()
 
 
-def _remove(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]], writer: int) -> None:
+def _remove(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[_Below]], writer: int) -> None:
     left = []
     # Before any file is removed: an overlay that ends waits until all of its file system is written.
     for pod in pods:
@@ -154,54 +161,69 @@ def unmount_below(directory: Path) -> None:
     _unmount_all(directory, _mounts_below([directory])[directory])
 
 
-def _unmount_all(directory: Path, mounts: Sequence[Mount]) -> None:
-    if not _unmount(directory, mounts):
+def _unmount_all(directory: Path, mounts: Sequence[_Below]) -> None:
+    if not _unmount(mounts):
         left = _mounts_below([directory])[directory]
         if left:
-            raise PodError(f"cannot unmount {left[-1].mount_point}")
+            raise PodError(f"cannot unmount {left[-1].mount.mount_point}")
 
 
-def _mounts_below(directories: Sequence[Path]) -> dict[Path, list[Mount]]:
-    """Return the mounts below each directory, parents before children, the latest on a mount point last."""
-    mounts: dict[Path, list[Mount]] = {directory: [] for directory in directories}
+def _mounts_below(directories: Sequence[Path]) -> dict[Path, list[_Below]]:
+    """
+    Return the mounts below each directory, parents before children, the latest on a mount point last.
+
+    A directory that can be seen at several places, as where the data directory is a bind mount in a shared tree, has
+    the same mounts at each of them: they are twins, and none goes as long as another one has mounts below it.
+    """
+    mounts: dict[Path, list[_Below]] = {directory: [] for directory in directories}
+    places = {directory: directory for directory in directories}
     # There may be thousands of other mounts. The kernel escapes nothing in the names of pods and apps.
-    names = {directory.name for directory in directories}
+    names = {directory.name: directory for directory in directories}
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        found = [parse_line(line) for line in lines if not names.isdisjoint(line.split(" ", 5)[4].split("/"))]
+        found = [parse_line(line) for line in lines if not names.keys().isdisjoint(line.split(" ", 5)[4].split("/"))]
     for mount in sorted(found, key=lambda mount: mount.mount_point.count("/")):
         for parent in Path(mount.mount_point).parents:
-            if parent in mounts:
-                mounts[parent].append(mount)
+            if parent not in places and parent.name in names and _is_same(parent, names[parent.name]):
+                places[parent] = names[parent.name]
+            if parent in places:
+                mounts[places[parent]].append(_Below(parent, mount))
     return mounts
 
 
-def _unmount(directory: Path, mounts: Sequence[Mount]) -> bool:
-    """
-    Undo mounts below a directory, whoever uses them still, and return whether all are undone.
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
-    A mount point is resolved from the directory on, with no link followed: one that a pod left leads nowhere.
+
+def _unmount(mounts: Sequence[_Below]) -> bool:
+    """
+    Undo mounts, whoever uses them still, and return whether all are undone.
+
+    A mount point is resolved from its directory on, with no link followed: one that a pod left leads nowhere.
     """
     all_undone = True
     # Or the unmount would spread to peers of the mount outside the pod.
-    for mount in mounts:
-        if any(tag.startswith(("shared:", "master:")) for tag in mount.tags):
-            with suppress(OSError), _mount_point(directory, mount) as path:
+    for below in mounts:
+        if any(tag.startswith(("shared:", "master:")) for tag in below.mount.tags):
+            with suppress(OSError), _mount_point(below) as path:
                 syscalls.mount(None, path, None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    for mount in reversed(mounts):
+    for below in reversed(mounts):
         try:
-            with _mount_point(directory, mount) as path:
+            with _mount_point(below) as path:
                 # Detached, as the descriptor is a user of it too.
                 syscalls.umount2(path, syscalls.MNT_DETACH)
         except OSError:
-            all_undone = False
+            all_undone = False  # or a twin of it, with which it went
     return all_undone
 
 
 @contextmanager
-def _mount_point(directory: Path, mount: Mount) -> Iterator[str]:
-    top = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+def _mount_point(below: _Below) -> Iterator[str]:
+    top = os.open(below.directory, os.O_PATH | os.O_DIRECTORY)
     try:
-        inside = os.path.relpath(mount.mount_point, directory)
+        inside = os.path.relpath(below.mount.mount_point, below.directory)
         resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
         fd = syscalls.openat2(top, inside, os.O_PATH, resolve=resolve)
     finally:
