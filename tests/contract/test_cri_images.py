@@ -164,7 +164,8 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
 
 
 async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
-    """A tag goes alone, an id with all tags, with all that was unpacked; no older image gets a tag back."""
+    """An image goes with all its tags, and with all that was unpacked; no older image gets a tag back."""
+    other = "example.com/other/box"
     old, new = box("1"), box("1", "2", Env=["A=b"])
     skopeo.put(BOX, old)
     daemon.start()
@@ -179,11 +180,13 @@ async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None
             skopeo.put(BOX, new)
             second = [await node.pull(f"{BOX}:{tag}") for tag in ("1", "2")]
             assert first != second[0] == second[1]
+            skopeo.put(other, new)
+            assert await node.pull(f"{other}:1") == second[0]
             for _ in range(2):
                 await remove(node, f"{BOX}:1")
-            digest = f"{BOX}@{manifest(new)}"
-            assert await listed(node) == {first: ([], [f"{BOX}@{manifest(old)}"]), second[0]: ([f"{BOX}:2"], [digest])}
-            assert await status(node, f"{BOX}:1") is None
+            assert await listed(node) == {first: ([], [f"{BOX}@{manifest(old)}"])}
+            for name in (f"{BOX}:1", f"{BOX}:2", f"{other}:1"):
+                assert await status(node, name) is None
             assert await node.pull(f"{BOX}:1") == second[0]
             for _ in range(2):
                 await remove(node, second[0])

@@ -9,7 +9,7 @@ import pytest
 
 from minit import jsontext
 from minit.cri.images.imageinfo import image_info
-from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated
+from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outdated
 from minit.manifest.image import parse_image_manifest
 from minit.processors import processor_of_appc
 from minit.stage0.images.imagedigests import ImageDigests
@@ -141,17 +141,6 @@ def test_a_tag_has_one_image() -> None:
     assert [image.tags for image in node_images([untagged], AMD64)] == [()]
     assert outdated(node_images([old, new], AMD64)) == (old.id,)
     assert outdated(node_images([untagged, new], AMD64)) == ()
-
-
-def test_what_a_reference_removes() -> None:
-    """A tag goes alone, with the last one its image; an id or a digest take all of it."""
-    one, two = stored(1, "example.com/web:1", RED, (MANIFEST,)), stored(2, "example.com/web:2", RED)
-    images = node_images([one, two], AMD64)
-    assert meant(images, "example.com/web:1") == (one.id,)
-    assert meant(images, RED) == meant(images, f"example.com/web@{MANIFEST}") == (one.id, two.id)
-    assert meant(images, "nothing") == ()
-    by_digest = stored(3, f"example.com/web@{OTHER}", RED)
-    assert meant(node_images([one, by_digest], AMD64), "example.com/web:1") == (one.id, by_digest.id)
 
 
 def test_the_name_of_an_image_that_is_given_by_its_id() -> None:

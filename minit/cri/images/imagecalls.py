@@ -14,7 +14,7 @@ from minit.cri.images.credentials import authfile
 from minit.cri.images.imageinfo import image_info
 from minit.cri.images.imagelist import ImageList
 from minit.cri.images.imageusage import ImageUsage
-from minit.cri.images.nodeimages import NodeImage, find_image, meant, node_images, outdated, reference_text
+from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outdated, reference_text
 from minit.cri.images.sharedpulls import SharedPulls
 from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
@@ -84,12 +84,12 @@ class ImageCalls:
         return image.id
 
     async def remove(self, request: api.RemoveImageRequest) -> api.Nothing:
-        """Remove an image, or one of its tags; no error if there is none."""
+        """Remove an image with all its tags and digests, whichever of them the call has; no error if there is none."""
         async with self._removing:
-            stored = meant(self._images.read(), request.image.image)
-            if stored:
+            found = self.find(request.image.image)
+            if found is not None:
                 self._settle_tags()
-                await self._commands.run("image", "rm", "--unpacked", *stored)
+                await self._commands.run("image", "rm", "--unpacked", *(image.id for image in found.stored))
         return api.Nothing()
 
     def _settle_tags(self) -> None:

@@ -96,20 +96,6 @@ def outdated(images: Sequence[NodeImage]) -> tuple[str, ...]:
     return tuple(stored_id for stored_id, tag, image in tags if tag is not None and tag not in image.tags)
 
 
-def meant(images: Sequence[NodeImage], reference: str) -> tuple[str, ...]:
-    """
-    Return the ids of the images of the store that go with a reference.
-
-    A tag goes alone, and with the last one its image; any other reference takes the image with all its tags.
-    """
-    found = find_image(images, reference)
-    if found is None:
-        return ()
-    tag = _named(reference)
-    is_all = tag not in found.tags or len(found.tags) == 1
-    return tuple(image.id for image in found.stored if is_all or _tag(image) == tag)
-
-
 def reference_text(name: ImageName) -> str:
     """Return a name as Kubernetes has it, with the registry, and with its digest or else its tag."""
     return f"{name.host}/{name.repository}" + (f"@{name.digest}" if name.digest else f":{name.tag}")
