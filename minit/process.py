@@ -12,7 +12,7 @@ from typing import Any
 import minit.importedlate  # noqa: F401
 from minit import syscalls
 from minit.attributes import Attributes, Limit
-from minit.errors import describe
+from minit.errors import EXIT_FAILURE, describe
 
 _UNBLOCKABLE = (signal.SIGKILL, signal.SIGSTOP)
 _LAST_SIGNAL = 64
@@ -33,6 +33,22 @@ def enter_own_mounts(propagation: int) -> None:
     syscalls.setns(own, syscalls.CLONE_NEWNS)
     os.close(own)
     syscalls.mount(None, "/", None, syscalls.MS_REC | propagation)
+
+
+def ending_with_caller(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """
+    Return what a child does before its exec to get a signal when this process ends, in whatever way.
+
+    The thread that forks is meant, prctl(2), so only for a process with one thread. No exec of ours takes that away.
+    """
+    caller = os.getpid()
+
+    def ask_for_signal() -> None:
+        syscalls.set_parent_death_signal(number)
+        if os.getppid() != caller:
+            os._exit(EXIT_FAILURE)  # the caller has ended before
+
+    return ask_for_signal
 
 
 def join_cgroups(tasks: Sequence[int]) -> None:

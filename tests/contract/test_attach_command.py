@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.loop import wait_readable
 from tests.support.processes import children_of
 from tests.support.stage0_world import World
 from tests.support.terminal import Terminal
@@ -129,6 +130,19 @@ def test_signals_to_either_process(world: World, uuid: str) -> None:
         assert terminal.settings == before
         terminal.type(b"exit\n")
         assert terminal.finish(shell) == 254
+
+
+def test_an_entrypoint_ends_with_its_command(world: World, uuid: str) -> None:
+    """A command that is killed leaves no entrypoint behind, which would take part of the app's input for ever."""
+    words = world.command("attach", "--mode=tty", uuid)
+    with subprocess.Popen(words, env=world.environment(), stdin=subprocess.PIPE) as process:
+        [stage1] = wait_for(lambda: children_of(process.pid), "the entrypoint")
+        pidfd = os.pidfd_open(stage1)
+        process.kill()
+        # Not the end of the input, which the client would take for its own.
+        process.wait()
+        assert wait_readable([pidfd], 60.0)
+        os.close(pidfd)
 
 
 ENDS = {signal.SIGINT: 0, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131}

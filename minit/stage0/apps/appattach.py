@@ -14,6 +14,7 @@ from typing import Any
 
 from minit import paths
 from minit.errors import PodError, describe
+from minit.process import ending_with_caller
 from minit.stage0.apps.enter import choose_app
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.stage1 import entrypoints
@@ -108,7 +109,8 @@ def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
     try:
-        child = subprocess.Popen(command, cwd=directory, env=environment)
+        # Not SIGKILL: the terminal is to be as it was.
+        child = subprocess.Popen(command, cwd=directory, env=environment, preexec_fn=ending_with_caller(signal.SIGTERM))
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {command[0]}: {describe(error)}") from error
     process = os.pidfd_open(child.pid)

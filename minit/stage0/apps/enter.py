@@ -12,6 +12,7 @@ from minit import paths
 from minit.errors import PodError, describe
 from minit.manifest.names import is_ac_name
 from minit.messages import receive_message, socket_pair
+from minit.process import ending_with_caller
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
 from minit.stage0.pods.podwaiting import wait_for_pid
@@ -96,6 +97,7 @@ def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> int |
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
+                    preexec_fn=ending_with_caller(),
                     check=False,
                 )
             except OSError as error:

@@ -21,6 +21,7 @@ from typing import Self
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, EXIT_UNFINISHED, MinitError, UnfinishedError, describe
 from minit.manifest.image import ImageManifest
+from minit.process import ending_with_caller
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Note, Pod
@@ -131,7 +132,12 @@ class _Collector:
 
     def __init__(self, program: Path, arguments: Sequence[str], directory: Path) -> None:
         self._process = subprocess.Popen(
-            [str(program), *arguments], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [str(program), *arguments],
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            preexec_fn=ending_with_caller(),
         )
         self.has_ended = False
 

@@ -6,6 +6,7 @@ import subprocess
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError, describe
+from minit.process import ending_with_caller
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.stage1 import entrypoints
 
@@ -31,6 +32,7 @@ def ask_stage1(pod: Pod, request: dict[str, object]) -> dict[str, object] | None
             cwd=pod.path,
             input=jsontext.dump(request) + b"\n",
             capture_output=True,
+            preexec_fn=ending_with_caller(),
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from minit import paths
 from minit.errors import FailureKind, PodError, describe
 from minit.manifest.image import ImageManifest
+from minit.process import ending_with_caller
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podwaiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
@@ -67,6 +68,7 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
             # rkt keeps it to itself, and with it the reason of every failure.
             stdout=_STDERR,
             process_group=0 if alone else None,
+            preexec_fn=ending_with_caller(),
             check=False,
         ).returncode
         kind = _kind(os.pread(told, _LONGEST_KIND_BYTES, 0))

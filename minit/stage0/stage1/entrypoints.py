@@ -19,6 +19,7 @@ from minit import paths
 from minit.errors import ManifestError, PodError, describe
 from minit.goduration import format_duration
 from minit.manifest.image import ImageManifest, parse_image_manifest
+from minit.process import ending_with_caller
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.poddirectory import Note, Pod
 from minit.value import Value
@@ -270,5 +271,6 @@ def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdou
         cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=None if show_stdout else subprocess.DEVNULL,
+        preexec_fn=ending_with_caller(),
         check=False,
     ).returncode
