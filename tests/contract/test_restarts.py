@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import named
 from tests.support.sandbox import Sandbox
@@ -71,6 +73,25 @@ def test_a_stop_while_an_app_waits_to_be_started_again(make_pod: MakePod) -> Non
     assert time.monotonic() - started < 30
     assert pod.status("a") == 7
     assert (pod.stage1 / "rkt/minit/log/a.ended").exists()
+
+
+def test_a_stop_at_any_moment_of_a_restart(make_pod: MakePod) -> None:
+    """Apps that fail again and again have the status of their last end, whenever their pod is stopped."""
+    section = shell("exit 7", annotations=restarting(restart="always"))
+    cancelled = 0
+    for number in range(campaign(5)):
+        pod = make_pod(dict.fromkeys("abcdefgh", section))
+        process = pod.start()
+        pod.wait_status("a")
+        wait_for(lambda: names(pod, "a").count("app.exited") > number % 5, "its ends")  # noqa: B023
+        pod.stop()
+        assert pod.finish(process).returncode == 0
+        for app in "abcdefgh":
+            state = json.loads((pod.stage1 / f"rkt/minit/state/{app}.json").read_text())
+            assert state["status"] == pod.status(app)
+            assert (state["reason"], state["status"]) in (("exited", 7), ("stopped", 7), ("stopped", 0))
+        cancelled += [event["event"] for event in pod.events()].count("app.restart-cancelled")
+    assert cancelled
 
 
 def test_a_killed_app_comes_back(make_pod: MakePod) -> None:

@@ -62,20 +62,23 @@ class Records:
         self._recorded.discard(app.name)
         self._unwritten.pop(app.name, None)
 
-    def remove_end(self, app: App) -> None:
-        """
-        Remove what says that the app has ended; OSError if it could not be removed.
+    def remove_status(self, app: App) -> None:
+        """Remove what says that the app has ended; OSError if it could not be removed."""
+        self._remove(app, paths.status_file(app.name))
 
-        On a disk that has failed, and so become read-only (ext4(5), "errors="), it stays, and the app is started in
-        spite of it: nobody can be told anything there.
-        """
-        for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
-            try:
-                remove_file(path)
-            except OSError as error:
-                if error.errno != errno.EROFS:
-                    raise
-                self._journal.info("status.unremoved", app=app.name, reason=describe(error))
+    def unmark_log_end(self, app: App) -> None:
+        """Tell who follows the app's log that there is more to come; OSError if that could not be done."""
+        self._remove(app, paths.log_end_marker(app.name))
+
+    def _remove(self, app: App, path: str) -> None:
+        try:
+            remove_file(path)
+        except OSError as error:
+            # On a disk that has failed (ext4(5), "errors=") it stays, and the app is started in spite of it: nobody can
+            # be told anything there.
+            if error.errno != errno.EROFS:
+                raise
+            self._journal.info("status.unremoved", app=app.name, reason=describe(error))
 
     def note_state(self, app: App) -> None:
         """Write what an app has come to before its end."""

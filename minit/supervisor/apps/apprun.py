@@ -44,6 +44,13 @@ class End(Value):
         return f"{words} (out of memory)" if self.reason == "oom-killed" else words
 
 
+class LastRun(Value):
+    """The end of a run that was followed by another one, and when it was executed, in nanoseconds since 1970."""
+
+    end: End
+    started_ns: int | None
+
+
 class Run:
     """
     One start of an app, or the making of its root; the supervisor alone changes it.
@@ -57,10 +64,12 @@ class Run:
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
     `grace_seconds` is its time for that. `deadline`, of the monotonic clock, is that of whatever is waited for.
-    `oom_kills` is the count of the app's group from before the start.
+    `oom_kills` is the count of the app's group from before the start. `last` is the run before, if that ended and this
+    one came by itself: until this one is executed, that end is the app's.
     """
 
-    def __init__(self, spec: AppSpec) -> None:
+    def __init__(self, spec: AppSpec, last: LastRun | None = None) -> None:
+        self.last = last
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.namespace: int | None = None

@@ -114,6 +114,12 @@ class Ends:
         run.end = end = self._pod.judge(app, status, had_oom_kill=app.group.oom_kills() > run.oom_kills)
         if end.status is None:
             return
+        if run.last is not None and end is run.last.end:
+            run.started_ns, app.starts = run.last.started_ns, app.starts - 1
+            self._journal.event("app.restart-cancelled", app=app.name)
+            self._records.write_end(app)
+            self._pod.on_end(app)
+            return
         text = end.status.describe()
         self._journal.event("app.exited", app=app.name, status=end.number, end=text, reason=end.reason)
         self._records.write_end(app)

@@ -8,7 +8,7 @@ import time
 from minit.attributes import Attributes
 from minit.plan.appplan import AppSpec
 from minit.supervisor.apps.apphelper import AppHelper
-from minit.supervisor.apps.apprun import Run
+from minit.supervisor.apps.apprun import LastRun, Run
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
@@ -91,13 +91,16 @@ class App:
         """Tell whether processes of it were sent SIGKILL and nothing else can be done but wait."""
         return self.state in (CLEARING, KILLED, REMNANTS, DELETING, ABANDONED)
 
-    def begin_again(self) -> None:
-        """Forget how the app was started and ended, which is recorded."""
+    def begin_again(self, *, by_itself: bool = False) -> None:
+        """Forget how the app was started and ended, which is recorded; but not the end before a start `by_itself`."""
+        last = self.run.last
+        if self.run.end is not None:
+            last = LastRun(end=self.run.end, started_ns=self.run.started_ns) if by_itself else None
         for fd in (self.run.pidfd, self.run.namespace, self.run.pids):
             if fd is not None:
                 os.close(fd)
         self.run.streams.supersede()
-        self.run = Run(self.spec)
+        self.run = Run(self.spec, last)
 
     def release(self) -> None:
         """Close everything that belongs to the app."""

@@ -143,10 +143,13 @@ class PodPolicy:
         """
         Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
 
+        A restart that is given up before its turn is none: the end before it counts.
         `had_oom_kill` tells that a process of the app was killed for lack of memory, be it not the main one.
         """
         run, now = app.run, time.time_ns()
         self.order.forget(app)
+        if not run.is_executed and run.failure is None and run.last is not None and self._is_asked_to_end(app):
+            return run.last.end
         if not run.is_executed and run.failure is None and run.is_stopped:
             status = ExitStatus(step="start", path="stopped before it was executed")
         elif not run.is_executed and run.failure is None and self.exit_code is not None:

@@ -145,13 +145,12 @@ class Starts:
         else:
             self._lives.handle(app, lifecycle.BUILD_FAILED)
 
-    def spawn_again(self, app: App) -> None:
+    def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
         """Fork the process of an app once more, in the root it has."""
-        app.begin_again()
+        app.begin_again(by_itself=by_itself)
         app.run.oom_kills = app.group.oom_kills()
         try:
-            # The markers of its last end must be gone before it can end once more.
-            self._records.remove_end(app)
+            self._records.unmark_log_end(app)
             spawn_app(app, pids=self._pids_to_join(app))
         except (OSError, LaunchError) as error:
             number = error.errno if isinstance(error, OSError) else None
@@ -183,9 +182,10 @@ class Starts:
 
     def _fork(self, app: App) -> None:
         self._records.forget_end(app)
+        by_itself = app.is_restarting
         if app.restarts is not None:
             app.restarts.begin()
-        self.spawn_again(app)
+        self.spawn_again(app, by_itself=by_itself)
 
     def _run_pre_start(self, app: App) -> None:
         app.run.reached = BEGUN
@@ -195,13 +195,17 @@ class Starts:
         run = app.run
         if run.report is None:
             return  # it failed after preparing itself, and is about to be reaped
-        if self._pod.order.is_marked_at_exec(app):
-            try:
+        step, path = "remove the last status", paths.status_file(app.name)
+        try:
+            # Not before: a start that is given up leaves the app with its last end.
+            self._records.remove_status(app)
+            if self._pod.order.is_marked_at_exec(app):
+                step, path = "mark as started", paths.started_marker(app.name)
                 mark_started(app)
-            except OSError as error:
-                run.failure = ExitStatus(step="mark as started", errno=error.errno, path=paths.started_marker(app.name))
-                self._lives.handle(app, lifecycle.KILL)
-                return
+        except OSError as error:
+            run.failure = ExitStatus(step=step, errno=error.errno, path=path)
+            self._lives.handle(app, lifecycle.KILL)
+            return
         run.reached = EXECUTED
         run.executed_at = time.monotonic()
         self._sidecars.start_soon(run.streams)
