@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -161,6 +162,21 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
             assert daemon.minit.call("image", "gc", "--grace-period=0s").returncode == 0
             assert {image_id: found[image_id]} == await listed(node)
             await node.ask("RemovePodSandbox", sandbox)
+
+
+async def test_what_an_image_was_built_of(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
+    """A verbose status has the time and the layers of the image's configuration."""
+    layout, created = Layout(), "2020-02-03T04:05:06.789Z"
+    layout.add(busybox_layer(), bytes(1024), tag="1", architecture=MACHINE, created=created)
+    skopeo.put(BOX, layout)
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            image = api.ImageSpec(image=await node.pull(f"{BOX}:1"))
+            answer = await node.ask("ImageStatus", api.ImageStatusRequest(image=image, verbose=True))
+            built = json.loads(layout.files["blobs/" + configuration(layout).replace(":", "/")])
+            told = json.loads(answer.info["info"])["imageSpec"]
+            assert (told["created"], told["rootfs"]) == (created, built["rootfs"])
 
 
 async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:

@@ -18,11 +18,18 @@ _COMMAND = "appc.io/docker/cmd"
 
 def image_info(image: NodeImage) -> Mapping[str, str]:
     """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
-    manifest = image.stored[-1].manifest
+    latest = image.stored[-1]
+    manifest = latest.manifest
     processor = processor_of_appc(manifest.label("arch") or "")
     machine = {"architecture": processor.architecture, "os": manifest.label("os") or ""}
     config = {} if manifest.app is None else _image_config(manifest, manifest.app)
-    spec = {**machine, "config": {name: value for name, value in config.items() if value}}
+    created = manifest.annotation("created")
+    spec = {
+        **({} if created is None else {"created": created}),
+        **machine,
+        "config": {name: value for name, value in config.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": list(latest.diff_ids)},
+    }
     return {"info": jsontext.dump({"imageSpec": spec}).decode()}
 
 

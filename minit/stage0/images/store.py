@@ -266,6 +266,7 @@ class Store:
             import_time_ns=import_time_ns,
             last_used_ns=last_used_ns,
             digests=digests,
+            diff_ids=() if recipe is None else recipe.layers,
             is_untagged=_file_of(self._own, "untagged", image_id).exists(),
         )
 

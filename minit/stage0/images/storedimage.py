@@ -13,7 +13,7 @@ class StoredImage(Value):
     """
     An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree.
 
-    `digests` are None of an image that was no image of layers.
+    `digests` are None of an image that was no image of layers. `diff_ids` are those of its layers, the lowest first.
     """
 
     id: str
@@ -24,6 +24,7 @@ class StoredImage(Value):
     last_used_ns: int
     """When a pod was last prepared from it, or its import."""
     digests: ImageDigests | None = None
+    diff_ids: tuple[str, ...] = ()
     is_untagged: bool = False
     """Whether a kubelet has taken the tag away, which an older image of the name would be found by again."""
 
