@@ -16,6 +16,11 @@ def find_fault(name: str) -> str | None:
     return "is no host name: expected letters, digits, underscores and inner hyphens, and dots between them"
 
 
+def default_name(uuid: str) -> str:
+    """Return the host name of a pod that is given none."""
+    return f"rkt-{uuid}"
+
+
 def is_domain_name(text: str) -> bool:
     """Tell whether DNS may know a host of this name; what ends in a number is rather an address (RFC 3696, 2)."""
     return len(text) <= _LONGEST_DOMAIN_NAME and _has_labels(text) and not text.rpartition(".")[2].isdigit()

@@ -44,7 +44,6 @@ STAGE1_FAILURE = "/rkt/minit/failure"
 STAGE1_PLAN = "/rkt/minit/plan"
 STAGE1_LOG = "/rkt/minit/log"
 STAGE1_KUBERNETES_LOG = "/rkt/kubernetes/log"
-STAGE1_ETC = "/rkt/minit/etc"
 STAGE1_IOTTYMUX = "/rkt/iottymux"
 STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
 STAGE1_EVENTS = "/rkt/minit/events.log"
@@ -110,6 +109,7 @@ ANNOTATION_HOOKS = "minit/hooks"
 ANNOTATION_EXPAND = "minit/expand"
 ANNOTATION_PID_NAMESPACE = "minit/pid-namespace"
 ANNOTATION_SIDECAR = "minit/sidecar"
+ANNOTATION_SHM_SIZE = "minit/shm-size"
 ANNOTATION_SYSCTLS = "minit/sysctls"
 ANNOTATION_IMAGE_GROUPS = "minit/image-groups"
 ANNOTATION_MEMORY_VOLUMES = "minit/memory-volumes"
@@ -121,6 +121,7 @@ ANNOTATION_APPARMOR_PROFILE = "minit/apparmor-profile"
 ANNOTATION_CGROUP_PARENT = "minit/cgroup-parent"
 ANNOTATION_DEADLINE = "minit/deadline"
 ANNOTATION_DNS = "minit/dns"
+ANNOTATION_PLAIN_ENVIRONMENT = "minit/plain-environment"
 ANNOTATION_POD_NAMES = "minit/pod-names"
 ANNOTATION_PRIVILEGED = "minit/privileged"
 ANNOTATION_PROTECTED_PATHS = "minit/protected-paths"
@@ -238,11 +239,6 @@ def log_end_marker(app: str) -> str:
 def iottymux_directory(app: str) -> str:
     """Return the directory with the sockets of the app's attachable streams, inside the stage1 root."""
     return f"{STAGE1_IOTTYMUX}/{app}"
-
-
-def etc_file(app: str, name: str) -> str:
-    """Return the app's own copy of a file of /etc, inside the stage1 root."""
-    return f"{STAGE1_ETC}/{app}.{name}"
 
 
 def pod_cgroup_name(uuid: str) -> str:

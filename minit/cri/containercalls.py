@@ -34,6 +34,7 @@ from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
 from minit.cri.verboseinfo import container_info
 from minit.errors import kind_of
+from minit.hostname import default_name
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.stage0.apps.applimits import change_limits
@@ -85,7 +86,8 @@ class ContainerCalls:
         )
         of_sandbox = sandbox.config.linux.security_context.namespace_options
         check_pids(config.linux.security_context.namespace_options, of_sandbox)
-        environment = environment_text(config, "" if _has_hostname(stored.manifest) else hostname_of(sandbox.config))
+        hostname = hostname_of(sandbox.config) or default_name(sandbox.uuid)
+        environment = environment_text(config, "" if _has_hostname(stored.manifest) else hostname)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
             for present in sandbox.containers.values():

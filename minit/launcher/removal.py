@@ -16,7 +16,6 @@ from minit.launcher.start.load import read_pod_manifest
 from minit.network.podnames import change_apps
 from minit.reaper.record import remove_file
 
-_ETC_FILES = ("hostname", "hosts", "resolv.conf")
 _TRUE = "true"
 
 
@@ -25,7 +24,7 @@ def remove_traces(app: str) -> list[str]:
     problems = _remove_groups(app)
     inside = [
         *(paths.status_file(app), paths.created_marker(app), paths.started_marker(app)),
-        *(paths.env_file(app), paths.state_file(app), *(paths.etc_file(app, name) for name in _ETC_FILES)),
+        *(paths.env_file(app), paths.state_file(app)),
         *([] if _keeps_logs(app) else _log_files(app)),
     ]
     for path in (paths.enter_profile(app), *(paths.POD_STAGE1_ROOTFS + path for path in inside)):

@@ -32,6 +32,7 @@ from minit.paths import (
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PID_NAMESPACE,
     ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_PLAIN_ENVIRONMENT,
     ANNOTATION_PRIVILEGED,
     ANNOTATION_PROTECTED_PATHS,
     ANNOTATION_RESTART,
@@ -41,6 +42,7 @@ from minit.paths import (
     ANNOTATION_RESTART_RESET,
     ANNOTATION_SECCOMP,
     ANNOTATION_SECCOMP_ERRNO,
+    ANNOTATION_SHM_SIZE,
     ANNOTATION_SIDECAR,
     ANNOTATION_STREAM,
     ANNOTATION_SYSCTLS,
@@ -49,7 +51,7 @@ from minit.paths import (
     ANNOTATION_VSOCK,
 )
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.inputs.switches import find_switch
+from minit.plan.inputs.switches import find_switch, is_set
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
 from minit.plan.life.expansion import Texts
 from minit.plan.life.health import HealthCheck
@@ -102,20 +104,21 @@ POD_ANNOTATIONS = (
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
     ANNOTATION_SECCOMP_ERRNO,
+    ANNOTATION_SHM_SIZE,
     ANNOTATION_STOP_GRACE,
     ANNOTATION_SYSCTLS,
     ANNOTATION_VSOCK,
 )
 """The names of our annotations that a pod may have, too."""
 
-_POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
+_POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SHM_SIZE, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
     *(ANNOTATION_AFTER, ANNOTATION_APPARMOR_PROFILE, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
     *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
     *(ANNOTATION_LATE_EXECUTABLE, ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
     *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
-    *(ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
+    *(ANNOTATION_PLAIN_ENVIRONMENT, ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
     *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS, ANNOTATION_VOLUMES_OVER_FILES),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
@@ -137,11 +140,12 @@ class AppPlan(Value):
     """
     Everything decided about one app before any effect.
 
-    `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
-    to name when none of them is there, None when exec[0] was a path. With `finds_executable_late` none need be there
-    when the app is added to a mutable pod. With `makes_working_directory` that is made if it
-    is missing. `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are
-    None if nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
+    `candidates` are the paths tried in order for the executable; `search` is the path list to name when none of them is
+    there, None when exec[0] was a path. `command` is argv[0], None for the path that was found. With
+    `finds_executable_late` none need be there when the app is added to a mutable pod. With `makes_working_directory`
+    that is made if it is missing. `bounding` is a capability mask, None to leave the bounding set alone;
+    `oom_score_adj` and `limits` are None if nobody asks for any. With `may_gain_privileges` an exec may grant some
+    although there is a filter.
     `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     With a `profile` that is in the place of the default list.
@@ -165,6 +169,7 @@ class AppPlan(Value):
 
     name: str
     candidates: tuple[str, ...]
+    command: str | None = None
     search: str | None = None
     finds_executable_late: bool = False
     arguments: tuple[str, ...] = ()
@@ -337,13 +342,15 @@ def plan_app(
     flags: RunFlags,
     terminal_type: str | None = None,
     user_variables: Variables = ROOT_VARIABLES,
+    *,
+    has_queues: bool = True,
 ) -> tuple[AppPlan, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
     Fields that are decided elsewhere still have their defaults: ids, volumes, files, protected paths, sockets,
     isolation, and how it is stopped. `terminal_type` is the caller's TERM, `user_variables` name the
-    app's user.
+    app's user. `has_queues` is as in HostFacts.
     """
     name = runtime.name
     _refuse_unbuilt(runtime, app)
@@ -363,9 +370,12 @@ def plan_app(
         AppPlan(
             name=name,
             candidates=candidates,
+            command=app.exec[0] if is_set(runtime, ANNOTATION_PLAIN_ENVIRONMENT) else None,
             search=search,
             arguments=app.exec[1:],
-            environment=plan_environment(name, app.environment, term, user_variables),
+            environment=plan_environment(
+                name, app.environment, term, user_variables, plain=is_set(runtime, ANNOTATION_PLAIN_ENVIRONMENT)
+            ),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
             # What an image asks for stays: it is less.
@@ -375,7 +385,7 @@ def plan_app(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            mounts=app_mounts(console=has_console, private_users=bool(flags.private_users)),
+            mounts=app_mounts(console=has_console, private_users=bool(flags.private_users), has_queues=has_queues),
             read_only_root=runtime.read_only_root_fs,
             pre_start=handlers.get(HANDLER_PRE_START),
             post_stop=handlers.get(HANDLER_POST_STOP),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from minit.errors import PlanError
-from minit.hostname import find_fault
+from minit.hostname import default_name, find_fault
 from minit.idrange import IdRange, parse_id_range
 from minit.kernel import parse_kernel_release
 from minit.manifest.app import App
@@ -48,6 +48,7 @@ from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.kernelsettings import Sysctl, plan_sysctls
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.plan.networks.podnetwork import (
+    has_own_hosts,
     is_contained,
     plan_named_pod,
     plan_pod_network,
@@ -73,7 +74,7 @@ from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.etcfiles import EtcTexts, plan_files, plan_hidden_files
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
-from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details
+from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details, plan_shared_memory
 from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
 from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, names_file, plan_volumes
 from minit.value import Value, replace
@@ -217,6 +218,8 @@ class _Planning:
         self._images = [images[runtime.name] for runtime in pod.manifest.apps]
         self._sections = [app_section(*each) for each in zip(pod.manifest.apps, self._images)]
         self._hostname = _plan_hostname(flags)
+        # Those of the host are not for the root of a user namespace to mount.
+        self._has_queues = facts.has_queues and (self._mapped is None or flags.ipc != "parent")
         self._warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
 
     def plan(self) -> PodPlan:
@@ -257,7 +260,11 @@ class _Planning:
             bounding=self._bounding(isolations),
             mounts=(
                 *pod_mounts(
-                    writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
+                    writable=flags.disable_paths,
+                    private_users=mapped is not None,
+                    own_network="net" in namespaces,
+                    has_queues=self._has_queues,
+                    shm_bytes=plan_shared_memory(pod.manifest),
                 ),
                 *cover_of(facts.shown_hierarchies),
                 *memory_mounts(pod.manifest),
@@ -293,10 +300,12 @@ class _Planning:
         stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
         passwd = dict(pod.lookups).get(runtime.name, AppLookups()).passwd
         variables = user_variables(app.user, uid, passwd)
-        spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type, variables))
+        terminal = self._facts.terminal_type
+        spec = self._heed(plan_app(runtime, app, flags, terminal, variables, has_queues=self._has_queues))
         hotplug = plan_hotplug(runtime, pod.manifest)
         pids = plan_pid_namespace(runtime, pod.manifest, spec, mounts, hotplug=hotplug, mutable=flags.mutable)
-        files = plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags))
+        texts = _texts_beside(pod.texts, mounts, flags)
+        files = plan_files(self._hostname, flags, texts, has_own_hosts=has_own_hosts(pod.manifest))
         hidden = plan_hidden_files(runtime, mounts)
         protection = plan_given_protection(runtime) or plan_protection(
             flags.disable_paths, is_contained(flags.networks)
@@ -475,7 +484,7 @@ def _with_metadata(environment: tuple[tuple[str, str], ...], flags: RunFlags) ->
 
 def _plan_hostname(flags: RunFlags) -> str:
     if not flags.hostname:
-        return f"rkt-{flags.uuid}"
+        return default_name(flags.uuid)
     fault = find_fault(flags.hostname)
     if fault is not None:
         raise PlanError(f'hostname "{flags.hostname}" {fault}')

@@ -331,7 +331,7 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
 
 
 def _make_directories() -> None:
-    for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750), (paths.STAGE1_ETC, 0o755)):
+    for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750)):
         os.makedirs(path, mode, exist_ok=True)
 
 

@@ -74,6 +74,47 @@ async def test_paths_of_the_host_that_are_not_there(daemon: Daemon, tmp_path: Pa
 
 
 @pytest.mark.trio
+async def test_what_is_mounted_unasked(daemon: Daemon, tmp_path: Path) -> None:
+    """A container has files of /etc that it may change, queues, and 64 MiB each for /dev and shared memory."""
+    security = api.LinuxContainerSecurityContext(readonly_rootfs=True)
+    fixed = container_config("exec sleep 1000", "fixed", linux=api.LinuxContainerConfig(security_context=security))
+    write = "for n in hostname hosts resolv.conf; do (echo >> /etc/$n) 2> /dev/null && echo $n; done; true"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            config = sandbox_config(tmp_path, dns_config=api.DNSConfig(servers=["192.0.2.1"]))
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            container = await started(node, sandbox, container_config("exec sleep 1000"))
+            assert await told(node, container, "cat /etc/hostname; grep -c 'web-1$' /etc/hosts") == ["web-1", "1"]
+            assert await told(node, container, write) == ["hostname", "hosts", "resolv.conf"]
+            sizes = "for p in /dev /dev/shm; do df -k $p | tail -n 1; done | tr -s ' ' | cut -d ' ' -f 2"
+            assert await told(node, container, sizes) == ["65536", "65536"]
+            assert await told(node, container, "grep -c ' /dev/mqueue mqueue rw,' /proc/mounts") == ["1"]
+            assert await told(node, await started(node, sandbox, fixed), write) == []
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_the_environment(daemon: Daemon, tmp_path: Path) -> None:
+    """A container has HOSTNAME, PATH, HOME and what is asked for, and its command the name that it was given."""
+    config = container_config("exec sleep 1000", envs=[api.KeyValue(key="A", value=b"1")])
+    config.command[0] = "sh"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            config_of_pod = sandbox_config(tmp_path, hostname="")
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config_of_pod))
+            container = await started(node, sandbox, config)
+            path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            expected = {"A=1", "HOME=/root", f"HOSTNAME=rkt-{sandbox.pod_sandbox_id}", path}
+            found = {*await told(node, container, "env | grep -v ^TERM=")}  # which a command that is entered has
+            assert found - {"PWD=/", "SHLVL=1"} == expected
+            script = (
+                "cd /proc; for p in [0-9]*; do [ $(cat $p/comm) = sleep ] && tr '\\0' '\\n' < $p/environ; done; true"
+            )
+            assert {*await told(node, container, script)} - {"PWD=/", "SHLVL=1"} == expected
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_mounts_in_the_places_of_files(daemon: Daemon, tmp_path: Path) -> None:
     """A mount on a file that the runtime has for every container stands for it, with and without name servers."""
     (tmp_path / "file").write_text("mine\n")

@@ -30,9 +30,9 @@ def output_of(pod: PodDirectory, *flags: str) -> str:
 @pytest.mark.parametrize("flags", [(), ("--hostname=my_host",)])
 @pytest.mark.private_users
 def test_the_host_name(make_pod: MakePod, own_rootfs: Path, flags: tuple[str, ...], overlay: bool) -> None:
-    """/etc/hostname hides the image's own, has mode 0644, says the pod's name as it is, and cannot be written."""
+    """/etc/hostname hides the image's own, has mode 0644, says the pod's name as it is, and may be changed."""
     (own_rootfs / "etc/hostname").write_text("image\n")
-    script = "cat /etc/hostname; stat -c %A:%u:%g /etc/hostname; echo x 2>/dev/null > /etc/hostname || hostname"
+    script = "cat /etc/hostname; stat -c %A:%u:%g /etc/hostname; echo x > /etc/hostname; hostname"
     pod = make_pod({"a": shell(script)}, own_rootfs, overlay=overlay)
     name = "my_host" if flags else f"rkt-{pod.uuid}"
     assert output_of(pod, *flags) == f"{name}\n-rw-r--r--:0:0\n{name}\n"
@@ -82,7 +82,28 @@ def test_each_app_has_a_hosts_file_of_its_own(make_pod: MakePod) -> None:
         }
     )
     assert output_of(pod) == "0\n"
-    assert "changed" in (pod.stage1 / "rkt/minit/etc/a.hosts").read_text()
+
+
+@BOTH
+@pytest.mark.private_users
+def test_what_an_app_writes_into_its_files(make_pod: MakePod, overlay: bool) -> None:
+    """It is in the app's own /dev, whose size bounds it: nothing of it reaches the disk, nor what is in /dev."""
+    script = (
+        "for n in 1 2 3; do head -c 40000000 /dev/zero >> /etc/hosts 2>/dev/null || break; done; du -m /etc/hosts;"
+        " ls -A /dev | grep minit; true"
+    )
+    pod = make_pod({"a": shell(script), "b": shell("head -c 9 /etc/hostname")}, overlay=overlay)
+    size, other = sorted(output_of(pod, "--hostname=some-name").splitlines())
+    assert (size, other) == ("64\t/etc/hosts", "some-name")
+    assert not [path for path in pod.path.rglob("*") if path.is_file() and path.stat().st_size > 60_000_000]
+
+
+def test_files_in_a_read_only_root(make_pod: MakePod) -> None:
+    """They cannot be written there, as nothing of the root can."""
+    script = "for n in hostname hosts resolv.conf; do (: >> /etc/$n) 2>/dev/null && echo $n; done; echo done"
+    pod = make_pod({"a": shell(script, readOnlyRootFS=True)})
+    (pod.stage1 / "etc/rkt-resolv.conf").write_text("nameserver 9.9.9.9\n")
+    assert output_of(pod, "--dns-conf-mode=resolv=stage0") == "done\n"
 
 
 def test_a_link_that_leads_nowhere(make_pod: MakePod, own_rootfs: Path) -> None:

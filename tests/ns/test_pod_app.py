@@ -45,6 +45,34 @@ def test_arguments_arrive_byte_for_byte(make_pod: MakePod) -> None:
     assert pod.report("a").arguments == [word.encode() for word in expected]
 
 
+@pytest.mark.parametrize("name", ["guest", "../bin/guest"])
+def test_a_name_as_it_is_given(make_pod: MakePod, name: str) -> None:
+    """With minit/plain-environment argv[0] is as it was given, wherever the program is found."""
+    plain = [{"name": "minit/plain-environment", "value": "true"}]
+    section = guest(
+        "report", "/tmp/report", environment=variables(PATH="/none:/bin"), workingDirectory="/etc", annotations=plain
+    )
+    section["exec"][0] = name
+    pod = make_pod({"a": section})
+    assert pod.run().returncode == 0
+    assert pod.report("a").arguments[0] == name.encode()
+
+
+def test_a_plain_environment(make_pod: MakePod, own_rootfs: Path) -> None:
+    """With minit/plain-environment an app has PATH and HOME, by the passwd file, and nothing that tells of rkt."""
+    (own_rootfs / "etc/passwd").write_text("web:x:1000:1000::/srv/web:/bin/sh\n")
+    plain = [{"name": "minit/plain-environment", "value": "true"}]
+    own = variables(A="1", container="own")
+    apps = {
+        "a": guest("report", "/tmp/report", user="1000", group="1000", annotations=plain),
+        "b": guest("report", "/tmp/report", environment=own, annotations=plain),
+    }
+    pod = make_pod(apps, own_rootfs)
+    assert pod.run().returncode == 0
+    assert pod.report("a").environment == {"PATH": DEFAULT_PATH, "HOME": "/srv/web"}
+    assert pod.report("b").environment == {"PATH": DEFAULT_PATH, "HOME": "/root", "A": "1", "container": "own"}
+
+
 def test_the_default_environment(make_pod: MakePod) -> None:
     """rkt's defaults, the app's name and the executor's; nothing of the caller's."""
     pod = make_pod({"a": guest("report", "/tmp/report", user="1000", group="1000")})

@@ -42,7 +42,7 @@ def test_device_nodes(make_pod: MakePod, overlay: bool) -> None:
     )
     pod = make_pod({"a": shell(script)}, overlay=overlay)
     assert pod.run().returncode == 0
-    names = [".", "./fd", "./full", "./net", "./net/tun", "./null", "./ptmx", "./pts", "./random", "./shm"]
+    names = [".", "./fd", "./full", "./mqueue", "./net", "./net/tun", "./null", "./ptmx", "./pts", "./random", "./shm"]
     names += ["./stderr", "./stdin", "./stdout", "./tty", "./urandom", "./zero"]
     assert pod.file("a", "/tmp/names").read_text().split() == names
     assert pod.file("a", "/tmp/devices").read_text().splitlines() == [

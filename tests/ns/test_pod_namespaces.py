@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.private_users
 
 FOREVER = "while :; do sleep 1; done"
-API_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/etc/hostname", "/etc/hosts"}
+API_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/etc/hostname", "/etc/hosts"}
 
 
 def app_pid(pod: PodDirectory, app: str) -> int:
@@ -122,8 +122,7 @@ def test_an_app_sees_its_own_files_only(make_pod: MakePod, overlay: bool) -> Non
     fields = [line.split() for line in pod.report("a").one("mountinfo").splitlines()]
     # What protects paths of /proc and /sys is a mount, too.
     assert {field[4] for field in fields if not field[4].startswith(("/proc/", "/sys/"))} == API_MOUNTS
-    files = {"/", "/etc/hosts"} if pod.private_users is None else {"/", "/etc/hosts", "/etc/hostname"}
-    assert not [field for field in fields if str(pod.path) in field[3] and field[4] not in files]
+    assert not [field for field in fields if str(pod.path) in field[3] and field[4] != "/"]
 
 
 def test_there_is_nothing_above_an_apps_root(make_pod: MakePod) -> None:
@@ -228,8 +227,9 @@ def test_api_mounts_of_an_app_are_the_pods_own(make_pod: MakePod) -> None:
         "/dev": "tmpfs",
         "/dev/pts": "devpts",
         "/dev/shm": "tmpfs",
-        "/etc/hostname": "proc" if pod.private_users is None else mounts["/"][0],
-        "/etc/hosts": mounts["/"][0],
+        "/dev/mqueue": "mqueue",
+        "/etc/hostname": "tmpfs",
+        "/etc/hosts": "tmpfs",
     }
     for point in ("/proc", "/sys"):
         assert {"nosuid", "nodev", "noexec"} <= mounts[point][1]

@@ -35,6 +35,7 @@ USUAL = (
     "--annotation=minit/image-groups=primary,supplementary",
     "--annotation=minit/late-executable=true",
     "--annotation=minit/make-working-directory=true",
+    "--annotation=minit/plain-environment=true",
     "--annotation=minit/volumes-over-files=true",
     "--seccomp=guarded",
     *("--stdout=log+stream", "--stderr=log+stream"),
@@ -44,7 +45,9 @@ MAIN = api.ContainerMetadata(name="main")
 
 def sandbox(**fields: Any) -> list[str]:
     """Return the words for a sandbox."""
-    return sandbox_words(api.PodSandboxConfig(**fields))
+    words = sandbox_words(api.PodSandboxConfig(**fields))
+    assert words[:2] == ["--annotation=minit/pod-names=own", "--annotation=minit/shm-size=64Mi"]
+    return words[2:]
 
 
 def container(**fields: Any) -> list[str]:
@@ -79,7 +82,7 @@ def test_sandboxes() -> None:
     context = api.LinuxSandboxSecurityContext(namespace_options=options)
     linux = api.LinuxPodSandboxConfig(security_context=context, cgroup_parent="/kubepods/burstable/pod5e5b")
     assert sandbox(linux=linux, port_mappings=ports) == [
-        *("--net=host", f"--hostname={os.uname().nodename}", "--dns=host"),
+        *("--net=host", f"--hostname={os.uname().nodename}"),
         *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=parent"),
     ]
     for root in ("", "/", "//"):

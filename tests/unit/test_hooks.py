@@ -29,7 +29,7 @@ def plan(value: object) -> AppPlan:
 def test_hooks() -> None:
     """A command is looked for as that of the app is, and a sleep is none."""
     spec = plan({"pre-stop": {"sleep": "1m"}, "post-start": {"exec": ["run", "x", ""]}})
-    assert spec.post_start == Hook(candidates=("/a/run", "/b/run"), search="/a:/b", arguments=("x", ""))
+    assert spec.post_start == Hook(candidates=("/a/run", "/b/run"), command="run", search="/a:/b", arguments=("x", ""))
     assert spec.pre_stop == Hook(sleep_seconds=60)
     assert list(spec.hooks) == ["post-start", "pre-stop"]
     assert spec.has_handlers and spec.is_joined_later

@@ -611,7 +611,14 @@ def test_annotations_of_all_apps_are_written_down(name: str) -> None:
     found = document["metadata"].get("annotations", {})
     if name in ("minit/restart", "minit/stop-grace"):
         assert (found, document["spec"]["restartPolicy"], said) == ({}, "Never", [])
-    elif name in ("minit/deadline", "minit/idmap", "minit/memory-volumes", "minit/pids-limit", "minit/sysctls"):
+    elif name in (
+        "minit/deadline",
+        "minit/idmap",
+        "minit/memory-volumes",
+        "minit/pids-limit",
+        "minit/shm-size",
+        "minit/sysctls",
+    ):
         assert (found, len(said)) == ({}, 1)
     else:
         assert (found, said) == ({name: value}, [])

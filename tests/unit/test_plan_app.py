@@ -379,13 +379,13 @@ def test_describe_what_the_pod_asks_for() -> None:
     volume = VolumeMount(
         volume="v", kind="host", source="/src", target="/dst", place="pod: x", read_only=True, recursive=True
     )
-    file = AppFile(target="/etc/hosts", source="/rkt/minit/etc/web.hosts", text=b"", if_missing=True)
+    file = AppFile(target="/etc/hosts", text=b"::1 x\n", if_missing=True)
     spec = replace(spec_of(), volumes=(volume,), files=(file,), read_only_root=True)
     spec = replace(spec, protection=Protection(masked=("/a", "/b"), read_only=("/c",), writable=("/c/d",)))
     assert spec.describe()[-7:] == [
         "app web: bind /sys on /sys, but below volumes there",
         "app web: volume v: host /src on /dst (read_only,recursive)",
-        "app web: file /etc/hosts from /rkt/minit/etc/web.hosts unless there is one",
+        "app web: file /etc/hosts, 6 bytes unless there is one",
         "app web: masked /a /b",
         "app web: read-only /c",
         "app web: writable /c/d",

@@ -11,7 +11,7 @@ from minit.plan.root.etcfiles import AppFile, EtcTexts, add_hostname, plan_files
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
-HOSTNAME = AppFile(target="/etc/hostname", source="/proc/sys/kernel/hostname", read_only=True)
+HOSTNAME = AppFile(target="/etc/hostname", text=b"pod\n")
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,9 @@ def test_where_the_texts_are(hosts: str, resolv: str, sources: tuple[str | None,
 
 def test_by_default() -> None:
     """The host name always; the fallback for a missing hosts file; nothing about DNS."""
-    files = plan_files("web", "pod", FLAGS, EtcTexts(hosts=b"127.0.0.1 localhost\n"))
+    files = plan_files("pod", FLAGS, EtcTexts(hosts=b"127.0.0.1 localhost\n"))
     fallback = AppFile(
         target="/etc/hosts",
-        source="/rkt/minit/etc/web.hosts",
         text=b"127.0.0.1 localhost pod\n",
         if_missing=True,
     )
@@ -74,17 +73,15 @@ def test_from_stage0() -> None:
     """The user's options are bound over any file, or the app does not start."""
     texts = EtcTexts(hosts=b"10.1.1.1 x\n", resolv_conf=b"nameserver 10.1.1.2\n")
     flags = replace(FLAGS, hosts_mode="stage0", resolv_mode="stage0")
-    assert plan_files("web", "pod", flags, texts) == (
+    assert plan_files("pod", flags, texts) == (
         HOSTNAME,
         AppFile(
             target="/etc/resolv.conf",
-            source="/rkt/minit/etc/web.resolv.conf",
             text=b"nameserver 10.1.1.2\n",
             required=True,
         ),
         AppFile(
             target="/etc/hosts",
-            source="/rkt/minit/etc/web.hosts",
             text=b"10.1.1.1 x\n127.0.0.1\tpod\n",
             required=True,
         ),
@@ -94,12 +91,10 @@ def test_from_stage0() -> None:
 def test_from_the_host() -> None:
     """Its own files are mounts, so that only the host name is left."""
     flags = replace(FLAGS, hosts_mode="host", resolv_mode="host")
-    assert plan_files("web", "pod", flags, EtcTexts()) == (HOSTNAME,)
+    assert plan_files("pod", flags, EtcTexts()) == (HOSTNAME,)
 
 
-def test_each_app_has_its_own() -> None:
-    """No two apps share a file that one of them could change."""
-    texts = EtcTexts(hosts=b"", resolv_conf=b"")
-    files = [file for app in ("a", "b") for file in plan_files(app, "pod", FLAGS, texts)]
-    sources = [file.source for file in files if file.text is not None]
-    assert len(set(sources)) == 4
+def test_hosts_in_place_of_the_images() -> None:
+    """A pod may have its hosts file stand over that of an image, but not over a volume's."""
+    _, hosts = plan_files("pod", FLAGS, EtcTexts(hosts=b"::1 x\n"), has_own_hosts=True)
+    assert hosts == AppFile(target="/etc/hosts", text=b"::1 x\n127.0.0.1\tpod\n", yields=True)

@@ -16,7 +16,7 @@ from minit.idrange import IdRange
 from minit.manifest.names import is_variable_name
 
 # What other runtimes do.
-_HABITS = ("late-executable", "make-working-directory", "volumes-over-files")
+_HABITS = ("late-executable", "make-working-directory", "plain-environment", "volumes-over-files")
 
 
 def container_words(

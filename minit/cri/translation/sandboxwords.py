@@ -13,6 +13,8 @@ from minit.cri.translation.userwords import user_ids
 from minit.jsontext import dump
 from minit.plan.groupparent import is_group_path
 
+# What other runtimes do: containers have the same files in /etc as there, which they may change, and as much memory.
+_HABITS = ("minit/pod-names=own", "minit/shm-size=64Mi")
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
 
@@ -37,7 +39,8 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     has_parent = parent.lstrip("/") != ""  # that of a kubelet without groups of its own is the root
     refuse(has_parent and not is_group_path(parent), "linux.cgroup_parent", "a path of cgroupfs, as in /kubepods/pod1")
     own_network = options.network == api.POD
-    words = [] if own_network else ["--net=host"]
+    words = [f"--annotation={habit}" for habit in _HABITS]
+    words += [] if own_network else ["--net=host"]
     hostname = hostname_of(config)
     words += option("--hostname", [hostname] if hostname else [])
     words += _dns_words(config.dns_config)
@@ -56,8 +59,6 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
 
 
 def _dns_words(dns: api.DNSConfig) -> list[str]:
-    if not (dns.servers or dns.searches or dns.options):
-        return ["--dns=host"]
     words = option("--dns", dns.servers) + option("--dns-search", dns.searches)
     return words + option("--dns-opt", dns.options)
 

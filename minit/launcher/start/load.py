@@ -21,6 +21,7 @@ from minit.network.configs import load_networks
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
+from minit.plan.inputs.switches import is_set
 from minit.plan.loadedpod import Pod, app_section, has_isolators
 from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.privilegedapps import may_be_privileged
@@ -33,6 +34,8 @@ from minit.stdio import complain
 from minit.value import replace
 
 _MAXIMUM_BYTES = 4 << 20
+# Of a kernel with mq_overview(7).
+_QUEUES = "/proc/sys/fs/mqueue"
 # Variables of rkt and the host's service manager that this stage1 cannot use yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
 
@@ -114,6 +117,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         terminal_type=os.environ.get("TERM"),
         tells_host=is_expected(os.environ),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
+        has_queues=os.path.exists(_QUEUES),
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
@@ -177,7 +181,9 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
 def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:
     app = app_section(runtime, image)
     # As stage0 does not say so: the pod manifest names another user than the image.
-    has_own_user = image.app is not None and app.user != image.app.user
+    has_own_user = is_set(runtime, paths.ANNOTATION_PLAIN_ENVIRONMENT) or (
+        image.app is not None and app.user != image.app.user
+    )
     has_groups = bool(plan_image_groups(runtime))
     if parse_id(app.user) is not None and parse_id(app.group) is not None and not (has_own_user or has_groups):
         return AppLookups()

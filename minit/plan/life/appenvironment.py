@@ -13,6 +13,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOT_VARIABLES = (("USER", "root"), ("LOGNAME", "root"), ("HOME", "/root"))
 _DEFAULTS = (("PATH", DEFAULT_PATH), ("SHELL", "/bin/sh"))
 _LOST_HOME = "/"
+_PLAIN = ("PATH", "HOME", "TERM")
 
 # For an app with the pod's console, if its caller has no TERM.
 DEFAULT_TERM = "vt100"
@@ -24,18 +25,24 @@ _METADATA_URL = "AC_METADATA_URL"
 
 
 def plan_environment(
-    name: str, own: Variables, term: str | None = None, user_variables: Variables = ROOT_VARIABLES
+    name: str,
+    own: Variables,
+    term: str | None = None,
+    user_variables: Variables = ROOT_VARIABLES,
+    *,
+    plain: bool = False,
 ) -> Variables:
     """
     Return the environment of an app: defaults it does not set, its own, then what the executor sets.
 
-    `term` is the default of TERM, None for an app without a terminal. `user_variables` are those of its user.
+    `term` is the default of TERM, None for an app without a terminal. `user_variables` are those of its user. A `plain`
+    environment has no more than the runtimes of other nodes have: PATH, HOME and TERM, and nothing of the executor.
     """
-    set_here = (("AC_APP_NAME", name), ("container", "rkt"))
+    set_here = () if plain else (("AC_APP_NAME", name), ("container", "rkt"))
     names = {key for key, _ in own}
     forced = {key for key, _ in set_here}
     offered = (*_DEFAULTS, *user_variables, *(() if term is None else (("TERM", term),)))
-    defaults = tuple(pair for pair in offered if pair[0] not in names)
+    defaults = tuple(pair for pair in offered if pair[0] not in names and not (plain and pair[0] not in _PLAIN))
     return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
 
 

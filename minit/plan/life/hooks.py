@@ -25,10 +25,11 @@ class Hook(Value):
     """
     A command that is run in an app, as the app, or with `sleep_seconds` nothing but a wait.
 
-    `candidates` and `search` are as in AppPlan, `arguments` are those after the command.
+    `candidates`, `command` and `search` are as in AppPlan, `arguments` are those after the command.
     """
 
     candidates: tuple[str, ...] = ()
+    command: str = ""
     search: str | None = None
     arguments: tuple[str, ...] = ()
     sleep_seconds: float | None = None
@@ -62,7 +63,7 @@ def _read_hook(node: Node, look_up: LookUp) -> Hook:
     if not (words and words[0]):
         raise node[_EXEC].error("a command and its arguments")
     candidates, search = look_up(words[0])
-    return Hook(candidates=candidates, search=search, arguments=words[1:])
+    return Hook(candidates=candidates, command=words[0], search=search, arguments=words[1:])
 
 
 def _read_seconds(node: Node) -> float:

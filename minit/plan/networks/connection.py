@@ -30,7 +30,7 @@ def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tupl
 
 
 def _with_dns(app: A, text: bytes, *, yields: bool) -> A:
-    file = resolv_conf(app.name, text, yields=yields)
+    file = resolv_conf(text, yields=yields)
     return app if file.target in app.hidden_files else replace(app, files=(*app.files, file))
 
 

@@ -17,6 +17,7 @@ from minit.plan.networks.ports import plan_ports
 from minit.plan.root.etcfiles import add_hostname
 
 _DNS_HOST, _DNS_NONE = "host", "none"
+_NAMES_OWN = "own"
 
 
 def is_contained(networks: tuple[str, ...]) -> bool:
@@ -49,10 +50,19 @@ def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Netw
 
 def wants_names(manifest: PodManifest, flags: RunFlags) -> bool:
     """Tell whether the pod and others on its networks are to find each other by name; PlanError as below."""
+    return _read_names(manifest) == "true" and joins_networks(flags.networks)
+
+
+def has_own_hosts(manifest: PodManifest) -> bool:
+    """Tell whether apps get a hosts file of the pod's, also in place of that of their image; PlanError as below."""
+    return _read_names(manifest) == _NAMES_OWN
+
+
+def _read_names(manifest: PodManifest) -> str | None:
     value = manifest.annotation(ANNOTATION_POD_NAMES)
-    if value not in (None, "true", "false"):
-        raise PlanError(f'annotation {ANNOTATION_POD_NAMES}: expected true or false, got "{value}"')
-    return value == "true" and joins_networks(flags.networks)
+    if value not in (None, "true", "false", _NAMES_OWN):
+        raise PlanError(f'annotation {ANNOTATION_POD_NAMES}: expected true, false or {_NAMES_OWN}, got "{value}"')
+    return value
 
 
 def plan_named_pod(pod: Pod, uuid: str, hostname: str) -> NamedPod:

@@ -31,8 +31,9 @@ class AppLookups(Value):
     """
     The lookups for an app's user and group; one that is a number needs none.
 
-    `passwd` is looked at for the variables of a user that is not its image's: None for one that is, and empty if there
-    is no such file. `accounts` and `memberships` are its passwd and its group file, if anybody asks for groups of them.
+    `passwd` is looked at for the variables of a user that is not its image's, and of any user in a plain environment:
+    None else, and empty if there is no such file. `accounts` and `memberships` are its passwd and its group file, if
+    anybody asks for groups of them.
     """
 
     user: Lookup = Lookup()

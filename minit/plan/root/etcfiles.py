@@ -14,9 +14,8 @@ from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import is_set
 from minit.plan.root.volumes import VolumeMount
-from minit.value import Value, replace
+from minit.value import Value
 
-_HOSTNAME = "/proc/sys/kernel/hostname"
 _LOOPBACK = b"127.0.0.1"
 
 
@@ -24,15 +23,13 @@ class AppFile(Value):
     """
     A file that an app finds at `target`, bound there once its volumes are mounted.
 
-    `source` is in the stage1 root. It is made with `text`, without one it is there already. The app may change it
-    unless it is `read_only`. `if_missing`: only if the app has nothing at `target`. `yields`: only if that is in no
-    volume. `required`: a volume in the way in which no place can be made is an error, not a reason to do without.
+    It is made with `text`, for this app alone, which may change it unless its root is read-only. `if_missing`: only if
+    the app has nothing at `target`. `yields`: only if that is in no volume. `required`: a volume in the way in which no
+    place can be made is an error, not a reason to do without.
     """
 
     target: str
-    source: str
-    text: bytes | None = None
-    read_only: bool = False
+    text: bytes
     if_missing: bool = False
     yields: bool = False
     required: bool = False
@@ -40,7 +37,7 @@ class AppFile(Value):
     def describe(self) -> str:
         """Return the file as a line for --debug."""
         unless = " unless there is one" if self.if_missing else " unless a volume is there" if self.yields else ""
-        return f"file {self.target} from {self.source}{unless}"
+        return f"file {self.target}, {len(self.text)} bytes{unless}"
 
 
 class EtcTexts(Value):
@@ -56,24 +53,24 @@ def text_sources(flags: RunFlags) -> tuple[str | None, str | None]:
     return hosts.get(flags.hosts_mode), paths.POD_RESOLV_CONF if flags.resolv_mode == "stage0" else None
 
 
-def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tuple[AppFile, ...]:
-    """Return the files of an app, in the order in which they are bound."""
-    own_name = AppFile(target="/etc/hostname", source=_HOSTNAME, read_only=True)
-    if flags.private_users:
-        # That file is the host's root's, who is nobody in a user namespace.
-        own_name = replace(own_name, source=paths.etc_file(app, "hostname"), text=_encode(hostname) + b"\n")
-    files = [own_name]
+def plan_files(hostname: str, flags: RunFlags, texts: EtcTexts, *, has_own_hosts: bool = False) -> tuple[AppFile, ...]:
+    """
+    Return the files of an app, in the order in which they are bound.
+
+    With `has_own_hosts` a hosts file of its image does not stand for the pod's.
+    """
+    files = [AppFile(target="/etc/hostname", text=_encode(hostname) + b"\n")]
     # In the mode "default" this is what a network says (`connection.connect`), or else the image's own file stays.
     if texts.resolv_conf is not None:
-        files.append(resolv_conf(app, texts.resolv_conf))
+        files.append(resolv_conf(texts.resolv_conf))
     if texts.hosts is not None:
         fallback = flags.hosts_mode == "default"
         files.append(
             AppFile(
                 target="/etc/hosts",
-                source=paths.etc_file(app, "hosts"),
                 text=add_hostname(texts.hosts, _encode(hostname)),
-                if_missing=fallback,
+                if_missing=fallback and not has_own_hosts,
+                yields=fallback and has_own_hosts,
                 required=not fallback,
             )
         )
@@ -90,10 +87,9 @@ def _encode(hostname: str) -> bytes:
     return hostname.encode(errors="surrogateescape")
 
 
-def resolv_conf(app: str, text: bytes, *, yields: bool = False) -> AppFile:
+def resolv_conf(text: bytes, *, yields: bool = False) -> AppFile:
     """Return the configuration of DNS of an app; one that `yields` was not asked for."""
-    source = paths.etc_file(app, "resolv.conf")
-    return AppFile(target="/etc/resolv.conf", source=source, text=text, required=not yields, yields=yields)
+    return AppFile(target="/etc/resolv.conf", text=text, required=not yields, yields=yields)
 
 
 def add_hostname(hosts: bytes, hostname: bytes) -> bytes:

@@ -12,7 +12,7 @@ from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS
+from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS, ANNOTATION_SHM_SIZE
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
 from minit.plan.root.volumes import EMPTY, HOST, MEMORY, VolumeMount
@@ -27,6 +27,7 @@ _FIELDS = ("subPath", "propagation", "readOnly", "recursiveReadOnly", "options",
 _MEMORY_FIELDS = ("size",)
 _DIRECTORY = f"{COVERS}/volumes"
 _LARGEST_BYTES = 1 << 60
+_SIZE = "a number of bytes such as 64Mi"
 
 
 def plan_mount_details(
@@ -77,6 +78,15 @@ def memory_mounts(manifest: PodManifest) -> tuple[MountOp, ...]:
     return (MakeDirectory(target=_DIRECTORY), *operations) if operations else ()
 
 
+def plan_shared_memory(manifest: PodManifest) -> int | None:
+    """Return the most bytes of the pod's shared memory, None for what the kernel allows; PlanError for no number."""
+    text = manifest.annotation(ANNOTATION_SHM_SIZE)
+    try:
+        return None if text is None else _parse_size(text)
+    except ValueError as error:
+        raise PlanError(f'annotation {ANNOTATION_SHM_SIZE}: expected {_SIZE}, got "{text}"') from error
+
+
 def _memory_source(name: str) -> str:
     return f"{_DIRECTORY}/{name}"
 
@@ -101,11 +111,15 @@ def _read_memory(manifest: PodManifest) -> list[tuple[str, int | None]]:
 
 def _read_size(node: Node) -> int:
     try:
-        size_bytes = -(-parse_quantity(node.string()) // BILLION)
+        return _parse_size(node.string())
     except ValueError as error:
-        raise node.error("a number of bytes such as 64Mi") from error
+        raise node.error(_SIZE) from error
+
+
+def _parse_size(text: str) -> int:
+    size_bytes = -(-parse_quantity(text) // BILLION)
     if not 0 < size_bytes <= _LARGEST_BYTES:
-        raise node.error("a number of bytes such as 64Mi")
+        raise ValueError
     return size_bytes
 
 

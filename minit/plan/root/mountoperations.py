@@ -145,16 +145,26 @@ SYSFS = BindTree(source=SYS, target=SYS)
 # With the control groups, where there is nothing but the unified hierarchy.
 SYSFS_AND_CGROUPS = BindTree(source=SYS, target=SYS, recursive=True)
 # mode=0755: without it the root of a tmpfs is world-writable.
-DEV_FILESYSTEM = MountFilesystem(fstype="tmpfs", target=DEV, options=(("mode", "0755"), ("size", "64k")), nodev=False)
+DEV_FILESYSTEM = MountFilesystem(fstype="tmpfs", target=DEV, options=(("mode", "0755"), ("size", "64m")), nodev=False)
+QUEUES = "/dev/mqueue"
 
 
-def pod_mounts(*, writable: bool = False, private_users: bool = False, own_network: bool = True) -> tuple[MountOp, ...]:
+def pod_mounts(
+    *,
+    writable: bool = False,
+    private_users: bool = False,
+    own_network: bool = True,
+    has_queues: bool = True,
+    shm_bytes: int | None = None,
+) -> tuple[MountOp, ...]:
     """
     Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts.
 
     `writable` leaves /sys to those who may change it. Root of a user namespace (`private_users`) may make no devices,
     and mount sysfs only where the network namespace is made with it (`own_network`): it gets both from the launcher.
+    `has_queues` is for mq_overview(7), `shm_bytes` the size of the shared memory, None for the kernel's.
     """
+    size = () if shm_bytes is None else (("size", str(shm_bytes)),)
     sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
     return (
         PROC,
@@ -170,7 +180,8 @@ def pod_mounts(*, writable: bool = False, private_users: bool = False, own_netwo
             options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", str(TTY_GID))),
             nodev=False,
         ),
-        MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"),), noexec=False),
+        MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"), *size), noexec=False),
+        *((MakeDirectory(target=QUEUES), MountFilesystem(fstype="mqueue", target=QUEUES)) if has_queues else ()),
         MountFilesystem(fstype="tmpfs", target=COVERS, options=(("mode", "0755"), ("size", "64k"))),
         MakeDirectory(target="/run/inaccessible"),
         MakeDirectory(target=EMPTY_DIRECTORY, mode=0),
@@ -182,11 +193,11 @@ def _dev(private_users: bool) -> tuple[MountOp, ...]:
     return (MadeFilesystem(filesystem=DEV_FILESYSTEM),) if private_users else (DEV_FILESYSTEM, *DEVICES)
 
 
-def app_mounts(*, console: bool = False, private_users: bool = False) -> tuple[MountOp, ...]:
+def app_mounts(*, console: bool = False, private_users: bool = False, has_queues: bool = True) -> tuple[MountOp, ...]:
     """
-    Return what is mounted in an app's root: a /dev of its own, the pod's proc, devpts and shared memory.
+    Return what is mounted in an app's root: a /dev of its own, the pod's proc, devpts, shared memory and queues.
 
-    `console` is for an app with a stream that is the pod's console, `private_users` as for the pod.
+    `console` is for an app with a stream that is the pod's console, `private_users` and `has_queues` as for the pod.
 
     The directories are those that rkt's stage1 makes in every image (stage1/prepare-app/prepare-app.c).
     """
@@ -205,4 +216,5 @@ def app_mounts(*, console: bool = False, private_users: bool = False) -> tuple[M
         *(_CONSOLE if console else ()),
         BindTree(source="/dev/pts", target="/dev/pts"),
         BindTree(source="/dev/shm", target="/dev/shm"),
+        *((MakeDirectory(target=QUEUES), BindTree(source=QUEUES, target=QUEUES)) if has_queues else ()),
     )

@@ -62,17 +62,18 @@ def _run(app: App, name: str) -> NoReturn:
     confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
     choose_profile(confinement)
     _enter_app(app, is_hook=hook is not None)
-    words = spec.handlers.get(name, ())
+    words = spec.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)
+    path = words[0]
 
     def look_up() -> None:
-        nonlocal words
+        nonlocal path
         if hook is not None:
             with Step("find executable"):
-                words = (find_executable(hook), *hook.arguments)
+                path = find_executable(hook)
         with Step("change directory to"):
             os.chdir(spec.working_directory)
 
-    execute(confinement, look_up, lambda: _encode(spec, words))
+    execute(confinement, look_up, lambda: _encode(spec, path, words))
 
 
 def _fail(error: BaseException) -> int:
@@ -107,10 +108,10 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
         syscalls.close_range(3)
 
 
-def _encode(spec: AppSpec, words: Sequence[str]) -> Command:
+def _encode(spec: AppSpec, path: str, words: Sequence[str]) -> Command:
     with Step("encode arguments"):
         environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.environment}
-        return words[0], [os.fsencode(word) for word in words], environment
+        return path, [os.fsencode(word) for word in words], environment
 
 
 def _describe_step(step: str, error: BaseException) -> str:

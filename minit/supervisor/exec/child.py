@@ -238,7 +238,7 @@ class _Child:
     def _get_ready(self, arguments: list[bytes], environment: dict[bytes, bytes]) -> Command:
         self._place_descriptors()
         self._wait()
-        return self._path, [os.fsencode(self._path), *arguments], environment
+        return self._path, [os.fsencode(self._spec.command or self._path), *arguments], environment
 
     def _place_descriptors(self) -> None:
         """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
@@ -294,13 +294,15 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     syscalls.move_mount(tree, where)
     apply_mounts(spec.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
     # Before the volumes, one of which may hide it.
-    null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
+    dev = syscalls.openat2(tree, DEV, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
+    null = os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=dev)
     volumes = (*spec.volumes, *spec.memory_volumes)
     trees = (*ends.trees, *map(open_memory_volume, spec.memory_volumes))
     places = attach_volumes(volumes, trees, tree, spec.sysfs)
     if spec.makes_working_directory:
         make_directory(spec.working_directory, tree)
-    attach_files(spec.files, tree, places)
+    attach_files(spec.files, tree, dev, places, read_only=spec.read_only_root)
+    os.close(dev)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
     placed = list(zip(volumes, places))

@@ -17,13 +17,13 @@ from minit.errors import LaunchError, MinitError, describe
 from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import BindTree
 from minit.plan.root.volumes import VolumeMount
-from minit.reaper.record import write_file
 from minit.supervisor.root.applymounts import apply_mounts
 from minit.supervisor.root.subpaths import clone_part
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 
 # A volume that is read-only, or that root of a user namespace may not write to.
 _NO_PLACE = (errno.EROFS, errno.EACCES)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPTIONS = {
     "nodev": syscalls.MOUNT_ATTR_NODEV,
     "noexec": syscalls.MOUNT_ATTR_NOEXEC,
@@ -83,11 +83,14 @@ def make_directory(path: str, root: int) -> None:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[str, ...]]) -> None:
+def attach_files(
+    files: Sequence[AppFile], root: int, dev: int, volumes: Sequence[tuple[str, ...]], *, read_only: bool
+) -> None:
     """
     Attach the files of /etc inside `root`; LaunchError names one that is required and has no place.
 
-    `volumes` are the names that lead to each.
+    `volumes` are the names that lead to each. The files are in the filesystem of the directory `dev`: that is the app's
+    own, in its memory, and bounded.
     """
     for file in files:
         try:
@@ -95,7 +98,7 @@ def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[st
                 file.yields and _is_within(file.target, volumes, root)
             )
             if not is_there:
-                _attach_file(file, root)
+                _attach_file(file, root, dev, read_only=read_only)
         except (MinitError, OSError) as error:
             if isinstance(error, OSError) and error.errno in _NO_PLACE and not file.required:
                 continue
@@ -140,16 +143,19 @@ def _exists(root: int, target: str) -> bool:
     return found is not None
 
 
-def _attach_file(file: AppFile, root: int) -> None:
-    if file.text is not None:
-        write_file(file.source, file.text)
-    tree = syscalls.open_tree(syscalls.AT_FDCWD, file.source, syscalls.OPEN_TREE_CLONE)
+def _attach_file(file: AppFile, root: int, dev: int, *, read_only: bool) -> None:
+    name = ".minit-file"
+    with os.fdopen(os.open(name, _NEW_FILE, 0o644, dir_fd=dev), "wb") as new:
+        new.write(file.text)
+    # Only what has a name can be mounted, and only until then.
+    tree = syscalls.open_tree(dev, name, syscalls.OPEN_TREE_CLONE)
     try:
-        if file.read_only:
+        if read_only:
             syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
         attach_tree(tree, root, file.target)
     finally:
         os.close(tree)
+        os.unlink(name, dir_fd=dev)
 
 
 def _failure(volume: VolumeMount, error: Exception) -> LaunchError:
