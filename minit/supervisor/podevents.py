@@ -23,9 +23,9 @@ class Events:
     """
     The last KEPT_EVENTS events of the pod, each a line of JSON.
 
-    They are numbered from 1 on. `flush` writes those that are not in the file yet; what could not be written is tried
-    again with the next ones, as long as it is kept. An event becomes its line when that is first asked for: the line is
-    a third as large, and nothing is to be encoded while a pod starts.
+    They are numbered from 1 on. `flush` writes those that are not in the file yet, as long as they are kept. An event
+    becomes its line when that is first asked for: the line is a third as large, and nothing is to be encoded while a
+    pod starts.
     """
 
     def __init__(self) -> None:
@@ -54,15 +54,16 @@ class Events:
             number += 1
         return lines, number
 
-    def flush(self) -> None:
-        """Append to the file what is not in it yet; a disk that takes nothing is tried again the next time."""
+    def flush(self) -> bool:
+        """Append to the file what is not in it yet; returns whether a disk has taken it all, or not yet."""
         try:
             while self._written < self.last:
                 lines, last = self.since(self._written, _WRITE_BYTES)
                 self._file.append(b"".join(line + b"\n" for line in lines))
                 self._written = last
         except OSError:
-            pass  # a full disk, say; there is no other place to say so
+            return False  # a full disk, say; there is no other place to say so
+        return True
 
     def _encode(self, number: int) -> bytes:
         index = number - self.last - 1

@@ -83,7 +83,7 @@ class Supervisor:
         self._loop = loop = Loop(begin=self._hold_limits)
         self._retry = loop.deadline(self._try_again)
         self._lives = lives = Lives(journal)
-        self._records = records = Records(journal, self._retry_soon)
+        self._records = records = Records(journal, self.retry_soon)
         self.pod = pod = PodPolicy(
             plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name)
         )
@@ -91,7 +91,7 @@ class Supervisor:
         self._handlers = handlers = Handlers(
             pod.apps, loop, journal, records, outputs.sidecars, lives.handle, pod.end_failed
         )
-        self._listeners = listeners = Listeners(loop, journal, self._retry_soon, pod.on_progress)
+        self._listeners = listeners = Listeners(loop, journal, self.retry_soon, pod.on_progress)
         self._starts = starts = Starts(
             plan,
             pod,
@@ -277,7 +277,8 @@ class Supervisor:
         if self._is_exposed:
             self.hold_limits()
 
-    def _retry_soon(self) -> None:
+    def retry_soon(self) -> None:
+        """Try again in a moment what a disk has not taken."""
         self._retry.set(time.monotonic() + RETRY_SECONDS)
 
     def _try_again(self) -> None:

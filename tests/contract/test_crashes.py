@@ -118,6 +118,8 @@ def test_a_status_that_cannot_be_written_does_not_end_pid_1(make_pod: MakePod) -
     (pod.stage1 / "rkt/status/a").rmdir()
     wait_for((pod.stage1 / "rkt/status/a").is_file, "the status")
     assert pod.status("a") == 0
+    # Who follows the events looks again.
+    pod.wait_event("app.end-written", "a")
     pod.stop()
     assert pod.finish(process).returncode == 0
 

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
+from tests.support.commands import Stage0
 from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -59,3 +60,26 @@ async def test_too_late(daemon: Daemon, tmp_path: Path) -> None:
             await node.ask("StopPodSandbox", sandbox)
             asked = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=container_config(IDLE))
             assert await code_of(node, "CreateContainer", asked) == Code.FAILED_PRECONDITION
+
+
+@pytest.mark.trio
+async def test_an_end_that_a_disk_takes_late(daemon: Daemon, minit: Stage0, tmp_path: Path) -> None:
+    """A container whose status cannot be written at its end has ended as soon as that can be written."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, [one] = await node.run(
+                tmp_path, container_config("until [ -e /end ]; do sleep 0.02; done; exit 3")
+            )
+            rkt = minit.data / "pods/run" / sandbox.pod_sandbox_id / "stage1/rootfs/rkt"
+            [obstacle] = (rkt / "minit/state").glob("*.json")
+            # A directory in its place: rename cannot replace it.
+            obstacle.unlink()
+            obstacle.mkdir()
+            await node.execute(one, ": >/end")
+            while "status.unwritten" not in (rkt / "minit/supervisor.log").read_text():
+                await trio.sleep(0.05)
+            obstacle.rmdir()
+            request = api.ContainerStatusRequest(container_id=one.container_id)
+            while (status := (await node.ask("ContainerStatus", request)).status).state != api.CONTAINER_EXITED:
+                await trio.sleep(0.05)
+            assert status.exit_code == 3

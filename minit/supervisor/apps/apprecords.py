@@ -26,6 +26,7 @@ class Records:
         self._retry = retry
         self._unwritten: dict[str, App] = {}
         self._recorded: set[str] = set()
+        self._late: set[str] = set()
 
     def write_end(self, app: App) -> None:
         """Write how an app ended, or what has been found out about that since, now or later."""
@@ -46,9 +47,14 @@ class Records:
             except OSError as error:
                 # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
                 self._journal.info("status.unwritten", app=name, reason=describe(error))
+                self._late.add(name)
                 self._retry()
             else:
                 del self._unwritten[name]
+                if name in self._late:
+                    # Who looked when the app ended found nothing.
+                    self._late.remove(name)
+                    self._journal.event("app.end-written", app=name)
 
     def write_last_ends(self) -> None:
         """Try once more to write what could not be written, and say which statuses are lost if that fails."""
@@ -60,6 +66,7 @@ class Records:
     def forget_end(self, app: App) -> None:
         """Forget an end, written or not: the app is started again, or removed."""
         self._recorded.discard(app.name)
+        self._late.discard(app.name)
         self._unwritten.pop(app.name, None)
 
     def remove_status(self, app: App) -> None:

@@ -79,7 +79,8 @@ async def serve_until_finished(supervisor: Supervisor) -> None:
         # A client's request may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
         while not supervisor.pod.finished:
-            supervisor.journal.events.flush()
+            if not supervisor.journal.events.flush():
+                supervisor.retry_soon()
             deadline = supervisor.next_deadline()
             wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             waiting = trio.CancelScope(deadline=trio.current_time() + wait_seconds)
