@@ -86,7 +86,9 @@ def test_a_killed_pid_1_ends_everything(make_pod: MakePod) -> None:
     process = started(pod)
     assert pod.wait_status("done") == 0
     os.kill(pod.pid, signal.SIGKILL)
-    assert pod.finish(process).returncode == -signal.SIGKILL
+    result = pod.finish(process)
+    assert result.returncode == -signal.SIGKILL
+    assert result.stderr.startswith("stage1: PID 1 of the pod was killed")
     assert not pod.is_running()
     assert (pod.status("a"), pod.status("done")) == (None, 0)
     wait_for(lambda: pod.members() == [], "the end of all processes")

@@ -160,10 +160,13 @@ def test_limits_are_where_tools_look(make_pod: MakePod) -> None:
 
 @pytest.mark.private_users
 def test_memory_that_is_not_there(make_pod: MakePod) -> None:
-    """An app that takes more than its limit is killed, and another with enough is not."""
+    """An app that takes more than its limit is killed, which a line says, and another with enough is not."""
     take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=[limit("memory", "16M")])
     pod = make_pod({"a": take})
-    assert (pod.run().returncode, pod.status("a")) == (137, 137)
+    result = pod.run()
+    assert (result.returncode, pod.status("a")) == (137, 137)
+    line = 'stage1: app "a": the kernel has killed it for want of memory: its limit is 16000000 bytes'
+    assert line in result.stderr.splitlines()
     pod = make_pod({"a": {**take, "isolators": [limit("memory", "256M")]}})
     assert pod.run().returncode == 0
 

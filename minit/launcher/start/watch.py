@@ -232,6 +232,10 @@ class Watch:
         if result.si_code == os.CLD_EXITED:
             return result.si_status
         if result.si_status == signal.SIGKILL and not self._is_killed:
+            complain(
+                "stage1: PID 1 of the pod was killed, by somebody on the host or for want of memory:"
+                " how apps that ran have ended is not known"
+            )
             # Ended by force: whoever waits for rkt sees the same.
             os.kill(os.getpid(), signal.SIGKILL)
         if not self._is_killed:

@@ -125,6 +125,11 @@ class Ends:
         self._records.write_end(app)
         if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
             complain_at_once(f'stage1: app "{app.name}": {text}')
+        if end.reason == "oom-killed":
+            limits = app.spec.limits
+            limit_bytes = None if limits is None else limits.memory_bytes
+            limit = "it has no limit of its own" if limit_bytes is None else f"its limit is {limit_bytes} bytes"
+            complain_at_once(f'stage1: app "{app.name}": the kernel has killed it for want of memory: {limit}')
         self._pod.on_end(app)
 
     def _run_pre_stop(self, app: App) -> None:
