@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ def firmware(kernel: Kernel, tmp_path: Path) -> Firmware:
 def machine_image(request: pytest.FixtureRequest, kernel: Kernel, work_directory: Path) -> tuple[Stage0, Path, str]:
     """A command, the stage1 image of its machines, and the ID of an image with a busybox in its store."""
     # The kernel comes first: a test that is skipped builds nothing.
-    directory = work_directory / f"boot-{kernel.processor.name}"
-    directory.mkdir()
+    # Made anew when a test had a kernel by another parameter meanwhile.
+    directory = Path(tempfile.mkdtemp(prefix=f"boot-{kernel.processor.name}-", dir=work_directory))
     if kernel.processor is HERE:
         stage1, rootfs = request.getfixturevalue("stage1_image"), request.getfixturevalue("app_rootfs")
     else:

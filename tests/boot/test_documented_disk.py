@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.bootmachine import QemuMachine
-from tests.support.commands import Stage0
 from tests.support.machine import BOOT_SECONDS, HERE, X86_64, Firmware, Kernel
 
 _DOCS = Path(__file__).parents[2] / "docs/embedded.md"
@@ -53,9 +52,7 @@ def _commands(heading: str) -> str:
 
 @pytest.mark.skipif(HERE is not X86_64, reason="images for another processor are built on x86-64 alone")
 @pytest.mark.timeout(5 * BOOT_SECONDS)
-def test_the_commands(
-    kernel: Kernel, firmware: Firmware, machine_image: tuple[Stage0, Path, str], stage1_image: Path, tmp_path: Path
-) -> None:
+def test_the_commands(kernel: Kernel, firmware: Firmware, stage1_image: Path, tmp_path: Path) -> None:
     """Typed as they stand there, they make a disk with a prompt, and the update on another disk is booted."""
     code, variables = kernel.processor.firmware
     script = _REPLACED + _commands("Disks") + "\n" + _commands("Updates")

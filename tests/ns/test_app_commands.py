@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from minit.loop import wait_readable
+from tests.support.processes import children_of
 from tests.support.stage0_world import RunningPod, World, image_id, write_app, write_stage1
 from tests.support.waiting import wait_for
 
@@ -243,12 +245,15 @@ def test_an_interrupted_add(world: World, flat_pod: RunningPod, number: int) -> 
 
 
 def test_an_add_that_was_killed(world: World, pod: RunningPod) -> None:
-    """Its remains can be removed, or replaced by another app of the name."""
+    """Its part of stage1 ends with it, and its remains can be removed, or replaced by another app of the name."""
     before = contents(world, pod)
     process = _add_until_stage1(world, pod)
+    [stage1] = children_of(process.pid)
+    pidfd = os.pidfd_open(stage1)
     process.kill()
     process.wait()
-    (world.dump / "app-add-hold").write_text("go on\n")
+    assert wait_readable([pidfd], 60.0)
+    os.close(pidfd)
     (world.dump / "app-add-hold").unlink()
     world.minit("app", "rm", pod.uuid, "--app=busybox")
     assert contents(world, pod) == before
