@@ -15,7 +15,7 @@ from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination, parse_interface, parse_subnet
 from minit.network.builtin.attachment import host_end
-from minit.network.builtin.ipam.leases import reserve
+from minit.network.builtin.ipam.hostlocal import reserve
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.netlink.bridges import join_bridge
 from minit.network.netlink.links import Links

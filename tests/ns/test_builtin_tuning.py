@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from minit.errors import MinitError, NetworkError
-from minit.network.builtin.sysctls import Sysctl, refuse_forbidden
+from minit.network.builtin.tuning import Sysctl, refuse_forbidden
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result, write_result
 from minit.value import replace

@@ -12,7 +12,7 @@ import pytest
 from minit import syscalls
 from minit.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.reader import Node
-from minit.network.builtin.hostlink import find_device
+from minit.network.builtin.hostdevice import find_device
 from minit.network.netlink.links import Links
 from minit.network.protocol.result import Dns, Interface, Result
 from minit.value import replace

@@ -11,7 +11,7 @@ import pytest
 
 from minit.errors import NetworkError
 from minit.network.addresses import parse_interface
-from minit.network.netlink.duplicates import DuplicateDetection
+from minit.network.builtin.addressing import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.protocol.result import Interface
 from minit.value import replace

@@ -13,7 +13,7 @@ from minit.errors import ManifestError, MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address, parse_interface, parse_subnet
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.bridgeconfig import read_bridge_config
+from minit.network.builtin.bridge import read_bridge_config
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.builtin.ipam.resolvconf import parse_resolv_conf
 from minit.network.builtin.settings import dns, network_name, protection, routes

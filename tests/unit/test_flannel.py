@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_subnet
-from minit.network.builtin.flannel import delegated_config
-from minit.network.builtin.subnetenv import SubnetEnv, parse_subnet_env
+from minit.network.builtin.flannel import SubnetEnv, delegated_config, parse_subnet_env
 
 PATH = "/run/flannel/subnet.env"
 TEXT = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.17.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=true\n"

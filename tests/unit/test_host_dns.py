@@ -1,4 +1,4 @@
-"""minit.network.hostdns: which name servers of the host a pod reaches."""
+"""minit.network.setup: which name servers of the host a pod reaches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_destination
-from minit.network.hostdns import families_out, find_host_dns
 from minit.network.protocol.result import Dns, Result, Route
+from minit.network.setup import families_out, find_host_dns
 from minit.plan.networks.networkplan import PlannedNetwork
 
 

@@ -15,8 +15,7 @@ from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.manifest.reader import Node
 from minit.network.builtin import BUILTINS
 from minit.network.builtin.settings import refuse
-from minit.network.plugins.program import answer_request, error_answer
-from minit.network.protocol.parameters import Parameters, is_valid_name, read_parameters
+from minit.network.plugins.program import Parameters, answer_request, error_answer, is_valid_name, read_parameters
 
 ATTACHMENT = {"CNI_CONTAINERID": "pod-1", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}
 NEWEST = CNI_VERSIONS[-1]

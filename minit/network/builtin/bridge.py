@@ -5,26 +5,98 @@ from __future__ import annotations
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
+from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
 from minit.network.builtin.addressing import add_addresses, add_routes, usual_gateways
 from minit.network.builtin.arguments import requested_mac
 from minit.network.builtin.attachment import Sides, Undo
-from minit.network.builtin.bridgeconfig import BridgeConfig, read_bridge_config
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
-from minit.network.builtin.settings import dns, protection
+from minit.network.builtin.settings import accepts_routers, dns, interface_name, mtu, protection, truth
 from minit.network.namespace import own_namespace
 from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.protocol.result import Address, Interface, Result, Route
-from minit.value import replace
+from minit.value import Value, replace
 
 _BRIDGE = "bridge"
 
 delete = attachment.delete
+
+_DEFAULT_BRIDGE = "cni0"
+_MAX_VLAN = 4094
+
+
+class BridgeConfig(Value):
+    """
+    The configuration of a bridge that pods are connected to.
+
+    `vlans` are those of a pod's port, None where the bridge knows no VLANs. With `is_down` the pod's end stays down.
+    """
+
+    bridge: str
+    mtu: int | None
+    is_gateway: bool
+    is_default_gateway: bool
+    force_address: bool
+    hairpin: bool
+    promiscuous: bool
+    port_isolation: bool
+    vlans: Vlans | None
+    detects_duplicates: bool
+    accept_ra: bool
+    is_down: bool
+
+
+def read_bridge_config(config: Node) -> BridgeConfig:
+    """Return what a configuration says; ManifestError if it is wrong."""
+    is_default_gateway = truth(config["isDefaultGateway"])
+    hairpin, promiscuous = truth(config["hairpinMode"]), truth(config["promiscMode"])
+    if hairpin and promiscuous:
+        raise config["hairpinMode"].error("false with promiscMode")
+    is_down = truth(config["disableContainerInterface"])
+    if is_down and config["ipam"].raw():
+        raise config["disableContainerInterface"].error("false with ipam")
+    return BridgeConfig(
+        bridge=interface_name(config["bridge"]) or _DEFAULT_BRIDGE,
+        mtu=mtu(config),
+        is_gateway=is_default_gateway or truth(config["isGateway"]),
+        is_default_gateway=is_default_gateway,
+        force_address=truth(config["forceAddress"]),
+        hairpin=hairpin,
+        promiscuous=promiscuous,
+        port_isolation=truth(config["portIsolation"]),
+        vlans=_vlans(config),
+        detects_duplicates=truth(config["enabledad"]),
+        accept_ra=accepts_routers(config),
+        is_down=is_down,
+    )
+
+
+def _vlans(config: Node) -> Vlans | None:
+    untagged = config["vlan"].optional(_vlan) or 0
+    tagged = config["vlanTrunk"].each(_range)
+    if not untagged and not tagged:
+        return None
+    keeps_default = config["preserveDefaultVlan"].optional(Node.boolean)
+    return Vlans(untagged=untagged, tagged=tagged, keeps_default=keeps_default is not False)
+
+
+def _range(node: Node) -> tuple[int, int]:
+    if node["id"].given:
+        number = _vlan(node["id"])
+        return number, number
+    first, last = _vlan(node["minID"]), _vlan(node["maxID"])
+    if last < first:
+        raise node["maxID"].error("a number not below minID")
+    return first, last
+
+
+def _vlan(node: Node) -> int:
+    return node.integer(0, _MAX_VLAN)
 
 
 def add(call: Call) -> Result:

@@ -2,19 +2,236 @@
 
 from __future__ import annotations
 
-from minit.errors import NetworkError
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from minit.errors import NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address
 from minit.network.builtin.arguments import requested_addresses
 from minit.network.builtin.call import Call
-from minit.network.builtin.ipam.leases import holds_lease, refuse_exhausted, release, release_all_but, reserve
-from minit.network.builtin.ipam.ranges import read_range_sets
+from minit.network.builtin.ipam.ranges import Range, RangeSet, read_range_sets
 from minit.network.builtin.ipam.resolvconf import read_resolv_conf
 from minit.network.builtin.settings import network_name, routes, valid_attachments
+from minit.network.protocol.request import Request
 from minit.network.protocol.result import Address, Dns, Result
-from minit.value import replace
+from minit.value import Value, replace
 
 _DEFAULT_DIRECTORY = "/var/lib/cni/networks"
+
+T = TypeVar("T")
+
+_LOCK = "lock"
+_LAST = "last_reserved_ip."
+_NEW = ".new"
+_LINE_END = "\r\n"
+_MAX_BYTES = 4096  # a lease has about 50
+_DIRECTORY_MODE = 0o755
+_FILE_MODE = 0o600
+
+
+# Leases of addresses in the files of the reference plugin host-local, so that both can share a directory.
+#
+# Below the directory of a network each leased address is a file of that name with the container's id and the
+# interface. `last_reserved_ip.N` has the address of set N that was leased last, and `lock` is locked by flock(2)
+# around everything.
+
+
+class Lease(Value):
+    """An address of one of the network's ranges."""
+
+    address: IPAddress
+    range: Range
+
+
+def reserve(
+    directory: str, network: str, sets: Sequence[RangeSet], request: Request, wanted: Collection[IPAddress]
+) -> list[Lease]:
+    """
+    Lease an address of each set: the one of it that is wanted, or else the one after the last that was leased.
+
+    All leases are on the disk before this returns, or none. NetworkError if an address is taken or is in no range, if
+    none is left, or if the container has one for this interface already.
+    """
+    try:
+        os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
+    except OSError as error:
+        raise NetworkError(f"leases: {describe(error)}") from error
+    leases = _locked(directory, lambda fd: _reserve(fd, network, sets, request, wanted))
+    if leases is None:
+        raise NetworkError(f"leases: {directory} was removed meanwhile")
+    return leases
+
+
+def release(directory: str, request: Request) -> None:
+    """Give back all leases that the container has for this interface, if there are any."""
+    _locked(directory, lambda fd: _release(fd, request))
+
+
+def release_all_but(directory: str, valid: Collection[tuple[str, str]]) -> None:
+    """Give back the leases of all but these containers and interfaces."""
+    _locked(directory, lambda fd: _release_all_but(fd, valid))
+
+
+def _refuse_exhausted(directory: str, network: str, sets: Sequence[RangeSet]) -> None:
+    """Raise NetworkError if there is a set with no address left."""
+    _locked(directory, lambda fd: [_next_free(fd, network, one) for one in sets])
+
+
+def _holds_lease(directory: str, request: Request) -> bool:
+    """Tell whether the container has a lease for this interface."""
+    return bool(_locked(directory, lambda fd: _leases_of(fd, request)))
+
+
+def _locked(directory: str, function: Callable[[int], T]) -> T | None:
+    """Return what `function` makes of a descriptor of the directory while it is locked; None if there is none."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NetworkError(f"leases: {describe(error)}") from error
+    try:
+        lock = os.open(_LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE, dir_fd=fd)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return function(fd)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise NetworkError(f"leases in {directory}: {describe(error)}") from error
+    finally:
+        os.close(fd)
+
+
+def _reserve(
+    directory: int, network: str, sets: Sequence[RangeSet], request: Request, wanted: Collection[IPAddress]
+) -> list[Lease]:
+    _remove_leftover(directory)
+    held = _leases_of(directory, request)
+    if held:
+        raise NetworkError(f'{request.interface} has the address {held[0]} in network "{network}" already')
+    for address in wanted:
+        if not any(one.range_of(address) for one in sets):
+            raise NetworkError(
+                f'requested address {address} is not one of network "{network}": {"; ".join(map(str, sets))}'
+            )
+    leases: list[Lease] = []
+    try:
+        for one in sets:
+            mine = next((address for address in wanted if one.range_of(address)), None)
+            found = _next_free(directory, network, one) if mine is None else _take(directory, network, one, mine)
+            _write(directory, f"{_LAST}{one.index}", str(found.address))
+            _write(directory, str(found.address), f"{request.container_id}{_LINE_END}{request.interface}")
+            leases.append(found)
+    except BaseException:
+        for lease in leases:
+            os.unlink(str(lease.address), dir_fd=directory)
+        raise
+    return leases
+
+
+def _take(directory: int, network: str, ranges: RangeSet, wanted: IPAddress) -> Lease:
+    found = ranges.range_of(wanted)
+    assert found is not None
+    if wanted == found.gateway:
+        raise NetworkError(f'requested address {wanted} is the gateway of network "{network}"')
+    if not found.may_lease(wanted):
+        raise NetworkError(f'requested address {wanted} is not one of network "{network}": {ranges}')
+    holder = _read(directory, str(wanted)).split()
+    if holder:
+        raise NetworkError(
+            f'requested IP address "{wanted}" is not available in network: {network}: it is leased to {holder[0]}'
+        )
+    return Lease(address=wanted, range=found)
+
+
+def _next_free(directory: int, network: str, ranges: RangeSet) -> Lease:
+    taken = set(os.listdir(directory))
+    for one, address in ranges.after(_last_reserved(directory, ranges.index)):
+        # Under the lock an empty file is what a plugin that was killed has left.
+        if str(address) not in taken or not _read(directory, str(address)):
+            return Lease(address=address, range=one)
+    raise NetworkError(f'no IP addresses available in network "{network}": {ranges}')
+
+
+def _last_reserved(directory: int, index: int) -> IPAddress | None:
+    try:
+        return parse_address(_read(directory, f"{_LAST}{index}"))
+    except ValueError:
+        return None
+
+
+def _release(directory: int, request: Request) -> None:
+    _remove_leftover(directory)
+    for name in _leases_of(directory, request):
+        os.unlink(name, dir_fd=directory)
+
+
+def _release_all_but(directory: int, valid: Collection[tuple[str, str]]) -> None:
+    _remove_leftover(directory)
+    containers = {container for container, _ in valid}
+    for name in os.listdir(directory):
+        if not _is_address(name):
+            continue
+        container, has_interface, interface = _read(directory, name).partition(_LINE_END)
+        is_valid = (container, interface) in valid if has_interface else container in containers
+        if not is_valid:
+            os.unlink(name, dir_fd=directory)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        parse_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _remove_leftover(directory: int) -> None:
+    """Remove what a writer was killed over, which nobody else can be writing under the lock."""
+    try:
+        os.unlink(_NEW, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+
+
+def _leases_of(directory: int, request: Request) -> list[str]:
+    """Return the files of a container's interface; those of old plugins name only the container."""
+    names = [name for name in os.listdir(directory) if name not in (_LOCK, _NEW) and not name.startswith(_LAST)]
+    contents = {name: _read(directory, name) for name in names}
+    for content in (f"{request.container_id}{_LINE_END}{request.interface}", request.container_id):
+        found = sorted(name for name in contents if contents[name] == content)
+        if found:
+            return found
+    return []
+
+
+def _read(directory: int, name: str) -> str:
+    """Return the content of a file, nothing if it is none of a plugin's."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    except FileNotFoundError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return os.read(fd, _MAX_BYTES).decode(errors="replace").strip()
+    finally:
+        os.close(fd)
+
+
+def _write(directory: int, name: str, text: str) -> None:
+    """Write a file that is never seen without its content, not even after a kill."""
+    fd = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE, dir_fd=directory)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.rename(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def add(call: Call) -> Result:
@@ -40,7 +257,7 @@ def delete(call: Call) -> None:
 
 def check(call: Call) -> None:
     """Raise NetworkError if the interface has no address of the network."""
-    if not holds_lease(_directory(call.config), call.request):
+    if not _holds_lease(_directory(call.config), call.request):
         raise NetworkError(f'{call.request.interface} has no lease in network "{network_name(call.config)}"')
 
 
@@ -51,7 +268,7 @@ def collect(call: Call) -> None:
 
 def status(call: Call) -> None:
     """Raise NetworkError if a set of ranges has no address left."""
-    refuse_exhausted(_directory(call.config), network_name(call.config), read_range_sets(call.config))
+    _refuse_exhausted(_directory(call.config), network_name(call.config), read_range_sets(call.config))
 
 
 def _directory(config: Node) -> str:
