@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
+import termios
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +22,17 @@ from typing import Any, NoReturn
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
-from minit.forks import PID_1, settle
+from minit.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
+from minit.loop import wait_events
 from minit.machine.clock.starttime import correct_clock
-from minit.machine.console import keep_console
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
@@ -50,6 +54,12 @@ from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 
 _MAXIMUM_BYTES = 1 << 20
 _RCU_EXPEDITED = "/sys/kernel/rcu_expedited"
+
+_CONSOLE = "/dev/console"
+_COMMAND = ("minit", "console")
+# Between one session and the next, so that a console which nobody can read from costs nothing.
+_PAUSE_SECONDS = 1.0
+_STEAL = 1
 
 
 def run_machine() -> NoReturn:
@@ -131,7 +141,7 @@ def _prepare(machine: Machine) -> None:
         # A user at the prompt is told that the pod runs, though it is not ready.
         machine.lock = _lock(machine.lock)
     if machine.config.console:
-        keep_console()
+        _keep_console()
     try:
         machine.helper.wait(machine.feed, machine.requests)
     finally:
@@ -304,3 +314,42 @@ def _leave_mounts(machine: Machine) -> tuple[int, ...]:
 def _read(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(_MAXIMUM_BYTES)
+
+
+# The prompt on the console: a process that waits until somebody types there, and then starts the command for him.
+#
+# PID 1 forks it, beside the helper; the command is started in the machine's own mounts, as a session of its own.
+# Whatever becomes of one session, the next Enter gives another.
+
+
+def _keep_console() -> None:
+    """Start what gives the console a prompt; it lives as long as the machine."""
+    fork(CONSOLE_KEEPER, _keep, {"image": image_descriptor()}, tell=_tell)
+
+
+def _keep() -> NoReturn:
+    while True:
+        _serve()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _tell(error: BaseException) -> None:
+    complain_at_once(f"minit: console: {describe(error)}")
+
+
+def _serve() -> None:
+    """Wait until somebody types and return when his session is over."""
+    console = os.open(_CONSOLE, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        os.write(console, b"minit: press Enter for a prompt\n")
+        # Nothing is taken: what was typed is the first line of the session. A console may be hung up as well.
+        if wait_events({console: select.POLLIN})[console] & select.POLLHUP:
+            return
+        os.waitpid(fork(CONSOLE_SESSION, _begin_session, {"console": console}, tell=_tell), 0)
+    finally:
+        os.close(console)
+
+
+def _begin_session() -> NoReturn:
+    fcntl.ioctl(0, termios.TIOCSCTTY, _STEAL)
+    os.execv(paths.MACHINE_COMMAND, _COMMAND)

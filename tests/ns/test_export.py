@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from minit.manifest.image import parse_image_manifest
-from minit.stage0.images.treehash import tree_hash
+from minit.stage0.images.treestore import tree_hash
 from tests import tars
 from tests.support.incommand import Command, command_on
 from tests.support.stage0_world import World, image_id, write_app

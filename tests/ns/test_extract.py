@@ -25,7 +25,7 @@ from minit.mountinfo import read_mountinfo
 from minit.stage0.images import untar
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store
-from minit.stage0.start.copytree import copy_tree
+from minit.stage0.start.newpod import copy_tree
 from tests import tars
 from tests.support.campaign import campaign
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import StoreError
-from minit.stage0.volumes.volumegroup import give_to_group
+from minit.stage0.start.volumefiles import give_to_group
 from minit.stage0.volumes.volumestore import create_volume
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")

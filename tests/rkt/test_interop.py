@@ -13,7 +13,7 @@ import pytest
 
 from minit.image.appimage import build_app_image
 from minit.progress import silent
-from minit.stage0.images.treehash import tree_hash
+from minit.stage0.images.treestore import tree_hash
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.campaign import LONG
 from tests.support.pods import BUSYBOX

@@ -18,7 +18,7 @@ from minit.plan.appplan import POD_ANNOTATIONS
 from minit.plan.life.health import plan_health
 from minit.plan.life.hooks import plan_hooks
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.kubernetes.container.environment import expand
+from minit.stage0.kubernetes.container.containers import expand
 from minit.stage0.kubernetes.documents import read_file
 from minit.stage0.kubernetes.generate import generate_pod, profile_files
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.stage0.images.treehash import go_string, tree_hash
+from minit.stage0.images.treestore import go_string, tree_hash
 
 STRINGS = {
     "plain": ("rootfs/bin/sh", '"rootfs/bin/sh"'),

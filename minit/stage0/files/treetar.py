@@ -7,19 +7,20 @@ the depth of a tree has a limit but the archive's.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from minit import syscalls
+from minit.archives.sparse import PREFIX, SEGMENTS_LIMIT
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
 from minit.archives.tarentry import CAPABILITIES, Kind, kept_attributes
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
 from minit.errors import PodError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.files.filecapabilities import unshift_capabilities
-from minit.stage0.files.holes import LEAST_BYTES, SparseContent, find_segments
 
 T = TypeVar("T")
 
@@ -30,6 +31,73 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Each entry repeats its path: without a limit a chain of a million directories would be a terabyte.
 _PATH_LIMIT = 1 << 16
 _SURE_LENGTH = NAME_LIMIT_BYTES // 4  # of a path whose characters have four bytes each
+
+_BLOCK = 512
+# Smaller holes are zeros, for whoever reads archives and knows no sparse files.
+_LEAST_BYTES = 1 << 20
+
+_Segments = list[tuple[int, int]]
+"""Offset and length of what is no hole, in bytes."""
+
+
+# Files with holes as entries of a tar without them: GNU tar's format 1.0 in pax headers.
+#
+# An app can make a file of terabytes that takes nothing on the disk, and so must its image. GNU tar manual, "Storing
+# Sparse Files"
+
+
+class _SparseContent:
+    """
+    The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
+
+    `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
+    """
+
+    def __init__(self, fd: int, name: str, realsize_bytes: int, segments: _Segments) -> None:
+        self._fd = fd
+        # Ended by an empty one, which tells GNU tar the size of a file that ends with a hole.
+        whole = [*segments, (realsize_bytes, 0)]
+        numbers = "".join(f"{offset}\n{length}\n" for offset, length in whole)
+        data = f"{len(whole)}\n{numbers}".encode()
+        self._map = data + bytes(-len(data) % _BLOCK)
+        self._segments = segments[::-1]
+        self.size_bytes = len(self._map) + sum(length for _, length in segments)
+        values = {"major": b"1", "minor": b"0", "name": os.fsencode(name), "realsize": b"%d" % realsize_bytes}
+        self.records = [(f"{PREFIX}{key}".encode(), value) for key, value in values.items()]
+
+    def read(self, size_bytes: int = _BLOCK) -> bytes:
+        """Return so many of the bytes that follow, fewer at the end, or if the file has become shorter."""
+        data, self._map = self._map[:size_bytes], self._map[size_bytes:]
+        while len(data) < size_bytes and self._segments:
+            offset, length = self._segments.pop()
+            piece = os.pread(self._fd, min(length, size_bytes - len(data)), offset)
+            if not piece:
+                break
+            data += piece
+            if len(piece) < length:
+                self._segments.append((offset + len(piece), length - len(piece)))
+        return data
+
+
+def _find_segments(fd: int, size_bytes: int) -> _Segments | None:
+    """Return what is no hole in a file; None if its holes are not worth it, or its pieces too many."""
+    if os.fstat(fd).st_blocks * _BLOCK > size_bytes - _LEAST_BYTES:
+        return None
+    segments: _Segments = []
+    end = data_bytes = 0
+    while end < size_bytes:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break  # nothing but a hole follows
+            raise
+        end = min(os.lseek(fd, start, os.SEEK_HOLE), size_bytes)
+        segments.append((start, end - start))
+        data_bytes += end - start
+        if len(segments) == SEGMENTS_LIMIT:
+            return None
+    return segments if size_bytes - data_bytes >= _LEAST_BYTES else None
 
 
 class TreeWriter:
@@ -171,12 +239,12 @@ class TreeWriter:
         has_content = fd is not None and first == name
         size_bytes = status.st_size if has_content else 0
         xattrs: tuple[tuple[str, bytes], ...] = ()
-        content: SparseContent | None = None
+        content: _SparseContent | None = None
         if fd is not None and has_content:
             xattrs = self._attributes(fd)
-            segments = find_segments(fd, size_bytes) if size_bytes >= LEAST_BYTES else None
+            segments = _find_segments(fd, size_bytes) if size_bytes >= _LEAST_BYTES else None
             if segments is not None:
-                content = SparseContent(fd, name, size_bytes, segments)
+                content = _SparseContent(fd, name, size_bytes, segments)
                 size_bytes = content.size_bytes
         entry = entry_of(
             name,

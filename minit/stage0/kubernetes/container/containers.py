@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 
+from minit import jsontext
 from minit.manifest.app import MAX_PORT
+from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.container.environment import expand, read_environment
-from minit.stage0.kubernetes.container.lifecyclehooks import read_hooks
 from minit.stage0.kubernetes.container.probes import read_probes
 from minit.stage0.kubernetes.container.security import PodSecurity, Security, read_security
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name, read_text
-from minit.stage0.kubernetes.references.configmaps import Config
+from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Config, find_config
+from minit.stage0.kubernetes.references.fieldrefs import read_field, read_resource_field
 from minit.stage0.kubernetes.references.podfields import PodNames
 from minit.stage0.kubernetes.references.resources import Resources, read_resources
 from minit.value import Value
@@ -22,6 +24,13 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 # By default stage1 does what suits.
 _PROPAGATIONS = {"": None, "None": "private", "HostToContainer": "slave", "Bidirectional": "shared"}
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
+
+_HOOKS = {"postStart": "post-start", "preStop": "pre-stop"}
+_MOST_SECONDS = 365 * 24 * 3600
+
+_Json = dict[str, object]
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
 class ContainerMount(Value):
@@ -84,13 +93,13 @@ def read_container(
     """Read a container; `volumes` are the names of those that it may mount."""
     with Fields(node, findings) as fields:
         name = read_name(fields["name"])
-        environment = read_environment(fields, configs, pod, name)
+        environment = _read_environment(fields, configs, pod, name)
         known = dict(environment)
         fields.ignored("terminationMessagePath", "terminationMessagePolicy")
         fields.only("stdinOnce", False)
         restart = fields["restartPolicy"].optional(lambda policy: policy.one_of("Always")) if init else None
         with fields.within("lifecycle") as lifecycle:
-            hooks = read_hooks(lifecycle, of_init=init and restart is None)
+            hooks = _read_hooks(lifecycle, of_init=init and restart is None)
             stop_signal = lifecycle["stopSignal"].optional(Node.non_empty)
         own = read_security(fields.within("securityContext"), security, has_selinux=pod.machine.has_selinux)
         ports = fields.each("ports", lambda port, found: _read_port(port, found, name))
@@ -163,3 +172,123 @@ def _read_address(node: Node) -> str:
         return str(ipaddress.ip_address(node.string()))
     except ValueError as error:
         raise node.error("an IP address") from error
+
+
+def _read_hooks(lifecycle: Fields, *, of_init: bool) -> str | None:
+    """
+    Return the value of the annotation `minit/hooks` for the hooks of a container, None without any.
+
+    One of those that run before the others, and end, has none.
+    """
+    hooks: _Json = {}
+    for field, name in _HOOKS.items():
+        if lifecycle[field].given and of_init:
+            raise lifecycle[field].error("no hook of an init container without restartPolicy: Always")
+        if lifecycle[field].given:
+            hooks[name] = _read_hook(lifecycle.within(field))
+    return jsontext.dump(hooks).decode("ascii") if hooks else None
+
+
+def _read_hook(fields: Fields) -> _Json:
+    with fields:
+        for field in ("httpGet", "tcpSocket"):
+            if fields[field].given:
+                fields.findings.refuse(fields[field], "a hook is a command of the container, exec, or sleep")
+                return {}
+        if fields["exec"].given == fields["sleep"].given:
+            raise fields.node.error("one of exec and sleep")
+        if fields["sleep"].given:
+            with fields.within("sleep") as sleep:
+                return {"sleep": f"{sleep['seconds'].integer(0, _MOST_SECONDS)}s"}
+        with fields.within("exec") as command:
+            words = command["command"].each(read_text)
+            if not (words and words[0]):
+                raise command["command"].error("a command and its arguments")
+            return {"exec": list(words)}
+
+
+def _read_environment(
+    fields: Fields, configs: tuple[Config, ...], pod: PodNames, container: str
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables of `envFrom` and `env` of a container; later ones win, and know those before them."""
+    variables: dict[str, str] = {}
+    for found in fields.each("envFrom", lambda node, findings: _read_source(node, findings, configs)):
+        variables.update(found)
+
+    def read(node: Node, findings: Findings) -> tuple[str, str | None, bool]:
+        return _read_variable(node, findings, configs, pod, container)
+
+    for name, value, is_text in fields.each("env", read):
+        if value is not None:
+            variables[name] = expand(value, variables) if is_text else value
+    return tuple(variables.items())
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with `$(NAME)` replaced where the variable is known; `$$` is one dollar."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) -> dict[str, str]:
+    with Fields(node, findings) as fields:
+        prefix = fields["prefix"].optional(read_text) or ""
+        found: dict[str, str] = {}
+        for field, kind in (("configMapRef", CONFIG_MAP), ("secretRef", SECRET)):
+            if not fields[field].given:
+                continue
+            with fields.within(field) as reference:
+                optional = reference["optional"].optional(Node.boolean) or False
+                config = find_config(configs, kind, reference["name"], optional)
+            for key, data in config.data if config is not None else ():
+                # A key that is no name of a variable is left out in Kubernetes too.
+                if is_variable_name(prefix + key):
+                    found[prefix + key] = _text(data, node)
+    return found
+
+
+def _read_variable(
+    node: Node, findings: Findings, configs: tuple[Config, ...], pod: PodNames, container: str
+) -> tuple[str, str | None, bool]:
+    """Return a variable, None as its value if it is to be left out, and whether others may be named in it."""
+    with Fields(node, findings) as fields:
+        name = fields["name"].matching(is_variable_name, "the name of an environment variable")
+        if not fields["valueFrom"].given:
+            return name, fields["value"].optional(read_text) or "", True
+        with fields.within("valueFrom") as origin:
+            for field, kind in (("configMapKeyRef", CONFIG_MAP), ("secretKeyRef", SECRET)):
+                if origin[field].given:
+                    return name, _read_key(origin.within(field), configs, kind), False
+            if origin["fieldRef"].given:
+                return name, read_field(origin.within("fieldRef"), pod), False
+            if origin["resourceFieldRef"].given:
+                return name, read_resource_field(origin.within("resourceFieldRef"), pod, container), False
+    return name, None, False
+
+
+def _read_key(fields: Fields, configs: tuple[Config, ...], kind: str) -> str | None:
+    with fields:
+        optional = fields["optional"].optional(Node.boolean) or False
+        config = find_config(configs, kind, fields["name"], optional)
+        key = fields["key"].non_empty()
+        data = config.get(key) if config is not None else None
+        if data is None:
+            if not optional and config is not None:
+                raise fields["key"].error(f"a key of {kind} {config.name}")
+            return None
+        return _text(data, fields["key"])
+
+
+def _text(data: bytes, node: Node) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise node.error("text for a variable", "bytes that are no UTF-8") from error
+    if "\0" in text:
+        raise node.error("text for a variable", "a NUL")
+    return text
