@@ -27,8 +27,10 @@ _SETTLING_TURNS = 600  # half a minute: a busy machine takes its time
 _KNOWN_MACS = "02:00:00:00:|00:00:00:00:|ff:ff:ff:|33:33:|0:0:0:"
 
 # Nothing may come and go by itself: no link-local addresses, and a detection of duplicates that is over at once.
+# New namespaces forward if the machine does: this host does not until a plugin has it do so.
 _PROLOGUE = f"""
 quiet="echo 1 > addr_gen_mode; echo 0 > dad_transmits; echo 0 > router_solicitation_delay"
+no_router="echo 0 > ip_forward; echo 1 > conf/all/accept_redirects"
 
 world() {{
     for space in host pod wire; do
@@ -36,6 +38,7 @@ world() {{
         ip -n $space link set lo up
         ip netns exec $space sh -c "cd /proc/sys/net/ipv6/conf/default; $quiet"
     done
+    ip netns exec host sh -c "cd /proc/sys/net/ipv4; $no_router"
     ip -n host link add up0 address {MASTER_MAC} type veth peer name far netns wire
     ip -n wire link set far up
     ip -n host link set up0 up
