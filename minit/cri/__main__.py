@@ -31,6 +31,7 @@ def _read(node: Node) -> Settings:
         stream_port=node["stream_port"].integer(0, 65535),
         sandbox_words=node["sandbox_words"].each(Node.string),
         cdi_directories=tuple(map(Path, node["cdi_directories"].each(Node.absolute_path))),
+        runtime_handlers=node["runtime_handlers"].each(Node.string),
     )
 
 

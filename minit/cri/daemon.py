@@ -45,7 +45,8 @@ class Settings(Value):
     What the daemon serves, and where.
 
     `program` and `options` are minit and its global options; `sandbox_words` are options of every sandbox.
-    `cdi_directories` have the files of CDI, of which the last ones count most.
+    `cdi_directories` have the files of CDI, of which the last ones count most. `runtime_handlers` are names of
+    RuntimeClasses, beside the empty one, by which sandboxes may ask for minit.
     `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
     """
 
@@ -57,6 +58,7 @@ class Settings(Value):
     stream_port: int
     sandbox_words: tuple[str, ...] = ()
     cdi_directories: tuple[Path, ...] = ()
+    runtime_handlers: tuple[str, ...] = ()
 
     def described(self) -> dict[str, object]:
         """Return them for a reader."""
@@ -66,6 +68,7 @@ class Settings(Value):
             "sandboxOptions": list(self.sandbox_words),
             "cdiSpecDirs": [str(directory) for directory in self.cdi_directories],
             "streamAddress": self.stream_address,
+            "runtimeHandlers": list(self.runtime_handlers),
         }
 
 
@@ -138,14 +141,16 @@ async def _run(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
             commands = OwnCommands(nursery, settings.program, settings.options)
-            sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
+            watch = PodWatch(nursery, node)
+            handlers = settings.runtime_handlers
+            sandboxes = SandboxCalls(node, records, commands, watch, settings.sandbox_words, handlers)
             images = ImageCalls(node, commands, nursery)
             containers = ContainerCalls(node, commands, images, settings.cdi_directories)
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
-            runtime = RuntimeCalls(settings.described())
+            runtime = RuntimeCalls(settings.described(), handlers)
             methods = all_methods(runtime, sandboxes, containers, stats, events, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))

@@ -110,6 +110,7 @@ class Sandbox:
         self.record = record
         self.uuid = uuid
         self.config = request.config
+        self.handler = request.runtime_handler
         self.created_ns = record.made_ns or 0
         self.is_ready = False
         self.is_released = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from minit import __version__
 from minit.cri.api import cri_pb2 as api
@@ -16,9 +16,10 @@ _KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets as
 class RuntimeCalls:
     """Version, Status, RuntimeConfig and UpdateRuntimeConfig."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
-        """Show `settings` to whoever asks for all there is to know."""
+    def __init__(self, settings: Mapping[str, object], handlers: Sequence[str]) -> None:
+        """Show `settings` to whoever asks for all there is to know; `handlers` are other names of the only runtime."""
         self._settings = settings
+        self._handlers = ("", *handlers)
 
     async def version(self, _: api.VersionRequest) -> api.VersionResponse:
         """Return the names and versions, none of which may be empty."""
@@ -33,17 +34,14 @@ class RuntimeCalls:
         """Return whether sandboxes can be run."""
         # Networks are built in, so that there always is one.
         ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
+        of_handler = api.RuntimeHandlerFeatures(
+            recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()
+        )
         return api.StatusResponse(
             status=api.RuntimeStatus(conditions=ready),
             info=runtime_info(self._settings) if request.verbose else None,
             features=api.RuntimeFeatures(supplemental_groups_policy=True, mount_options=True),
-            runtime_handlers=[
-                api.RuntimeHandler(
-                    features=api.RuntimeHandlerFeatures(
-                        recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()
-                    )
-                )
-            ],
+            runtime_handlers=[api.RuntimeHandler(name=name, features=of_handler) for name in self._handlers],
         )
 
     async def runtime_config(self, _: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:

@@ -32,18 +32,28 @@ class SandboxCalls:
     """RunPodSandbox to ListPodSandbox."""
 
     def __init__(
-        self, node: Node, records: Records, commands: OwnCommands, watch: PodWatch, usual_words: Sequence[str]
+        self,
+        node: Node,
+        records: Records,
+        commands: OwnCommands,
+        watch: PodWatch,
+        usual_words: Sequence[str],
+        handlers: Sequence[str],
     ) -> None:
+        """Make sandboxes with `usual_words`; `handlers` are names that RuntimeClasses have for minit."""
         self._node = node
         self._records = records
         self._commands = commands
         self._watch = watch
         self._usual_words = usual_words
+        self._handlers = handlers
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.SandboxId:
         """Make a sandbox, and return when it is ready; nothing is left of one that fails."""
-        if request.runtime_handler:
-            raise CallError(Code.INVALID_ARGUMENT, f'runtime_handler: there is no "{request.runtime_handler}"')
+        handler = request.runtime_handler
+        if handler and handler not in self._handlers:
+            remedy = f"`minit cri --runtime-handler={handler}` takes it to mean minit"
+            raise CallError(Code.INVALID_ARGUMENT, f'runtime_handler: there is no "{handler}"; {remedy}')
         metadata = request.config.metadata
         if not metadata.name:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
@@ -53,7 +63,7 @@ class SandboxCalls:
         async with self._node.lock(key):
             present = next((one for one in self._node.sandboxes.values() if one.record.path.name == key), None)
             if present is not None:
-                if present.is_ready and present.config == request.config:
+                if present.is_ready and present.config == request.config and present.handler == handler:
                     return api.SandboxId(pod_sandbox_id=present.uuid)
                 name = f"{metadata.namespace}/{metadata.name}, attempt {metadata.attempt}"
                 raise CallError(Code.ALREADY_EXISTS, f"there is a sandbox {name} already: {present.uuid}")

@@ -64,6 +64,7 @@ def _sandbox_fields(sandbox: Sandbox) -> dict[str, Any]:
         "created_at": sandbox.created_ns,
         "labels": sandbox.config.labels,
         "annotations": sandbox.config.annotations,
+        "runtime_handler": sandbox.handler,
     }
 
 
@@ -86,6 +87,7 @@ def _named(spec: api.ImageSpec) -> api.ImageSpec:
     named = api.ImageSpec()
     named.CopyFrom(spec)
     named.image = spec.user_specified_image or spec.image
+    named.runtime_handler = ""  # as lists of images have it, in which a kubelet looks for those in use
     return named
 
 

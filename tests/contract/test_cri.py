@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from functools import partial
@@ -335,7 +336,7 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
             run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path), runtime_handler="kata")
             assert await refused(node, "RunPodSandbox", run) == (
                 Code.INVALID_ARGUMENT,
-                'runtime_handler: there is no "kata"',
+                'runtime_handler: there is no "kata"; `minit cri --runtime-handler=kata` takes it to mean minit',
             )
             options = api.NamespaceOption(network=api.CONTAINER)
             context = api.LinuxSandboxSecurityContext(namespace_options=options)
@@ -370,6 +371,41 @@ async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
             for name in ("StopContainer", "RemoveContainer"):
                 await node.ask(name, UNKNOWN)
             await node.ask("StopPodSandbox", api.SandboxId(pod_sandbox_id="unknown"))
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_named_handlers(daemon: Daemon, tmp_path: Path) -> None:
+    """A handler that an option names means minit: it is listed, and given back, also by a daemon without it."""
+    daemon.end()
+    daemon.options = ["--runtime-handler=runc", "--runtime-handler=crun", "--runtime-handler=runc"]
+    daemon.start()
+    image = api.ImageSpec(image=IMAGE, runtime_handler="crun")
+    run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path), runtime_handler="crun")
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            told = await node.ask("Status", api.StatusRequest(verbose=True))
+            usual, *named = told.runtime_handlers
+            assert [usual.name, *(one.name for one in named)] == ["", "runc", "crun"]
+            assert [one.features for one in named] == [usual.features] * 2
+            assert json.loads(told.info["info"])["config"]["runtimeHandlers"] == ["runc", "crun"]
+            sandbox = await node.ask("RunPodSandbox", run)
+            assert await node.ask("RunPodSandbox", run) == sandbox
+            other = api.RunPodSandboxRequest(config=run.config)
+            assert (await refused(node, "RunPodSandbox", other))[0] == Code.ALREADY_EXISTS
+            container = await created(node, sandbox, container_config("exec sleep 1000", image=image))
+            await node.ask("StartContainer", container)
+            [listed] = (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            assert (listed.image.image, listed.image.runtime_handler) == (IMAGE, "")
+        daemon.end()
+        daemon.options = []
+        daemon.start()
+        async with daemon.node() as node:
+            [listed] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            request = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox.pod_sandbox_id)
+            found = (await node.ask("PodSandboxStatus", request)).status
+            assert (listed.runtime_handler, found.runtime_handler) == ("crun", "crun")
+            assert (await status(node, container)).state == api.CONTAINER_RUNNING
             await node.ask("RemovePodSandbox", sandbox)
 
 
@@ -485,3 +521,6 @@ def test_who_serves(daemon: Daemon) -> None:
     assert wrong.stderr.startswith(
         'cri: --listen: expected unix://PATH with an absolute path, got "tcp://127.0.0.1:80"'
     )
+    for name in ("", "Kata", "-a", "a" * 64, "a\n"):
+        wrong = daemon.minit.call("cri", f"--listen=unix://{daemon.socket}.2", f"--runtime-handler={name}")
+        assert "'--runtime-handler': expected a name that Kubernetes allows" in wrong.stderr

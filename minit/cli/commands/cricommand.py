@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from typing import NoReturn
 
 import click
@@ -16,6 +17,7 @@ from minit.cli.owncommand import own_command, own_module
 from minit.stage0.devices.cdi import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
+_HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -23,6 +25,14 @@ def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) ->
         return str(ipaddress.ip_address(value))
     except ValueError as error:
         raise click.BadParameter(f'expected an IP address, got "{value}"', ctx, parameter) from error
+
+
+def _read_handlers(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    for value in values:
+        if not _HANDLER.fullmatch(value):
+            message = f'expected a name that Kubernetes allows, up to 63 of a-z, 0-9 and -, got "{value}"'
+            raise click.BadParameter(message, ctx, parameter)
+    return list(dict.fromkeys(values))
 
 
 @click.command(cls=MinitCommand)
@@ -57,6 +67,13 @@ def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="Directory with files of the Container Device Interface; repeatable, the last one counts most.",
 )
+@click.option(
+    "--runtime-handler",
+    metavar="NAME",
+    multiple=True,
+    callback=_read_handlers,
+    help="Handler of RuntimeClasses that means minit itself; repeatable.  [default: only the one without a name]",
+)
 @stage1_path_option
 @click.pass_obj
 def cri(
@@ -66,6 +83,7 @@ def cri(
     stream_address: str,
     stream_port: int,
     cdi_spec_dir: tuple[str, ...],
+    runtime_handler: list[str],
     stage1_path: str | None,
 ) -> NoReturn:
     """
@@ -92,6 +110,7 @@ def cri(
         "stream_address": stream_address,
         "stream_port": stream_port,
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
+        "runtime_handlers": runtime_handler,
         "program": own_command(),
         "options": options,
         "sandbox_words": [
