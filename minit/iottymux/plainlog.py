@@ -10,8 +10,10 @@ import errno
 import os
 import time
 
+from minit.hostlogs import open_log
+
 PLAIN_LOG = "plain-log"
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class PlainLog:
@@ -71,7 +73,7 @@ class PlainLog:
     def _open(self) -> int:
         if self._fd is None:
             # rkt's mode, of which the umask takes what it does not want.
-            self._fd = os.open(self._name, self._flags, 0o777, dir_fd=self._directory)
+            self._fd = open_log(self._directory, self._name, self._flags, 0o777)
             self._flags = _FLAGS
         return self._fd
 

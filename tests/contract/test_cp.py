@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -174,15 +176,16 @@ def volumes(annotation: dict[str, dict[str, object]], **sources: Path) -> list[s
 class Pod:
     """A pod that sleeps, in a with block while it runs; afterwards it has ended, and can be copied from and to."""
 
-    def __init__(self, minit: Stage0, words: list[str], script: str = ":") -> None:
+    def __init__(self, minit: Stage0, words: list[str], script: str = ":", up: str = "/up") -> None:
         self._minit = minit
+        self._up = up
         given = [minit.image() if word == "{image}" else word for word in words]
-        command = f"trap 'exit 0' TERM; {script}; echo up >/up; while :; do busybox sleep 0.1; done"
+        command = f"trap 'exit 0' TERM; {script}; echo up >{up}; while :; do busybox sleep 0.1; done"
         self._running = minit.running(*minit.run_words(*given, "--exec=/bin/sh", "--", "-c", command))
 
     def __enter__(self) -> Copying:
         self.copying = Copying(self._minit, self._running.__enter__())
-        up = "cp", f"{self._minit.uuid}:/up", self._minit.data / "up"
+        up = "cp", f"{self._minit.uuid}:{self._up}", self._minit.data / "up"
         wait_for(lambda: self._minit.quick_call(*up).returncode == 0, "the app")
         return self.copying
 
@@ -217,6 +220,49 @@ def test_parts_and_options_of_volumes(minit: Stage0, tmp_path: Path) -> None:
     try_copies("ended")
     cp(":/to-www/linked", tmp_path / "back")
     assert (tmp_path / "back").read_text() == "running"
+
+
+@pytest.mark.parametrize("layers", ["--no-overlay=false", "--no-overlay"])
+def test_a_root_that_is_read_only(minit: Stage0, tmp_path: Path, layers: str) -> None:
+    """A link in a volume leads no copy into a root that the app cannot write, nor into an image that is a volume."""
+    written, new = tmp_path / "written", tmp_path / "new"
+    written.mkdir()
+    new.write_text("new")
+    image = [f"--volume=image,kind=image,source={minit.image()}", "--mount=volume=image,target=/image"]
+    words = [layers, *image, *volumes({}, written=written), "--readonly-rootfs"]
+    with Pod(minit, words, "busybox ln -s /etc /written/etc; busybox ln -s /image /written/image", "/written/up") as cp:
+        cp(new, ":/written/x")
+        for target in (":/written/etc/x", ":/written/image/x", ":/image/x"):
+            assert "read-only" in cp(new, target, code=254)
+    for target in (":/written/etc/x", ":/written/image/x", ":/image/x"):
+        assert "read-only" in cp(new, target, code=254)
+    cp(new, ":/written/y")
+    assert sorted(os.listdir(written)) == ["etc", "image", "up", "x", "y"]
+
+
+def test_an_app_that_ends_meanwhile(minit: Stage0, tmp_path: Path) -> None:
+    """A copy that has begun goes on with the volumes that the app had when it ends."""
+    data, sub = tmp_path / "outer", tmp_path / "inner"
+    (data / "sub").mkdir(parents=True)
+    sub.mkdir()
+
+    def entry(name: str) -> bytes:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo(name))
+        return archive.getvalue()[: tarfile.BLOCKSIZE]
+
+    words = [f"--volume=data,kind=host,source={data}", "--mount=volume=data,target=/data"]
+    words += [f"--volume=sub,kind=host,source={sub}", "--mount=volume=sub,target=/data/sub", "{image}"]
+    with Pod(minit, words):
+        copying = minit.start("cp", "-", f"{minit.uuid}:/data", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert copying.stdin is not None
+        copying.stdin.write(entry("first") + entry("second"))
+        copying.stdin.flush()
+        wait_for(lambda: (data / "first").exists(), "the first file")
+    _, errors = copying.communicate(entry("sub/third") + bytes(2 * tarfile.BLOCKSIZE), timeout=100)
+    assert (copying.returncode, errors) == (0, b"")
+    assert (os.listdir(sub), os.listdir(data / "sub")) == (["third"], [])
 
 
 def test_a_volume_within_a_volume(minit: Stage0, tmp_path: Path) -> None:

@@ -374,3 +374,21 @@ def test_what_cannot_be_rotated_is_lost(tmp_path: Path, directory: int) -> None:
     kept = lines.count(b"line")
     record_bytes = len(HEAD) + len(b"F line\n")
     assert lines[kept:] == [b"minit: %d bytes of log were lost" % ((100 - kept) * record_bytes), b"again"]
+
+
+def test_what_is_in_the_place_of_a_plain_log(tmp_path: Path, directory: int) -> None:
+    """A named pipe and links, of the file or of a directory above, are neither waited for nor followed."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/0.log").write_text("old")
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "0.log").symlink_to("elsewhere/0.log")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", "link/0.log", "0.log"):
+        PlainLog(name, directory).write("stdout", b"line\n")
+    assert (tmp_path / "elsewhere/0.log").read_text() == "old"
+    log = PlainLog("fifo", directory)
+    log.write("stdout", b"line\n")
+    (tmp_path / "fifo").unlink()
+    log.write("stdout", b"next\n")
+    lines = (tmp_path / "fifo").read_text().splitlines()
+    assert [line.split(" ", 2)[2].partition(": ")[0] for line in lines] == ["minit", "next"]

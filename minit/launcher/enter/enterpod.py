@@ -99,10 +99,11 @@ def enter_pod(
 
 def hand_root(pid: int, app: str, link: int) -> int:
     """
-    Send a descriptor of the root that `app` has, in the pod whose PID 1 is `pid` on the host, and return the exit code.
+    Send the root that `app` has, in the pod whose PID 1 is `pid` on the host, and return the exit code.
 
-    `link` is a SEQPACKET socket. Nothing is executed, and no path of the app is followed. The working directory is the
-    pod directory.
+    Two descriptors are sent by `link`, a SEQPACKET socket: the root, and the app's mount namespace, without which what
+    is mounted in the root would be gone when the app ends. Nothing is executed, and no path of the app is followed. The
+    working directory is the pod directory.
     """
     open_standard_streams()
     syscalls.set_dumpable(False)
@@ -113,7 +114,7 @@ def hand_root(pid: int, app: str, link: int) -> int:
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     with Socket(fileno=link) as socket:
-        send_message(socket, {}, [root])
+        send_message(socket, {}, [root, namespace])
     return 0
 
 

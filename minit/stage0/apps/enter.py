@@ -76,15 +76,15 @@ def enter_as_app(
     return [str(program), *arguments]
 
 
-def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> int | None:
+def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> list[int]:
     """
-    Return a descriptor of the root of an app of a running pod, with all that is mounted in it for the app.
+    Return descriptors of the root of an app of a running pod, and of what keeps the app's mounts in it.
 
-    None if stage1 cannot tell it: the app has none yet, or it is another stage1 than minit's.
+    None are returned if stage1 cannot tell them: the app does not run, or it is another stage1 than minit's.
     """
     options = entrypoints.read_stage1_manifest(pod).annotation(paths.ANNOTATION_ENTER_OPTIONS) or ""
     if paths.ENTER_ROOT_FD not in options.split(","):
-        return None
+        return []
     program, pid = _program(pod, tree_path), wait_for_pid(pod)
     ours, theirs = socket_pair()
     with ours:
@@ -102,8 +102,7 @@ def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> int |
                 )
             except OSError as error:
                 raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
-        descriptors = receive_message(ours)[1]
-    return next(iter(descriptors), None)
+        return receive_message(ours)[1]
 
 
 def _program(pod: Pod, tree_path: Callable[[str], Path] | None) -> Path:

@@ -100,20 +100,20 @@ def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterato
     volumes = _app_volumes(manifest, chosen)
     here = _innermost(volumes, path)
     with ExitStack() as stack:
-        root = open_app_root(pod, trees.path, chosen.name) if pod.state is PodState.RUNNING else None
-        is_mapped = root is not None and _is_mapped(manifest, chosen, here)
+        given = open_app_root(pod, trees.path, chosen.name) if pod.state is PodState.RUNNING else []
+        is_mapped = bool(given) and _is_mapped(manifest, chosen, here)
         read_only = f'the root of app "{chosen.name}" is read-only' if chosen.read_only_root_fs else ""
-        if root is not None:
-            stack.callback(os.close, root)
-        else:
+        if not given:
             base, reason = stack.enter_context(_app_base(pod, chosen, trees))
             read_only = reason or read_only
-            root = _mount(pod, manifest, chosen, base, volumes, here, stack)
+            given = _mount(pod, manifest, chosen, base, volumes, here, stack)
+        for fd in given:
+            stack.callback(os.close, fd)
         if here is not None:
             read_only = f'volume "{here.volume.name}" is read-only' if here.read_only else ""
         is_hosts = here is not None and here.volume.kind == _HOST
         ids = None if is_hosts and not is_mapped else read_ids(pod)
-        yield AppPlace(root=root, path=path.lstrip("/") + end, ids=ids, read_only=read_only)
+        yield AppPlace(root=given[0], path=path.lstrip("/") + end, ids=ids, read_only=read_only)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _read_object(text: str | None) -> dict[str, object]:
 def _innermost(volumes: Sequence[_AppVolume], path: str) -> _AppVolume | None:
     """Return the innermost volume that is mounted on a path or above it."""
     found = [each for each in volumes if path == each.target or path.startswith(f"{each.target.rstrip('/')}/")]
-    return max(found, key=lambda each: each.target.count("/"), default=None)
+    return max(reversed(found), key=lambda each: each.target.count("/"), default=None)
 
 
 def _is_mapped(manifest: PodManifest, app: RuntimeApp, place: _AppVolume | None) -> bool:
@@ -205,9 +205,9 @@ def _mount(
     volumes: Sequence[_AppVolume],
     here: _AppVolume | None,
     stack: ExitStack,
-) -> int:
+) -> list[int]:
     """
-    Return the root of an app with its volumes; `stack` closes what keeps them.
+    Return descriptors of the root of an app with its volumes, and of what keeps these; `stack` closes what it needs.
 
     The volume that is asked for, `here`, has to be there. Any other that is gone is an empty directory.
     """
@@ -234,7 +234,7 @@ def _mount(
             }
             pid = fork(
                 APP_MOUNTER,
-                lambda: _mount_all(theirs, base, trees),
+                lambda: _mount_all(theirs, base, trees, read_only=app.read_only_root_fs),
                 kept,
                 tell=lambda error: send_message(theirs, {"error": describe(error)}),
             )
@@ -242,15 +242,13 @@ def _mount(
             message, descriptors = receive_message(ours)
         finally:
             os.waitpid(pid, 0)
-    for fd in descriptors:
-        stack.callback(os.close, fd)
     if not descriptors:
         reason = "its process was killed" if message is None else message.get("error")
         raise PodError(f'cannot mount the root and the volumes of app "{app.name}": {reason}')
-    return descriptors[0]
+    return descriptors
 
 
-def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]]) -> None:
+def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, read_only: bool) -> None:
     """Mount an app's root and its volumes in a namespace of this process's own, and send root and namespace."""
     try:
         root = syscalls.open_tree(base, "", syscalls.OPEN_TREE_CLONE)
@@ -260,6 +258,8 @@ def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]]) -> Non
     enter_own_mounts(syscalls.MS_PRIVATE)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
+    if read_only:
+        syscalls.mount_setattr(root, set=syscalls.MOUNT_ATTR_RDONLY)
     os.fchdir(root)
     syscalls.pivot_root(".", ".")
     syscalls.umount2(".", syscalls.MNT_DETACH)
