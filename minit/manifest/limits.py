@@ -1,44 +1,66 @@
-"""Limits of the processes of a control group, and their files in each version of the kernel's interface."""
+"""
+The limits of a control group: LIMITS has a row for each, from which everything else about it follows.
+
+The files are those of cgroups(7) and cgroup-v2.rst; the name of a file begins with that of its controller.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from minit.errors import ManifestError
+from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.reader import Node, read_json
 from minit.value import Value, replace
 
-MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262144  # sched-design-CFS.txt; appc has the same bounds
-
-_PERIOD_MICROSECONDS = 100_000  # the kernel's default, and systemd's
-_MICROSECONDS_PER_PERCENT = _PERIOD_MICROSECONDS // 100
-_DEFAULT_SHARES, _DEFAULT_WEIGHT = 1024, 100
-_MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
-
-MEMORY, CPU, PIDS, CPUSET, HUGETLB = "memory", "cpu", "pids", "cpuset", "hugetlb"
 UNLIMITED = -1
+MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262144  # sched-design-CFS.txt; appc has the same bounds
+MIN_MICROSECONDS, _MAX_MICROSECONDS = 1000, 1_000_000  # of a period in the kernel, and of a quota
+
 # The one setting that v1 refuses if a group above allows less; v2 takes it, and the least of all counts.
 CFS_QUOTA = "cpu.cfs_quota_us"
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 """Those of a kernel that counts swap."""
+
+PERIOD_MICROSECONDS = 100_000  # the kernel's default, and systemd's
+_MICROSECONDS_PER_PERCENT = PERIOD_MICROSECONDS // 100
+_DEFAULT_SHARES, _DEFAULT_WEIGHT = 1024, 100
+_MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
+_MIN_MEMORY_BYTES = 4096  # a page; below, somebody most likely wrote 16m, a fraction of a byte, for 16M
+_MAX_BYTES = (1 << 63) - 1
+_MAX_PROCESSORS = 100_000_000  # the kernel's quota ends not far above
+
+_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?){0,500}")
+_PAGES = re.compile(r"\d{1,4}(KB|MB|GB)")
+_FILE = re.compile(r"(cpu|cpuset|memory|pids|hugetlb|io|misc|rdma)(\.\w{1,40}){1,4}", re.ASCII)
+_TEXT = re.compile(r"[ -~]{0,4000}")
 
 
 class CpuQuota(Value):
     """So many microseconds of processor time in each period, which is in microseconds, too; UNLIMITED for any."""
 
     quota: int
-    period: int = _PERIOD_MICROSECONDS
+    period: int = PERIOD_MICROSECONDS
+
+    def __str__(self) -> str:
+        if self.quota > 0 and self.period == PERIOD_MICROSECONDS and self.quota % _MICROSECONDS_PER_PERCENT == 0:
+            return f"{self.quota // _MICROSECONDS_PER_PERCENT}% of a processor"
+        return f"{self.quota} of {self.period} us of processors"
 
 
 class Limits(Value):
     """
-    The limits of one control group, None for each that is not set; memory and swap may be UNLIMITED.
+    The limits of one control group, None for each that is not set; memory, swap and quota may be UNLIMITED.
 
-    `cpu_percent` is of one processor, `cpu_quota` counts instead of it; `cpu_shares` is a weight against groups beside
-    it, 1024 without one. `processes` counts threads. `swap_bytes` is beside a limit of memory, which has to be there.
-    `cpus` and `mems` are lists of processors and of nodes of memory, as in `0-2,7`. `hugepages` are bytes by the size
-    of pages, as in `2MB`. `unified` is what is written to files of v2.
+    `cpu_shares` is a weight against groups beside it, 1024 without one. `processes` counts threads. `swap_bytes` is
+    beside a limit of memory, which has to be there. `cpus` and `mems` are lists of processors and of nodes of memory,
+    as in `0-2,7`. `hugepages` are bytes by the size of pages, as in `2MB`. `unified` is what is written to files of v2.
     """
 
     memory_bytes: int | None = None
     swap_bytes: int | None = None
-    cpu_percent: int | None = None
     cpu_quota: CpuQuota | None = None
     cpu_shares: int | None = None
     processes: int | None = None
@@ -49,98 +71,98 @@ class Limits(Value):
 
     @property
     def controllers(self) -> frozenset[str]:
-        """The controllers that keep the limits."""
-        needs = (
-            (MEMORY, self.memory_bytes),
-            (CPU, self.cpu_percent),
-            (CPU, self.cpu_quota),
-            (CPU, self.cpu_shares),
-            (PIDS, self.processes),
-            (CPUSET, self.cpus),
-            (CPUSET, self.mems),
-            # No huge pages are what there is without the controller.
-            (HUGETLB, any(limit for _, limit in self.hugepages) or None),
-        )
-        named = [controller for controller, limit in needs if limit is not None]
-        return frozenset(named + [file.partition(".")[0] for file, _ in self.unified])
+        """The controllers that the limits have files of."""
+        return frozenset(map(_controller_of, dict(self._settings(is_v2=True))))
+
+    @property
+    def needed_controllers(self) -> frozenset[str]:
+        """The controllers without which there is more than the limits allow."""
+        settings = self._settings(is_v2=True)
+        # No huge pages are what there is without the controller.
+        return frozenset(name for file, text in settings if (name := _controller_of(file), text) != ("hugetlb", "0"))
 
     def settings(self, controller: str, is_v2: bool) -> list[tuple[str, str]]:
-        """Return the files of a controller and what is written to them, in that order (cgroups(7), cgroup-v2.rst)."""
-        own = {
-            MEMORY: self._memory_settings,
-            CPU: self._cpu_settings,
-            PIDS: self._process_settings,
-            CPUSET: self._cpuset_settings,
-            HUGETLB: self._hugepage_settings,
-        }.get(controller)
-        settings = [] if own is None else own(is_v2)
-        return settings + [(file, text) for file, text in self.unified if file.startswith(f"{controller}.") and is_v2]
-
-    def _memory_settings(self, is_v2: bool) -> list[tuple[str, str]]:
-        if self.memory_bytes is None:
-            return []
-        settings = [("memory.max" if is_v2 else "memory.limit_in_bytes", _amount(self.memory_bytes, is_v2))]
-        if self.swap_bytes is not None:
-            of_v2, of_v1 = SWAP_FILES
-            both = (
-                UNLIMITED if UNLIMITED in (self.memory_bytes, self.swap_bytes) else self.memory_bytes + self.swap_bytes
-            )
-            settings.append((of_v2, _amount(self.swap_bytes, is_v2)) if is_v2 else (of_v1, str(both)))
-        return settings
-
-    def _cpu_settings(self, is_v2: bool) -> list[tuple[str, str]]:
-        settings = []
-        quota = self.cpu_quota
-        if quota is None and self.cpu_percent is not None:
-            quota = CpuQuota(quota=self.cpu_percent * _MICROSECONDS_PER_PERCENT)
-        if quota is not None and is_v2:
-            settings.append(("cpu.max", f"{_amount(quota.quota, is_v2)} {quota.period}"))
-        elif quota is not None:
-            settings += [("cpu.cfs_period_us", str(quota.period)), (CFS_QUOTA, str(quota.quota))]
-        if self.cpu_shares is not None:
-            weight = shares_to_weight(self.cpu_shares)
-            settings.append(("cpu.weight", str(weight)) if is_v2 else ("cpu.shares", str(self.cpu_shares)))
-        return settings
-
-    def _process_settings(self, _: bool) -> list[tuple[str, str]]:
-        return [] if self.processes is None else [("pids.max", str(self.processes))]
-
-    def _cpuset_settings(self, _: bool) -> list[tuple[str, str]]:
-        lists = (("cpuset.cpus", self.cpus), ("cpuset.mems", self.mems))
-        return [(file, text) for file, text in lists if text is not None]
-
-    def _hugepage_settings(self, is_v2: bool) -> list[tuple[str, str]]:
-        name = "max" if is_v2 else "limit_in_bytes"
-        return [(f"hugetlb.{size}.{name}", str(limit)) for size, limit in self.hugepages]
+        """Return the files of a controller and what is written to them, in that order."""
+        return [(file, text) for file, text in self._settings(is_v2) if _controller_of(file) == controller]
 
     def within(self, outer: Limits) -> Limits:
         """Return these limits, none wider than those of a group around; what v1 is told must be so for the quota."""
-        most, own = outer.cpu_percent, self.cpu_quota
-        is_wider = most is not None and own is not None and own.quota * 100 > most * own.period
-        return replace(
-            self,
-            memory_bytes=_least(self.memory_bytes, outer.memory_bytes),
-            cpu_percent=_least(most if is_wider else self.cpu_percent, most),
-            cpu_quota=None if is_wider else own,
-            processes=_least(self.processes, outer.processes),
-        )
+        least = {}
+        for row in LIMITS:
+            own, bound = getattr(self, row.field), getattr(outer, row.field)
+            if row.narrow is not None and own is not None and bound is not None:
+                least[row.field] = row.narrow(own, bound)
+        return replace(self, **least)
+
+    def updated(self, other: Limits) -> Limits:
+        """Return these limits with those in their place that are set in `other`."""
+        return replace(self, **{row.field: getattr(other, row.field) for row, _, _ in other._each()})
 
     def describe(self) -> str:
         """Return the limits as part of a line for --debug."""
-        words = [
-            (self.memory_bytes, "memory {} bytes"),
-            (self.swap_bytes, "swap {} bytes"),
-            (None if self.cpu_quota is not None else self.cpu_percent, "{}% of a processor"),
-            (self.cpu_shares, "cpu shares {}"),
-            (self.processes, "{} processes"),
-            (self.cpus, "processors {}"),
-            (self.mems, "nodes of memory {}"),
-            *((f"{limit} bytes in pages of {size}", "{}") for size, limit in self.hugepages),
-            *((f"{file}={text}", "{}") for file, text in self.unified),
+        words = [row.words.format(name=name, limit=limit) for row, name, limit in self._each()]
+        return ", ".join(words) or "none"
+
+    def _settings(self, is_v2: bool) -> list[tuple[str, str]]:
+        return [
+            (file.format(name=name), text(limit, self))
+            for row, name, limit in self._each()
+            for file, text in (row.v2 if is_v2 else row.v1).items()
         ]
-        if self.cpu_quota is not None:
-            words.append((f"{self.cpu_quota.quota} of {self.cpu_quota.period} us of processors", "{}"))
-        return ", ".join([text.format(limit) for limit, text in words if limit is not None]) or "none"
+
+    def _each(self) -> list[tuple[Limit, str, Any]]:
+        """Return each limit that is set with its row, and the name of one that there may be several of."""
+        given = [(row, getattr(self, row.field)) for row in LIMITS]
+        each = [
+            (row, value if isinstance(value, tuple) else (("", value),)) for row, value in given if value is not None
+        ]
+        return [(row, name, limit) for row, values in each for name, limit in values]
+
+
+class Limit(Value):
+    """
+    One limit: its `field` of Limits, and the files of v1 and v2 with what is written to them.
+
+    `words` describe it. `narrow` makes of an own limit and that of a group around the one that counts; None leaves that
+    to the kernel. `isolator` is the name of an isolator whose value `of_isolator` reads, None for one without effect.
+    `keys` are those of the annotation minit/limits, whose nodes `of_keys` reads.
+    """
+
+    field: str
+    v1: Mapping[str, Callable[[Any, Limits], str]]
+    v2: Mapping[str, Callable[[Any, Limits], str]]
+    words: str
+    narrow: Callable[[Any, Any], object] | None = None
+    isolator: str | None = None
+    of_isolator: Callable[[Node], Any] | None = None
+    keys: tuple[str, ...] = ()
+    of_keys: Callable[..., object] | None = None
+
+
+def read_isolator(name: str, value: Node) -> Limits | None:
+    """Return the limit that an isolator sets, none if it sets none; None if it is no isolator of a limit."""
+    for row in LIMITS:
+        if row.isolator == name and row.of_isolator is not None:
+            limit = row.of_isolator(value)
+            return Limits() if limit is None else Limits(**{row.field: limit})
+    return None
+
+
+def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
+    """Return limits with those of an annotation, which is a JSON object; ManifestError, with `where`, for a bad one."""
+    if text is None:
+        return limits
+    root = read_json(text.encode(errors="surrogateescape"), where)
+    given = root.raw()
+    if not isinstance(given, dict) or not set(given) <= _KEYS:
+        raise root.error(f"an object with some of {', '.join(sorted(_KEYS))}")
+    for row in LIMITS:
+        nodes = [root[key] for key in row.keys]
+        if row.of_keys is not None and any(node.given for node in nodes):
+            limits = replace(limits, **{row.field: row.of_keys(*nodes)})
+    if limits.swap_bytes is not None and limits.memory_bytes is None:
+        raise ManifestError(f"{root['swap'].where}: expected a limit of memory beside it")
+    return limits
 
 
 def shares_to_weight(shares: int) -> int:
@@ -148,9 +170,177 @@ def shares_to_weight(shares: int) -> int:
     return max(_MIN_WEIGHT, min(shares * _DEFAULT_WEIGHT // _DEFAULT_SHARES, _MAX_WEIGHT))
 
 
-def _least(own: int | None, outer: int | None) -> int | None:
-    return own if own is None or outer is None else min(own, outer)
+def _controller_of(file: str) -> str:
+    return file.partition(".")[0]
 
 
-def _amount(limit: int, is_v2: bool) -> str:
-    return "max" if is_v2 and limit == UNLIMITED else str(limit)
+# What is written to files: from a limit, and all limits beside it.
+
+
+def _plain(limit: object, _: Limits) -> str:
+    return str(limit)
+
+
+def _or_max(limit: int, _: Limits) -> str:
+    return "max" if limit == UNLIMITED else str(limit)
+
+
+def _with_memory(swap: int, limits: Limits) -> str:
+    memory = limits.memory_bytes
+    return str(UNLIMITED if memory is None or UNLIMITED in (memory, swap) else memory + swap)
+
+
+# What is read: of isolators, and of the annotation.
+
+
+def _read_memory(value: Node) -> int | None:
+    limit = _read_limit(value)
+    if limit is None:
+        return None
+    count = -(-limit // BILLION)
+    if not _MIN_MEMORY_BYTES <= count <= _MAX_BYTES:
+        raise value["limit"].error(f"a quantity from {_MIN_MEMORY_BYTES} to {_MAX_BYTES} bytes")
+    return count
+
+
+def _read_cpu(value: Node) -> CpuQuota | None:
+    limit = _read_limit(value)
+    if limit is None:
+        return None
+    if not 0 < limit <= _MAX_PROCESSORS * BILLION:
+        raise value["limit"].error(f"a quantity above 0 and up to {_MAX_PROCESSORS} processors")
+    thousandths = -(-limit // (BILLION // 1000))
+    # rkt cuts off what is below a percent, which would leave nothing of 9m.
+    return CpuQuota(quota=max(1, thousandths // 10) * _MICROSECONDS_PER_PERCENT)
+
+
+def _read_limit(value: Node) -> int | None:
+    """Return the limit of a resource in billionths; what is requested is checked and has no effect, as in rkt."""
+    if value["default"].optional(Node.boolean):
+        raise value["default"].error("false or nothing")
+    value["request"].optional(_read_quantity)
+    return value["limit"].optional(_read_quantity)
+
+
+def _read_quantity(node: Node) -> int:
+    text = node.raw()
+    # A bare number is one to rkt's parser, too.
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        text = repr(text)
+    try:
+        return parse_quantity(text if isinstance(text, str) else "")
+    except ValueError as error:
+        raise node.error('a quantity such as "500m", "16M" or "1.5Gi"') from error
+
+
+def _read_quota(quota: Node, period: Node) -> CpuQuota:
+    length = period.optional(lambda node: node.integer(MIN_MICROSECONDS, _MAX_MICROSECONDS))
+    if not quota.given:
+        raise quota.error("a quota for the period")
+    lowest, highest = (UNLIMITED,) * 2 if quota.raw() == UNLIMITED else (MIN_MICROSECONDS, _MAX_BYTES)
+    return CpuQuota(quota=quota.integer(lowest, highest), period=PERIOD_MICROSECONDS if length is None else length)
+
+
+def _read_list(node: Node) -> str:
+    return node.matching(_LIST.fullmatch, 'a list like "0-2,7"')
+
+
+def _read_pages(node: Node) -> tuple[tuple[str, int], ...]:
+    return tuple((size, each.integer(0, _MAX_BYTES)) for size, each in _entries(node, _PAGES))
+
+
+def _read_files(node: Node) -> tuple[tuple[str, str], ...]:
+    return tuple((file, each.matching(_TEXT.fullmatch, "a line of text")) for file, each in _entries(node, _FILE))
+
+
+def _entries(node: Node, name: re.Pattern[str]) -> Sequence[tuple[str, Node]]:
+    """Return the entries of an object whose names all match."""
+    value = node.raw()
+    if not isinstance(value, dict) or not all(map(name.fullmatch, value)):
+        raise node.error(f"an object of names like {name.pattern}")
+    return [(key, node[key]) for key in sorted(value)]
+
+
+LIMITS = (
+    Limit(
+        field="memory_bytes",
+        v1={"memory.limit_in_bytes": _plain},
+        v2={"memory.max": _or_max},
+        words="memory {limit} bytes",
+        narrow=min,
+        isolator="resource/memory",
+        of_isolator=_read_memory,
+    ),
+    Limit(
+        field="swap_bytes",
+        v1={"memory.memsw.limit_in_bytes": _with_memory},
+        v2={"memory.swap.max": _or_max},
+        words="swap {limit} bytes",
+        keys=("swap",),
+        of_keys=lambda node: node.integer(UNLIMITED, _MAX_BYTES),
+    ),
+    Limit(
+        field="cpu_quota",
+        v1={"cpu.cfs_period_us": lambda cpu, _: str(cpu.period), CFS_QUOTA: lambda cpu, _: str(cpu.quota)},
+        v2={"cpu.max": lambda cpu, limits: f"{_or_max(cpu.quota, limits)} {cpu.period}"},
+        words="{limit}",
+        narrow=lambda own, outer: own if own.quota * outer.period <= outer.quota * own.period else outer,
+        isolator="resource/cpu",
+        of_isolator=_read_cpu,
+        keys=("cpuQuota", "cpuPeriod"),
+        of_keys=_read_quota,
+    ),
+    Limit(
+        field="cpu_shares",
+        v1={"cpu.shares": _plain},
+        v2={"cpu.weight": lambda shares, _: str(shares_to_weight(shares))},
+        words="cpu shares {limit}",
+        isolator="os/linux/cpu-shares",
+        of_isolator=lambda value: value.integer(MIN_CPU_SHARES, MAX_CPU_SHARES),
+    ),
+    Limit(
+        field="processes",
+        v1={"pids.max": _plain},
+        v2={"pids.max": _plain},
+        words="{limit} processes",
+        narrow=min,
+    ),
+    Limit(
+        field="cpus",
+        v1={"cpuset.cpus": _plain},
+        v2={"cpuset.cpus": _plain},
+        words="processors {limit}",
+        keys=("cpus",),
+        of_keys=_read_list,
+    ),
+    Limit(
+        field="mems",
+        v1={"cpuset.mems": _plain},
+        v2={"cpuset.mems": _plain},
+        words="nodes of memory {limit}",
+        keys=("mems",),
+        of_keys=_read_list,
+    ),
+    Limit(
+        field="hugepages",
+        v1={"hugetlb.{name}.limit_in_bytes": _plain},
+        v2={"hugetlb.{name}.max": _plain},
+        words="{limit} bytes in pages of {name}",
+        keys=("hugepages",),
+        of_keys=_read_pages,
+    ),
+    Limit(
+        field="unified",
+        v1={},
+        v2={"{name}": _plain},
+        words="{name}={limit}",
+        keys=("unified",),
+        of_keys=_read_files,
+    ),
+)
+"""A row for each field of Limits, in the order in which files are written."""
+
+CONTROLLERS = frozenset(_controller_of(file) for row in LIMITS for file in row.v1)
+"""The controllers that have a limit of their own here."""
+
+_KEYS = {key for row in LIMITS for key in row.keys}

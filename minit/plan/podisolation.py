@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.manifest.app import App
-from minit.manifest.limits import Limits
-from minit.manifest.limitsannotation import with_annotation
+from minit.manifest.limits import Limits, with_annotation
 from minit.manifest.reader import place
 from minit.paths import ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest
 from minit.plan.inputs.hostfacts import HostFacts

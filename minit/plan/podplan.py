@@ -12,7 +12,7 @@ from minit.kernel import parse_kernel_release
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.image import ImageManifest
-from minit.manifest.limits import Limits
+from minit.manifest.limits import CONTROLLERS, Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_CGROUP_PARENT,
@@ -82,7 +82,6 @@ from minit.value import Value, replace
 T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
-_LIMITING_CONTROLLERS = frozenset(("cpu", "cpuset", "memory", "pids"))
 
 
 class PodPlan(Value):
@@ -136,7 +135,7 @@ class PodPlan(Value):
     def controllers(self) -> frozenset[str]:
         """The controllers of control groups that its limits need, or those of an app that is added later may."""
         every = [self.limits, *(app.limits for app in self.apps)]
-        return self.later_controllers.union(*(limits.controllers for limits in every if limits is not None))
+        return self.later_controllers.union(*(limits.needed_controllers for limits in every if limits is not None))
 
     @property
     def console_uid(self) -> int | None:
@@ -277,7 +276,7 @@ class _Planning:
             private_users=mapped,
             host_pids="pid" not in namespaces,
             mutable=flags.mutable,
-            later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
+            later_controllers=facts.controllers & CONTROLLERS if flags.mutable else frozenset(),
             group_parent=plan_group_parent(pod.manifest),
             deadline_seconds=plan_deadline(pod.manifest),
             tells_host=facts.tells_host,

@@ -24,7 +24,7 @@ from minit.launcher.cgroups import (
 )
 from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import give_controllers, place_pod
-from minit.manifest.limits import Limits
+from minit.manifest.limits import CpuQuota, Limits
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
 from minit.value import replace
@@ -73,18 +73,20 @@ def test_a_group_around_that_allows_less(hierarchies: list[Hierarchy], subcgroup
     pod = directory_of(hierarchies, "cpu", subcgroup)
     (pod.parent / "cpu.cfs_quota_us").write_text("20000")
     warning = 'warning: app "a": a control group around the pod allows less processor time already'
-    assert set_limits(limited(Limits(cpu_percent=21, cpu_shares=7)), hierarchies, subcgroup) == [warning]
+    assert set_limits(limited(Limits(cpu_quota=CpuQuota(quota=21_000), cpu_shares=7)), hierarchies, subcgroup) == [
+        warning
+    ]
     app = pod / "system.slice/a.service"
     assert (app / "cpu.cfs_quota_us").read_text() == "-1\n"
     assert (app / "cpu.shares").read_text() == "7\n"
-    assert set_limits(limited(Limits(cpu_percent=20)), hierarchies, subcgroup) == []
+    assert set_limits(limited(Limits(cpu_quota=CpuQuota(quota=20_000))), hierarchies, subcgroup) == []
     assert (app / "cpu.cfs_quota_us").read_text() == "20000\n"
 
 
 def test_the_widest_limits(hierarchies: list[Hierarchy], subcgroup: str) -> None:
     """The kernel takes the highest and the lowest of what is planned at all."""
-    widest = Limits(memory_bytes=(1 << 63) - 1, cpu_percent=10**10, cpu_shares=262144, processes=1 << 22)
-    narrowest = Limits(memory_bytes=4096, cpu_percent=1, cpu_shares=2, processes=1)
+    widest = Limits(memory_bytes=(1 << 63) - 1, cpu_quota=CpuQuota(quota=10**13), cpu_shares=262144, processes=1 << 22)
+    narrowest = Limits(memory_bytes=4096, cpu_quota=CpuQuota(quota=1_000), cpu_shares=2, processes=1)
     assert set_limits(limited(widest, widest), hierarchies, subcgroup) == []
     assert set_limits(limited(narrowest), hierarchies, subcgroup) == []
 

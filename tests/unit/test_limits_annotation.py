@@ -1,4 +1,4 @@
-"""minit.manifest.limitsannotation: limits that isolators have no words for, and what is written for them."""
+"""minit.manifest.limits: limits that isolators have no words for, and what is written for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.limits import CpuQuota, Limits
-from minit.manifest.limitsannotation import with_annotation
+from minit.manifest.limits import CpuQuota, Limits, with_annotation
 
-MEMORY = Limits(memory_bytes=100_000, cpu_percent=50)
+MEMORY = Limits(memory_bytes=100_000, cpu_quota=CpuQuota(quota=50_000))
 ALL = {
     "cpuQuota": 33_333,
     "cpuPeriod": 50_000,
@@ -54,14 +53,14 @@ def test_no_limit_at_all() -> None:
     assert ("cpu.cfs_quota_us", "-1") in written(limits, is_v2=False)
     assert ("memory.swap.max", "max") in written(limits, is_v2=True)
     assert ("memory.memsw.limit_in_bytes", "-1") in written(limits, is_v2=False)
-    assert limits.controllers == {"cpu", "memory"} and limits.settings("hugetlb", is_v2=True)
+    assert limits.needed_controllers == {"cpu", "memory"} == limits.controllers - {"hugetlb"}
 
 
 def test_a_quota_within_that_of_the_pod() -> None:
     """A quota of more is that of the pod; one of less stays as it is."""
     quota = Limits(cpu_quota=CpuQuota(quota=60_000))
-    assert quota.within(Limits(cpu_percent=60)) == quota
-    assert written(quota.within(Limits(cpu_percent=59)), is_v2=True) == [("cpu.max", "59000 100000")]
+    assert quota.within(Limits(cpu_quota=CpuQuota(quota=60_000))) == quota
+    assert written(quota.within(Limits(cpu_quota=CpuQuota(quota=59_000))), is_v2=True) == [("cpu.max", "59000 100000")]
 
 
 @pytest.mark.parametrize(

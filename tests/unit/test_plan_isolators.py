@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minit.errors import ManifestError
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
-from minit.manifest.limits import Limits
+from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.reader import place
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits
@@ -159,8 +159,8 @@ def test_limits_of_memory(limit: object, count: int) -> None:
 def test_processors_in_percent(limit: Fraction) -> None:
     """The quota is that of rkt: thousandths rounded up, then tenths of them cut off, but at least one percent."""
     text = f"{limit.numerator * (10**6 // limit.denominator)}u"
-    percent = isolation_of(("resource/cpu", {"limit": text})).limits.cpu_percent
-    assert percent == max(1, math.ceil(limit * 1000) // 10)
+    percent = max(1, math.ceil(limit * 1000) // 10)
+    assert isolation_of(("resource/cpu", {"limit": text})).limits == Limits(cpu_quota=CpuQuota(quota=percent * 1000))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_processors_in_percent(limit: Fraction) -> None:
 )
 def test_limits_of_processors(limit: object, percent: int) -> None:
     """500m is half a processor; what is below a percent is one."""
-    assert isolation_of(("resource/cpu", {"limit": limit})).limits == Limits(cpu_percent=percent)
+    assert isolation_of(("resource/cpu", {"limit": limit})).limits == Limits(cpu_quota=CpuQuota(quota=percent * 1000))
 
 
 _MEMORY_RANGE = "a quantity from 4096 to 9223372036854775807 bytes"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.manifest.limits import Limits, shares_to_weight
+from minit.manifest.limits import CONTROLLERS, LIMITS, CpuQuota, Limits, shares_to_weight
 
-ALL = Limits(memory_bytes=4194304, cpu_percent=10, cpu_shares=512, processes=7)
+ALL = Limits(memory_bytes=4194304, cpu_quota=CpuQuota(quota=10_000), cpu_shares=512, processes=7)
 
 
 def settings_of(limits: Limits, is_v2: bool) -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def test_v2() -> None:
 
 @pytest.mark.parametrize(
     ("field", "controller"),
-    [("memory_bytes", "memory"), ("cpu_percent", "cpu"), ("cpu_shares", "cpu"), ("processes", "pids")],
+    [("memory_bytes", "memory"), ("cpu_quota", "cpu"), ("cpu_shares", "cpu"), ("processes", "pids")],
 )
 @pytest.mark.parametrize("is_v2", [False, True])
 def test_nothing_is_written_for_what_is_not_limited(field: str, controller: str, is_v2: bool) -> None:
@@ -64,22 +64,23 @@ def test_weights_are_in_order(one: int, other: int) -> None:
     assert one > other or shares_to_weight(one) <= shares_to_weight(other)
 
 
-LIMITS = st.builds(
+ANY = st.builds(
     Limits,
     memory_bytes=st.none() | st.integers(1, 9),
-    cpu_percent=st.none() | st.integers(1, 9),
+    cpu_quota=st.none() | st.integers(1, 9).map(lambda percent: CpuQuota(quota=percent * 1000)),
     cpu_shares=st.none() | st.integers(2, 9),
     processes=st.none() | st.integers(1, 9),
 )
 
 
-@given(LIMITS, LIMITS)
+@given(ANY, ANY)
 def test_limits_within_others(own: Limits, outer: Limits) -> None:
     """No own limit is wider than the one around, none appears that was not there, and shares are left alone."""
     inner = own.within(outer)
     assert inner.cpu_shares == own.cpu_shares
-    for field in ("memory_bytes", "cpu_percent", "processes"):
-        before, after, bound = (getattr(limits, field) for limits in (own, inner, outer))
+    for field in ("memory_bytes", "cpu_quota", "processes"):
+        values = (getattr(limits, field) for limits in (own, inner, outer))
+        before, after, bound = (value.quota if isinstance(value, CpuQuota) else value for value in values)
         assert after == (before if before is None or bound is None else min(before, bound))
 
 
@@ -87,3 +88,11 @@ def test_describe() -> None:
     """Each limit that is set is said."""
     assert ALL.describe() == "memory 4194304 bytes, 10% of a processor, cpu shares 512, 7 processes"
     assert Limits().describe() == "none"
+
+
+def test_every_limit_has_a_row() -> None:
+    """No field of Limits is without files, words and a controller; a file of v1 and of v2 are of one controller."""
+    assert tuple(row.field for row in LIMITS) == Limits._fields
+    for row in LIMITS:
+        for v1 in row.v1:
+            assert {file.partition(".")[0] for file in row.v2} == {v1.partition(".")[0]} <= CONTROLLERS

@@ -15,7 +15,7 @@ from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, 
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
 from minit.manifest.capabilities import NAMES as CAPABILITIES
 from minit.manifest.image import ImageManifest
-from minit.manifest.limits import Limits
+from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.inputs.hostfacts import HostFacts
@@ -539,8 +539,8 @@ def test_limits_of_the_pod_bound_those_of_its_apps() -> None:
     """None of an app's own is wider; an app without its own has none."""
     pod = (limiting("memory", "1G"), limiting("cpu", "1"))
     plan = plan_of(isolated(limiting("memory", "2G"), limiting("cpu", "500m"), pod=pod), facts=ABLE)
-    assert plan.limits == Limits(memory_bytes=10**9, cpu_percent=100)
-    assert plan.apps[0].limits == Limits(memory_bytes=10**9, cpu_percent=50)
+    assert plan.limits == Limits(memory_bytes=10**9, cpu_quota=CpuQuota(quota=100_000))
+    assert plan.apps[0].limits == Limits(memory_bytes=10**9, cpu_quota=CpuQuota(quota=50_000))
     assert plan.controllers == {"memory", "cpu"}
     assert plan_of(isolated(pod=pod), facts=ABLE).apps[0].limits is None
     assert "pod: limits memory 1000000000 bytes, 100% of a processor" in plan.describe()
@@ -555,6 +555,14 @@ def test_the_number_of_processes() -> None:
     plan = plan_of(replace(MANIFEST, annotations=limited), facts=ABLE)
     assert (plan.limits, plan.apps[0].limits) == (Limits(processes=100), None)
     assert plan.controllers == {"pids"}
+
+
+def test_controllers_of_apps_that_are_added_later() -> None:
+    """The groups of a mutable pod have those of every limit, as far as the machine has them."""
+    every = frozenset({"cpu", "cpuset", "hugetlb", "memory", "pids"})
+    facts = replace(FACTS, controllers=every | {"perf_event"})
+    assert plan_of(flags=replace(FLAGS, mutable=True), facts=facts).controllers == every
+    assert plan_of(facts=facts).controllers == frozenset()
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "4194305", "9" * 5000, "\u0663"])

@@ -8,10 +8,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.translation.refusal import refuse
 from minit.errors import ManifestError
-from minit.manifest.limits import Limits
-from minit.manifest.limitsannotation import with_annotation
-
-_LARGEST_SHARES = 262144
+from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES, Limits, with_annotation
 
 
 def resource_words(resources: api.LinuxContainerResources) -> list[str]:
@@ -74,7 +71,7 @@ def _moved_sum(memory: int, present: api.LinuxContainerResources) -> int:
 
 
 def _shares(resources: api.LinuxContainerResources) -> int:
-    return min(max(resources.cpu_shares, 2), _LARGEST_SHARES)
+    return min(max(resources.cpu_shares, MIN_CPU_SHARES), MAX_CPU_SHARES)
 
 
 def _exact_limits(resources: api.LinuxContainerResources) -> dict[str, object]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import APPS, Hierarchy, app_group, apps_group, read_controllers, write_group_file
 from minit.launcher.start.delegation import give_controllers
-from minit.manifest.limits import CFS_QUOTA, HUGETLB, SWAP_FILES, Limits
+from minit.manifest.limits import CFS_QUOTA, SWAP_FILES, Limits
 from minit.plan.podplan import PodPlan
 
 
@@ -36,13 +36,11 @@ def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
 
 def _limit(owner: str, limits: Limits, groups: Sequence[tuple[Hierarchy, str]]) -> list[str]:
     warnings = []
-    # Limits of huge pages that are all 0 can do without their controller, but not if it is there.
-    for controller in sorted(limits.controllers | ({HUGETLB} if limits.hugepages else set())):
+    for controller in sorted(limits.controllers):
         place = next((place for place in groups if _has_controller(*place, controller)), None)
-        if place is None and controller not in limits.controllers:
-            continue
         if place is None:
-            warnings.append(f"warning: {owner}: no limit of {controller}: its control group has no such controller")
+            if controller in limits.needed_controllers:
+                warnings.append(f"warning: {owner}: no limit of {controller}: its control group has no such controller")
             continue
         hierarchy, group = place
         if not hierarchy.is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):

@@ -14,15 +14,12 @@ from minit.errors import ManifestError, PlanError
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
-from minit.manifest.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.limits import Limits, read_isolator
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.value import Value, replace
+from minit.value import Value
 
-_MEMORY = "resource/memory"
-_CPU = "resource/cpu"
 _CPU_SHARES = "os/linux/cpu-shares"
 _OOM_SCORE_ADJ = "os/linux/oom-score-adj"
 _UNAPPLIED = (
@@ -41,10 +38,7 @@ _OF_APPS = (
     *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
 )
 
-_MIN_MEMORY_BYTES = 4096  # a page; below, somebody most likely wrote 16m, a fraction of a byte, for 16M
-_MAX_MEMORY_BYTES = (1 << 63) - 1
 _MAX_PROCESSES = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels, proc_sys_kernel(5)
-_MAX_PROCESSORS = 100_000_000  # the kernel's quota ends not far above
 
 
 class Isolation(Value):
@@ -100,26 +94,17 @@ def _plan_limits(nodes: Sequence[tuple[str, Node]], controllers: frozenset[str])
     limits = Limits()
     warnings = []
     for name, node in nodes:
-        value = node["value"]
-        if name == _MEMORY:
-            field, controller, limit = "memory_bytes", MEMORY, _read_memory(value)
-        elif name == _CPU:
-            field, controller, limit = "cpu_percent", CPU, _read_cpu(value)
-        elif name == _CPU_SHARES:
-            field, controller, limit = "cpu_shares", CPU, value.integer(MIN_CPU_SHARES, MAX_CPU_SHARES)
-        else:
-            if name in _UNAPPLIED:
-                warnings.append(f"warning: isolator {name} is not applied ({node.where})")
-            elif name not in _ELSEWHERE:
-                warnings.append(f"warning: ignoring unknown isolator {name} ({node.where})")
-            continue
-        if limit is None:
-            if value["request"].given:
-                warnings.append(f"warning: isolator {name} without a limit is not applied ({node.where})")
-        elif controller not in controllers:
-            warnings.append(unsupported(f"resource/{controller} isolator", node.where))
-        else:
-            limits = replace(limits, **{field: limit})
+        own = read_isolator(name, node["value"])
+        if own is None and name in _UNAPPLIED:
+            warnings.append(f"warning: isolator {name} is not applied ({node.where})")
+        elif own is None and name not in _ELSEWHERE:
+            warnings.append(f"warning: ignoring unknown isolator {name} ({node.where})")
+        elif own == Limits() and node["value"]["request"].given:
+            warnings.append(f"warning: isolator {name} without a limit is not applied ({node.where})")
+        elif own is not None and (missing := own.needed_controllers - controllers):
+            warnings.append(unsupported(f"resource/{min(missing)} isolator", node.where))
+        elif own is not None:
+            limits = limits.updated(own)
     return limits, warnings
 
 
@@ -133,54 +118,13 @@ def plan_process_limit(
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_PROCESSES)) else 0
     if not 1 <= number <= _MAX_PROCESSES:
         raise PlanError(f'{where}annotation {ANNOTATION_PIDS_LIMIT}: expected {expected}, got "{text}"')
-    if PIDS not in controllers:
+    own = Limits(processes=number)
+    if own.needed_controllers - controllers:
         return limits, [unsupported(f"{where}annotation {ANNOTATION_PIDS_LIMIT}")]
-    return replace(limits, processes=number), []
+    return limits.updated(own), []
 
 
 def unsupported(what: str, where: str | None = None) -> str:
     """Return rkt's warning of a limit that this machine cannot keep."""
     place = "" if where is None else f" ({where})"
     return f"warning: {what} set but support disabled in the kernel, skipping{place}"
-
-
-def _read_memory(value: Node) -> int | None:
-    """Return a limit in bytes."""
-    limit = _read_limit(value)
-    if limit is None:
-        return None
-    count = -(-limit // BILLION)
-    if not _MIN_MEMORY_BYTES <= count <= _MAX_MEMORY_BYTES:
-        raise value["limit"].error(f"a quantity from {_MIN_MEMORY_BYTES} to {_MAX_MEMORY_BYTES} bytes")
-    return count
-
-
-def _read_cpu(value: Node) -> int | None:
-    """Return a limit in percent of one processor."""
-    limit = _read_limit(value)
-    if limit is None:
-        return None
-    if not 0 < limit <= _MAX_PROCESSORS * BILLION:
-        raise value["limit"].error(f"a quantity above 0 and up to {_MAX_PROCESSORS} processors")
-    thousandths = -(-limit // (BILLION // 1000))
-    # rkt cuts off what is below a percent, which would leave nothing of 9m.
-    return max(1, thousandths // 10)
-
-
-def _read_limit(value: Node) -> int | None:
-    """Return the limit of a resource in billionths; what is requested is checked and has no effect, as in rkt."""
-    if value["default"].optional(Node.boolean):
-        raise value["default"].error("false or nothing")
-    value["request"].optional(_read_quantity)
-    return value["limit"].optional(_read_quantity)
-
-
-def _read_quantity(node: Node) -> int:
-    text = node.raw()
-    # A bare number is one to rkt's parser, too.
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        text = repr(text)
-    try:
-        return parse_quantity(text if isinstance(text, str) else "")
-    except ValueError as error:
-        raise node.error('a quantity such as "500m", "16M" or "1.5Gi"') from error

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from minit.errors import PodError, describe
-from minit.manifest.limits import HUGETLB, MEMORY, Limits
+from minit.manifest.limits import Limits
 from minit.mountinfo import find_mounts
 from minit.stage0.pods.mutablepods import manifest_lock
 from minit.stage0.pods.poddirectory import Pod, PodState
@@ -31,9 +31,9 @@ def change_limits(pod: Pod, app: str, limits: Limits) -> None:
 
 def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -> None:
     wanted: dict[str, str] = {}
-    for controller in sorted(limits.controllers | ({HUGETLB} if limits.hugepages else set())):
+    for controller in sorted(limits.controllers):
         place = next((place for place in places if _has_controller(*place, controller)), None)
-        if place is None and controller in limits.controllers:
+        if place is None and controller in limits.needed_controllers:
             raise PodError(f'app "{app}": its control group has no controller {controller}')
         if place is not None:
             wanted |= _files(app, limits, controller, *place)
@@ -66,7 +66,7 @@ def _files(app: str, limits: Limits, controller: str, hierarchy: Hierarchy, dire
     if not is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):
         raise PodError(f'app "{app}": {controller} is in a hierarchy of v1: it has no files of v2')
     settings = limits.settings(controller, is_v2)
-    if controller == MEMORY and limits.memory_bytes is not None and limits.memory_bytes >= 0 and is_v2:
+    if controller == "memory" and limits.memory_bytes is not None and limits.memory_bytes >= 0 and is_v2:
         # v1 refuses what it cannot free; v2 would kill the app.
         stat = parse_table(read_file(directory, "memory.stat"))
         used = stat.get("anon", 0) + stat.get("shmem", 0)

@@ -12,14 +12,19 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import ManifestError
-from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES, CpuQuota, Limits
-from minit.manifest.limitsannotation import MIN_MICROSECONDS, with_annotation
+from minit.manifest.limits import (
+    MAX_CPU_SHARES,
+    MIN_CPU_SHARES,
+    MIN_MICROSECONDS,
+    PERIOD_MICROSECONDS,
+    CpuQuota,
+    Limits,
+    with_annotation,
+)
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.stage0.apps.applimits import change_limits
 from minit.stage0.pods.mutablepods import require_app
 from minit.stage0.pods.podstatus import read_pod_manifest
-
-_PERIOD_MICROSECONDS = 100_000
 
 
 @click.command(cls=MinitCommand)
@@ -70,8 +75,8 @@ def _read_limits(memory: str | None, cpu: str | None, cpu_shares: str | None, fu
         memory_bytes = -(-parse_quantity(memory) // BILLION)
     if cpu is not None:
         parse_cpu("--cpu", cpu)
-        microseconds = -(-parse_quantity(cpu) * _PERIOD_MICROSECONDS // BILLION)
-        quota = CpuQuota(quota=max(microseconds, MIN_MICROSECONDS), period=_PERIOD_MICROSECONDS)
+        microseconds = -(-parse_quantity(cpu) * PERIOD_MICROSECONDS // BILLION)
+        quota = CpuQuota(quota=max(microseconds, MIN_MICROSECONDS))
     if cpu_shares is not None:
         shares = parse_number("--cpu-shares", cpu_shares, MIN_CPU_SHARES, MAX_CPU_SHARES)
     return with_annotation(Limits(memory_bytes=memory_bytes, cpu_quota=quota, cpu_shares=shares), further, "--limits")
