@@ -20,11 +20,10 @@ from minit.archives.imagenames import sanitize_ac_identifier
 from minit.archives.layered import LayeredImage
 from minit.archives.platforms import choose_platform, platform_text
 from minit.errors import ImageError, ManifestError
+from minit.manifest.annotations import Annotation
 from minit.manifest.image import APPC_VERSION
 from minit.manifest.names import is_variable_name, sanitize_ac_name
 from minit.processors import PROCESSORS, Processor, this_processor
-
-STOP_SIGNAL = "minit/stop-signal"
 
 _DOCKER = "appc.io/docker/"
 _CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
@@ -85,7 +84,7 @@ def _annotations(image: LayeredImage) -> Iterable[tuple[str, str]]:
         _DOCKER + "chainid": _chain_id(config.diff_ids),
         _DOCKER + "entrypoint": _word_list(config.entrypoint),
         _DOCKER + "cmd": _word_list(config.command),
-        STOP_SIGNAL: _stop_signal(image),
+        Annotation.STOP_SIGNAL: _stop_signal(image),
     }
     return ((key, value) for key, value in found.items() if value)
 

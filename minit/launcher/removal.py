@@ -13,6 +13,7 @@ from minit import paths
 from minit.errors import LaunchError, ManifestError, NetworkError, describe
 from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.start.load import read_pod_manifest
+from minit.manifest.annotations import Annotation
 from minit.network.podnames import change_apps
 from minit.reaper.record import remove_file
 
@@ -67,8 +68,8 @@ def _keeps_logs(app: str) -> bool:
     except ManifestError:
         return False
     runtime = next((runtime for runtime in manifest.apps if runtime.name == app), None)
-    own = None if runtime is None else runtime.annotation(paths.ANNOTATION_KEEP_LOGS)
-    return (manifest.annotation(paths.ANNOTATION_KEEP_LOGS) if own is None else own) == _TRUE
+    own = None if runtime is None else runtime.annotation(Annotation.KEEP_LOGS)
+    return (manifest.annotation(Annotation.KEEP_LOGS) if own is None else own) == _TRUE
 
 
 def _log_files(app: str) -> list[str]:

@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation, Place, is_unknown
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
-from minit.paths import (
-    ANNOTATION_AFTER,
-    ANNOTATION_APPARMOR_PROFILE,
-    ANNOTATION_DEADLINE,
-    ANNOTATION_EXPAND,
-    ANNOTATION_HEALTH,
-    ANNOTATION_HOOKS,
-    ANNOTATION_IDMAP,
-    ANNOTATION_IMAGE_GROUPS,
-    ANNOTATION_KEEP_LOGS,
-    ANNOTATION_LATE_EXECUTABLE,
-    ANNOTATION_LIMITS,
-    ANNOTATION_LOG_FILES,
-    ANNOTATION_LOG_PATH,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_LOST_OUTPUT,
-    ANNOTATION_MAKE_WORKING_DIRECTORY,
-    ANNOTATION_MEMORY_VOLUMES,
-    ANNOTATION_MOUNTS,
-    ANNOTATION_NO_NEW_PRIVILEGES,
-    ANNOTATION_NOTIFY_FD,
-    ANNOTATION_PID_NAMESPACE,
-    ANNOTATION_PIDS_LIMIT,
-    ANNOTATION_PLAIN_ENVIRONMENT,
-    ANNOTATION_PRIVILEGED,
-    ANNOTATION_PROTECTED_PATHS,
-    ANNOTATION_RESTART,
-    ANNOTATION_RESTART_DELAY,
-    ANNOTATION_RESTART_LIMIT,
-    ANNOTATION_RESTART_MAX_DELAY,
-    ANNOTATION_RESTART_RESET,
-    ANNOTATION_SECCOMP,
-    ANNOTATION_SECCOMP_ERRNO,
-    ANNOTATION_SHM_SIZE,
-    ANNOTATION_SIDECAR,
-    ANNOTATION_STREAM,
-    ANNOTATION_SYSCTLS,
-    ANNOTATION_TRUSTED_ISOLATORS,
-    ANNOTATION_VOLUMES_OVER_FILES,
-    ANNOTATION_VSOCK,
-)
+from minit.paths import ANNOTATION_STREAM
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import find_switch, is_set
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
@@ -58,11 +19,11 @@ from minit.plan.life.health import HealthCheck
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, Hook, plan_hooks
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
-from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
+from minit.plan.life.stopping import DEFAULT_STOPPING
 from minit.plan.rights.guards import DEFAULT_GUARDS
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.seccompprofile import SeccompProfile
-from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
+from minit.plan.root.devicevolumes import DeviceRule
 from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
@@ -84,43 +45,7 @@ TTY_STREAMS = (STREAM_TTY, STREAM_LOG_TTY)
 """The modes of a terminal of the app's own."""
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
-RESTART_ANNOTATIONS = (
-    ANNOTATION_RESTART,
-    ANNOTATION_RESTART_DELAY,
-    ANNOTATION_RESTART_LIMIT,
-    ANNOTATION_RESTART_MAX_DELAY,
-    ANNOTATION_RESTART_RESET,
-)
-POD_ANNOTATIONS = (
-    ANNOTATION_DEADLINE,
-    ANNOTATION_HOTPLUG,
-    ANNOTATION_IDMAP,
-    ANNOTATION_KEEP_LOGS,
-    ANNOTATION_LOG_FILES,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_LOST_OUTPUT,
-    ANNOTATION_MEMORY_VOLUMES,
-    ANNOTATION_PID_NAMESPACE,
-    ANNOTATION_PIDS_LIMIT,
-    *RESTART_ANNOTATIONS,
-    ANNOTATION_SECCOMP_ERRNO,
-    ANNOTATION_SHM_SIZE,
-    ANNOTATION_STOP_GRACE,
-    ANNOTATION_SYSCTLS,
-    ANNOTATION_VSOCK,
-)
-"""The names of our annotations that a pod may have, too."""
 
-_POD_ONLY = (ANNOTATION_DEADLINE, ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SHM_SIZE, ANNOTATION_SYSCTLS)
-_ANNOTATIONS = (
-    *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
-    *(ANNOTATION_AFTER, ANNOTATION_APPARMOR_PROFILE, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_HOOKS),
-    *(ANNOTATION_IMAGE_GROUPS, ANNOTATION_LIMITS, ANNOTATION_LOG_PATH),
-    *(ANNOTATION_LATE_EXECUTABLE, ANNOTATION_MAKE_WORKING_DIRECTORY, ANNOTATION_MOUNTS),
-    *(ANNOTATION_NO_NEW_PRIVILEGES, ANNOTATION_NOTIFY_FD, ANNOTATION_SIDECAR),
-    *(ANNOTATION_PLAIN_ENVIRONMENT, ANNOTATION_PRIVILEGED, ANNOTATION_PROTECTED_PATHS, ANNOTATION_SECCOMP),
-    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS, ANNOTATION_VOLUMES_OVER_FILES),
-)
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
@@ -365,16 +290,16 @@ def plan_app(
     candidates, search = plan_executable(name, app, working_directory)
     hooks = plan_hooks(runtime, lambda command: _find_candidates(command, app, working_directory))
     seccomp, warnings = plan_seccomp(name, app.isolators)
-    no_new_privileges = find_switch(runtime, ANNOTATION_NO_NEW_PRIVILEGES)
+    no_new_privileges = find_switch(runtime, Annotation.NO_NEW_PRIVILEGES)
     return (
         AppPlan(
             name=name,
             candidates=candidates,
-            command=app.exec[0] if is_set(runtime, ANNOTATION_PLAIN_ENVIRONMENT) else None,
+            command=app.exec[0] if is_set(runtime, Annotation.PLAIN_ENVIRONMENT) else None,
             search=search,
             arguments=app.exec[1:],
             environment=plan_environment(
-                name, app.environment, term, user_variables, plain=is_set(runtime, ANNOTATION_PLAIN_ENVIRONMENT)
+                name, app.environment, term, user_variables, plain=is_set(runtime, Annotation.PLAIN_ENVIRONMENT)
             ),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
@@ -468,12 +393,12 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> None:
         if isolator.name in _UNBUILT_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
     for annotation, value in runtime.annotations:
-        if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
+        if is_unknown(annotation, Place.APP):
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')
         check_keep_logs(annotation, value, prefix)
 
 
 def check_keep_logs(annotation: str, value: str, where: str) -> None:
     """Raise PlanError for a value of minit/keep-logs that it cannot have; it is looked at when the app is removed."""
-    if annotation == ANNOTATION_KEEP_LOGS and value not in ("true", "false"):
+    if annotation == Annotation.KEEP_LOGS and value not in ("true", "false"):
         raise PlanError(f'{where}{annotation}: expected true or false, got "{value}"')

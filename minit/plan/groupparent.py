@@ -5,18 +5,18 @@ from __future__ import annotations
 import posixpath
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest
-from minit.paths import ANNOTATION_CGROUP_PARENT
 
 
 def plan_group_parent(manifest: PodManifest) -> str | None:
     """Return the path of the group in each hierarchy, None for the launcher's; PlanError unless it is a plain path."""
-    parent = manifest.annotation(ANNOTATION_CGROUP_PARENT)
+    parent = manifest.annotation(Annotation.CGROUP_PARENT)
     if parent is None:
         return None
     if not is_group_path(parent):
         expected = "an absolute path without links, as in /kubepods/pod1"
-        raise PlanError(f'annotation {ANNOTATION_CGROUP_PARENT}: expected {expected}, got "{parent}"')
+        raise PlanError(f'annotation {Annotation.CGROUP_PARENT}: expected {expected}, got "{parent}"')
     return parent
 
 

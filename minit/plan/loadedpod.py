@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT
 from minit.plan.rights.users import AppLookups
 from minit.plan.root.etcfiles import EtcTexts
 from minit.value import Value
@@ -47,5 +47,5 @@ def has_isolators(pod: Pod) -> bool:
     return (
         bool(pod.manifest.isolators)
         or any(app.isolators for app in sections)
-        or any(name in (ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT) for pairs in annotations for name, _ in pairs)
+        or any(name in (Annotation.LIMITS, Annotation.PIDS_LIMIT) for pairs in annotations for name, _ in pairs)
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
-from minit.paths import ANNOTATION_AFTER
 from minit.plan.appplan import AppPlan, Dependency
 from minit.plan.life.restart import ALWAYS
 
@@ -15,7 +15,7 @@ _COMPLETED = "completed"
 
 def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
     """Return what an app waits for; PlanError for what are no names, separated by commas."""
-    text = runtime.annotation(ANNOTATION_AFTER)
+    text = runtime.annotation(Annotation.AFTER)
     if text is None:
         return ()
     dependencies = []
@@ -23,7 +23,7 @@ def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
         name, colon, what = word.strip().partition(":")
         if not name or (colon and what != _COMPLETED):
             expected = f'expected names of apps, separated by commas, each perhaps followed by ":{_COMPLETED}"'
-            raise PlanError(f'app "{runtime.name}": annotation {ANNOTATION_AFTER}: {expected}, got "{text}"')
+            raise PlanError(f'app "{runtime.name}": annotation {Annotation.AFTER}: {expected}, got "{text}"')
         dependencies.append(Dependency(app=name, completed=bool(colon)))
     return tuple(dependencies)
 
@@ -34,13 +34,13 @@ def check_order(apps: Sequence[AppPlan]) -> None:
     for name, others in waits_for.items():
         for other in others:
             if other not in waits_for:
-                raise PlanError(f'app "{name}": annotation {ANNOTATION_AFTER}: no app "{other}" in this pod')
+                raise PlanError(f'app "{name}": annotation {Annotation.AFTER}: no app "{other}" in this pod')
     always = {app.name for app in apps if app.restart is not None and app.restart.condition == ALWAYS}
     for app in apps:
         for dependency in app.after:
             if dependency.completed and dependency.app in always:
                 reason = f'app "{dependency.app}" never completes, as it is always started again'
-                raise PlanError(f'app "{app.name}": annotation {ANNOTATION_AFTER}: {reason}')
+                raise PlanError(f'app "{app.name}": annotation {Annotation.AFTER}: {reason}')
     settled: set[str] = set()
     for name in waits_for:
         _follow(name, waits_for, [], settled)
@@ -59,7 +59,7 @@ def _follow(start: str, waits_for: dict[str, list[str]], path: list[str], settle
             path.pop()
         elif other in path:
             circle = " -> ".join([*path[path.index(other) :], other])
-            raise PlanError(f"annotation {ANNOTATION_AFTER}: apps wait for each other: {circle}")
+            raise PlanError(f"annotation {Annotation.AFTER}: apps wait for each other: {circle}")
         else:
             path.append(other)
             trail.append((other, iter(waits_for[other])))

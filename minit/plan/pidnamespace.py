@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.names import is_ac_name
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_PID_NAMESPACE
 from minit.plan.appplan import AppPlan
 from minit.plan.root.mountoperations import PROC, BindTree
 from minit.plan.root.volumes import VolumeMount
@@ -21,13 +21,13 @@ _OF_POD, _OF_APP, _OF_OTHER, _OF_HOST = "pod", "app", "app:", "host"
 
 def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
     """Return whether a pod has no PID namespace of its own; PlanError with users of its own, or an app that has one."""
-    if manifest.annotation(ANNOTATION_PID_NAMESPACE) != _OF_HOST:
+    if manifest.annotation(Annotation.PID_NAMESPACE) != _OF_HOST:
         return False
-    where = f"annotation {ANNOTATION_PID_NAMESPACE}: {_OF_HOST}"
+    where = f"annotation {Annotation.PID_NAMESPACE}: {_OF_HOST}"
     if private_users:
         raise PlanError(f"{where}: not with --private-users, whose root may not mount the /proc of the host")
     for runtime in manifest.apps:
-        if runtime.annotation(ANNOTATION_PID_NAMESPACE) not in (None, _OF_HOST):
+        if runtime.annotation(Annotation.PID_NAMESPACE) not in (None, _OF_HOST):
             raise PlanError(f'{where}: app "{runtime.name}" asks for another one')
     return True
 
@@ -47,10 +47,10 @@ def plan_pid_namespace(
     PlanError beside what another one cannot have: each of its starts gets a /proc of its own, and mounts of its own.
     That of another app can only be joined in a mutable pod, where that app runs already.
     """
-    of_app = runtime.annotation(ANNOTATION_PID_NAMESPACE)
-    value = of_app or manifest.annotation(ANNOTATION_PID_NAMESPACE) or _OF_POD
-    where = f'app "{runtime.name}": {ANNOTATION_PID_NAMESPACE}'
-    if manifest.annotation(ANNOTATION_PID_NAMESPACE) == _OF_HOST:
+    of_app = runtime.annotation(Annotation.PID_NAMESPACE)
+    value = of_app or manifest.annotation(Annotation.PID_NAMESPACE) or _OF_POD
+    where = f'app "{runtime.name}": {Annotation.PID_NAMESPACE}'
+    if manifest.annotation(Annotation.PID_NAMESPACE) == _OF_HOST:
         return {}
     if value == _OF_HOST:
         raise PlanError(f"{where}: {_OF_HOST} is for all apps of a pod, by an annotation of that")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.limits import Limits, with_annotation
 from minit.manifest.reader import place
-from minit.paths import ANNOTATION_LIMITS, ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest
+from minit.paths import POD_MANIFEST, app_manifest
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
@@ -21,7 +22,7 @@ def plan_isolations(
     if not has_isolators(pod):
         return None, [None] * len(sections), []
     limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
-    annotation = pod.manifest.annotation(ANNOTATION_PIDS_LIMIT)
+    annotation = pod.manifest.annotation(Annotation.PIDS_LIMIT)
     limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
     warnings += notes
     isolations = []
@@ -29,10 +30,10 @@ def plan_isolations(
         path = (POD_MANIFEST, "apps", index, "app") if runtime.app else (app_manifest(runtime.name), "app")
         isolation, notes = plan_isolation(app.isolators, place(*path, "isolators"), facts)
         warnings += notes
-        annotation = runtime.annotation(ANNOTATION_PIDS_LIMIT)
+        annotation = runtime.annotation(Annotation.PIDS_LIMIT)
         own, notes = plan_process_limit(isolation.limits, annotation, f'app "{runtime.name}": ', facts.controllers)
         warnings += notes
-        where = f'app "{runtime.name}": annotation {ANNOTATION_LIMITS}'
-        own = with_annotation(own, runtime.annotation(ANNOTATION_LIMITS), where)
+        where = f'app "{runtime.name}": annotation {Annotation.LIMITS}'
+        own = with_annotation(own, runtime.annotation(Annotation.LIMITS), where)
         isolations.append(replace(isolation, limits=own.within(limits)))
     return (limits if limits.controllers else None), isolations, warnings

@@ -9,22 +9,13 @@ from minit.errors import PlanError
 from minit.hostname import default_name, find_fault
 from minit.idrange import IdRange, parse_id_range
 from minit.kernel import parse_kernel_release
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import CONTROLLERS, Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import (
-    ANNOTATION_CGROUP_PARENT,
-    ANNOTATION_LATE_EXECUTABLE,
-    ANNOTATION_MAKE_WORKING_DIRECTORY,
-    ANNOTATION_PID_NAMESPACE,
-    ANNOTATION_PRIVILEGED,
-    ANNOTATION_SIDECAR,
-    ANNOTATION_TRUSTED_ISOLATORS,
-    ANNOTATION_VSOCK,
-    hosts_of_pod,
-)
+from minit.paths import hosts_of_pod
 from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.groupparent import plan_group_parent
 from minit.plan.inputs.hostfacts import HostFacts, check_host
@@ -185,9 +176,9 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """
     plan = plan_pod(pod, flags, facts)
     if plan.group_parent is not None:
-        raise PlanError(f"annotation {ANNOTATION_CGROUP_PARENT}: a machine has no group around it")
+        raise PlanError(f"annotation {Annotation.CGROUP_PARENT}: a machine has no group around it")
     if plan.host_pids:
-        raise PlanError(f"annotation {ANNOTATION_PID_NAMESPACE}: the processes of a machine are its own")
+        raise PlanError(f"annotation {Annotation.PID_NAMESPACE}: the processes of a machine are its own")
     apps = expand_texts(plan.apps, addresses_of(flags.uuid, None))
     return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in apps))
 
@@ -321,9 +312,9 @@ class _Planning:
             "volumes": tuple(mount for mount in mounts if mount not in late and mount.kind != MEMORY),
             "late_volumes": late,
             **pids,
-            "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
-            "finds_executable_late": is_set(runtime, ANNOTATION_LATE_EXECUTABLE),
-            "makes_working_directory": is_set(runtime, ANNOTATION_MAKE_WORKING_DIRECTORY),
+            "is_sidecar": is_set(runtime, Annotation.SIDECAR),
+            "finds_executable_late": is_set(runtime, Annotation.LATE_EXECUTABLE),
+            "makes_working_directory": is_set(runtime, Annotation.MAKE_WORKING_DIRECTORY),
             "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": tuple(file for file in files if file.target not in hidden),
@@ -357,7 +348,7 @@ class _Planning:
         self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
     ) -> dict[str, Any]:
         flags = self._flags
-        trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
+        trusted = is_set(runtime, Annotation.TRUSTED_ISOLATORS)
         origins = Origins()
         if app.isolators and not self._is_privileged(runtime):
             origins = find_origins(spec.name, app, image, flags, trusted=trusted)
@@ -373,7 +364,7 @@ class _Planning:
     def _is_privileged(self, runtime: RuntimeApp) -> bool:
         privileged = is_privileged(runtime, self._pod.manifest)
         if privileged and self._mapped is not None:
-            raise PlanError(f'app "{runtime.name}": {ANNOTATION_PRIVILEGED}: not with --private-users')
+            raise PlanError(f'app "{runtime.name}": {Annotation.PRIVILEGED}: not with --private-users')
         return privileged
 
     def _filter(self, spec: AppPlan, bounding: int, runtime: RuntimeApp, origins: Origins) -> dict[str, Any]:
@@ -392,7 +383,7 @@ class _Planning:
         seccomp = spec.seccomp
         if seccomp is not None and seccomp.is_default:
             seccomp = open_by_capabilities(runtime, seccomp, bounding) if profile is None else None
-        wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
+        wants_vsock = is_set(runtime, Annotation.VSOCK, self._pod.manifest)
         guards = plan_guards(
             flags,
             origins,

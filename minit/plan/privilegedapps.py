@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_ALLOW_PRIVILEGED, ANNOTATION_PRIVILEGED
 from minit.plan.inputs.hostfacts import HostNode
 from minit.plan.inputs.switches import is_set
 from minit.plan.rights.protection import Protection
@@ -19,20 +19,20 @@ _SYSFS = BindTree(source=SYS, target=SYS, recursive=True, writable=True)
 
 def is_privileged(runtime: RuntimeApp, manifest: PodManifest) -> bool:
     """Tell whether an app is to have all privileges; PlanError where its pod does not allow that."""
-    if not is_set(runtime, ANNOTATION_PRIVILEGED):
+    if not is_set(runtime, Annotation.PRIVILEGED):
         return False
-    allowed = manifest.annotation(ANNOTATION_ALLOW_PRIVILEGED)
+    allowed = manifest.annotation(Annotation.ALLOW_PRIVILEGED)
     if allowed not in (None, "true", "false"):
-        raise PlanError(f'{ANNOTATION_ALLOW_PRIVILEGED}: expected true or false, got "{allowed}"')
+        raise PlanError(f'{Annotation.ALLOW_PRIVILEGED}: expected true or false, got "{allowed}"')
     if allowed != "true":
-        raise PlanError(f'app "{runtime.name}": {ANNOTATION_PRIVILEGED}: its pod has no {ANNOTATION_ALLOW_PRIVILEGED}')
+        raise PlanError(f'app "{runtime.name}": {Annotation.PRIVILEGED}: its pod has no {Annotation.ALLOW_PRIVILEGED}')
     return True
 
 
 def may_be_privileged(manifest: PodManifest) -> bool:
     """Tell whether a pod has an app that asks for all privileges, and allows that."""
-    asks = any(runtime.annotation(ANNOTATION_PRIVILEGED) == "true" for runtime in manifest.apps)
-    return asks and manifest.annotation(ANNOTATION_ALLOW_PRIVILEGED) == "true"
+    asks = any(runtime.annotation(Annotation.PRIVILEGED) == "true" for runtime in manifest.apps)
+    return asks and manifest.annotation(Annotation.ALLOW_PRIVILEGED) == "true"
 
 
 def privileged_fields(mounts: Sequence[MountOp], nodes: Sequence[HostNode]) -> dict[str, Any]:

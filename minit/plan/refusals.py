@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Place, is_unknown
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import (
-    ANNOTATION_ALLOW_PRIVILEGED,
-    ANNOTATION_CGROUP_PARENT,
-    ANNOTATION_DNS,
-    ANNOTATION_KUBERNETES_DIRECTORY,
-    ANNOTATION_LOG_DIRECTORY,
-    ANNOTATION_LOG_MODE,
-    ANNOTATION_POD_NAMES,
-    created_marker,
-    started_marker,
-)
-from minit.plan.appplan import POD_ANNOTATIONS, check_keep_logs
+from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
+from minit.plan.appplan import check_keep_logs
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
 
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
-_OF_PODS = (
-    *POD_ANNOTATIONS,
-    ANNOTATION_ALLOW_PRIVILEGED,
-    ANNOTATION_CGROUP_PARENT,
-    ANNOTATION_DNS,
-    ANNOTATION_LOG_DIRECTORY,
-    ANNOTATION_POD_NAMES,
-)
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
 
 
@@ -44,14 +26,14 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in _OF_PODS:
+        if is_unknown(name, Place.POD):
             raise PlanError(f'unknown annotation "{name}"')
 
 
 def refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
     """Raise PlanError for an annotation of an image that is minit's by its name and means nothing."""
     for name, _ in image.annotations:
-        if name.startswith("minit/") and name != ANNOTATION_STOP_SIGNAL:
+        if is_unknown(name, Place.IMAGE):
             raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from minit import paths
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
+from minit.manifest.annotations import Annotation
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.rights.guards import DEFAULT_GUARDS
 from tests.support.bpf import I386, NATIVE, Calls, native
@@ -424,7 +425,7 @@ PROFILE = {
 def chosen(value: object) -> dict[str, Any]:
     """Return the annotation of an app."""
     text = value if isinstance(value, str) else json.dumps(value)
-    return {"annotations": [{"name": paths.ANNOTATION_SECCOMP, "value": text}]}
+    return {"annotations": [{"name": Annotation.SECCOMP, "value": text}]}
 
 
 def test_a_profile(make_pod: MakePod) -> None:
@@ -467,7 +468,7 @@ def test_profiles_that_cannot_be_had(make_pod: MakePod, value: object, message: 
     """The pod does not start."""
     result = make_pod({"a": shell("true") | chosen(value)}).run(net=None)
     assert result.returncode == 254
-    assert f'app "a": annotation {paths.ANNOTATION_SECCOMP}: {message}' in result.stderr
+    assert f'app "a": annotation {Annotation.SECCOMP}: {message}' in result.stderr
 
 
 def test_an_unknown_call_of_a_profile(make_pod: MakePod) -> None:

@@ -17,49 +17,7 @@ import pytest
 from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.containerinit.options import USAGE
-from minit.paths import (
-    ANNOTATION_AFTER,
-    ANNOTATION_ALLOW_PRIVILEGED,
-    ANNOTATION_APPARMOR_PROFILE,
-    ANNOTATION_CGROUP_PARENT,
-    ANNOTATION_DEADLINE,
-    ANNOTATION_DNS,
-    ANNOTATION_EXPAND,
-    ANNOTATION_HEALTH,
-    ANNOTATION_HOOKS,
-    ANNOTATION_IDMAP,
-    ANNOTATION_IMAGE_GROUPS,
-    ANNOTATION_KEEP_LOGS,
-    ANNOTATION_LATE_EXECUTABLE,
-    ANNOTATION_LIMITS,
-    ANNOTATION_LOG_DIRECTORY,
-    ANNOTATION_LOG_FILES,
-    ANNOTATION_LOG_PATH,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_LOST_OUTPUT,
-    ANNOTATION_MAKE_WORKING_DIRECTORY,
-    ANNOTATION_MEMORY_VOLUMES,
-    ANNOTATION_MOUNTS,
-    ANNOTATION_NO_NEW_PRIVILEGES,
-    ANNOTATION_NOTIFY_FD,
-    ANNOTATION_PID_NAMESPACE,
-    ANNOTATION_PIDS_LIMIT,
-    ANNOTATION_PLAIN_ENVIRONMENT,
-    ANNOTATION_POD_NAMES,
-    ANNOTATION_PRIVILEGED,
-    ANNOTATION_PROTECTED_PATHS,
-    ANNOTATION_SECCOMP,
-    ANNOTATION_SECCOMP_ERRNO,
-    ANNOTATION_SHM_SIZE,
-    ANNOTATION_SIDECAR,
-    ANNOTATION_SYSCTLS,
-    ANNOTATION_TRUSTED_ISOLATORS,
-    ANNOTATION_VOLUMES_OVER_FILES,
-    ANNOTATION_VSOCK,
-)
-from minit.plan.appplan import RESTART_ANNOTATIONS
-from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
-from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
+from minit.manifest.annotations import Annotation, Place
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -225,52 +183,15 @@ def anchors(document: Path) -> set[str]:
 
 
 def test_every_annotation_of_ours_is_in_the_table() -> None:
-    """docs/annotations.md has the annotations that the code reads."""
-    rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
-    assert rows == [
-        ANNOTATION_AFTER,
-        ANNOTATION_ALLOW_PRIVILEGED,
-        ANNOTATION_APPARMOR_PROFILE,
-        ANNOTATION_CGROUP_PARENT,
-        ANNOTATION_DEADLINE,
-        ANNOTATION_DNS,
-        ANNOTATION_EXPAND,
-        ANNOTATION_HEALTH,
-        ANNOTATION_HOOKS,
-        ANNOTATION_HOTPLUG,
-        ANNOTATION_IDMAP,
-        ANNOTATION_IMAGE_GROUPS,
-        ANNOTATION_KEEP_LOGS,
-        ANNOTATION_LATE_EXECUTABLE,
-        ANNOTATION_LIMITS,
-        ANNOTATION_LOG_DIRECTORY,
-        ANNOTATION_LOG_FILES,
-        ANNOTATION_LOG_SIZE,
-        ANNOTATION_LOG_PATH,
-        ANNOTATION_LOST_OUTPUT,
-        ANNOTATION_MAKE_WORKING_DIRECTORY,
-        ANNOTATION_MEMORY_VOLUMES,
-        ANNOTATION_MOUNTS,
-        ANNOTATION_NO_NEW_PRIVILEGES,
-        ANNOTATION_NOTIFY_FD,
-        ANNOTATION_PID_NAMESPACE,
-        ANNOTATION_PIDS_LIMIT,
-        ANNOTATION_PLAIN_ENVIRONMENT,
-        ANNOTATION_POD_NAMES,
-        ANNOTATION_PRIVILEGED,
-        ANNOTATION_PROTECTED_PATHS,
-        *RESTART_ANNOTATIONS,
-        ANNOTATION_SECCOMP,
-        ANNOTATION_SECCOMP_ERRNO,
-        ANNOTATION_SHM_SIZE,
-        ANNOTATION_SIDECAR,
-        ANNOTATION_STOP_GRACE,
-        ANNOTATION_STOP_SIGNAL,
-        ANNOTATION_SYSCTLS,
-        ANNOTATION_TRUSTED_ISOLATORS,
-        ANNOTATION_VOLUMES_OVER_FILES,
-        ANNOTATION_VSOCK,
+    """docs/annotations.md has the annotations of the code with their places, and each is named in its reader."""
+    rows = re.findall(r"^\| `(minit/[\w/-]+)` \| ([^|]+) \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
+    shown = [(name, {re.split(r"\W", place)[0] for place in places.split("; ")}) for name, places in rows]
+    known = (Place.POD, Place.APP, Place.IMAGE)
+    assert shown == [
+        (each, {str(place.name).lower() for place in known if place in each.places}) for each in Annotation
     ]
+    for each in Annotation:
+        assert f"Annotation.{each.name}" in (ROOT / f"{each.reader.replace('.', '/')}.py").read_text(), each
 
 
 def test_every_attack_has_a_defence_and_a_test() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError, PodError
+from minit.manifest.annotations import Place, known_annotations
 from minit.manifest.app import Isolator, Port
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, RuntimeApp, Volume, parse_pod_manifest
-from minit.plan.appplan import POD_ANNOTATIONS
 from minit.plan.life.health import plan_health
 from minit.plan.life.hooks import plan_hooks
 from minit.stage0.images.storedimage import StoredImage
@@ -602,7 +602,7 @@ def test_any_words_are_written_down(words: list[str]) -> None:
         assert again["apps"][0]["app"][part] == first["apps"][0]["app"][part]
 
 
-@pytest.mark.parametrize("name", POD_ANNOTATIONS)
+@pytest.mark.parametrize("name", sorted(known_annotations(Place.POD)))
 def test_annotations_of_all_apps_are_written_down(name: str) -> None:
     """What a pod may have in their place is one of the Pod, or a field, or a warning tells that it is lost."""
     said: list[str] = []
@@ -611,14 +611,7 @@ def test_annotations_of_all_apps_are_written_down(name: str) -> None:
     found = document["metadata"].get("annotations", {})
     if name in ("minit/restart", "minit/stop-grace"):
         assert (found, document["spec"]["restartPolicy"], said) == ({}, "Never", [])
-    elif name in (
-        "minit/deadline",
-        "minit/idmap",
-        "minit/memory-volumes",
-        "minit/pids-limit",
-        "minit/shm-size",
-        "minit/sysctls",
-    ):
+    elif name not in known_annotations(Place.EVERY):
         assert (found, len(said)) == ({}, 1)
     else:
         assert (found, said) == ({name: value}, [])

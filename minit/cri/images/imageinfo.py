@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from minit import jsontext
-from minit.archives.acimanifest import STOP_SIGNAL
 from minit.cri.images.nodeimages import NodeImage
 from minit.errors import MinitError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.processors import processor_of_appc
@@ -45,7 +45,7 @@ def _image_config(manifest: ImageManifest, app: App) -> dict[str, object]:
         "Volumes": {point.path: {} for point in app.mount_points},
         "WorkingDir": app.working_directory,
         "Labels": dict(app.user_labels),
-        "StopSignal": manifest.annotation(STOP_SIGNAL),
+        "StopSignal": manifest.annotation(Annotation.STOP_SIGNAL),
     }
 
 

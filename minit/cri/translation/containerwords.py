@@ -13,10 +13,16 @@ from minit.cri.translation.resourcewords import resource_words
 from minit.cri.translation.securitywords import security_words
 from minit.cri.translation.userwords import check_users
 from minit.idrange import IdRange
+from minit.manifest.annotations import Annotation
 from minit.manifest.names import is_variable_name
 
 # What other runtimes do.
-_HABITS = ("late-executable", "make-working-directory", "plain-environment", "volumes-over-files")
+_HABITS = (
+    Annotation.LATE_EXECUTABLE,
+    Annotation.MAKE_WORKING_DIRECTORY,
+    Annotation.PLAIN_ENVIRONMENT,
+    Annotation.VOLUMES_OVER_FILES,
+)
 
 
 def container_words(
@@ -36,7 +42,7 @@ def container_words(
     of the sandbox, if it has users of its own. `image_has_group` tells that the image names a group beside its user.
     """
     words = [image, f"--name={app_name(config.metadata)}", *more]
-    words += [f"--annotation=minit/{name}=true" for name in _HABITS]
+    words += [f"--annotation={name}=true" for name in _HABITS]
     refuse(bool(config.working_dir) and not config.working_dir.startswith("/"), "working_dir", "an absolute path")
     # By its text, as with other runtimes: what is before a .. need not be there.
     words += [f"--working-dir={posixpath.normpath(f'/./{config.working_dir}')}"] if config.working_dir else []
@@ -62,7 +68,7 @@ def log_words(directory: str, path: str) -> list[str]:
         return []
     path = posixpath.normpath(path)
     refuse(path.split("/")[0] in ("", ".", ".."), "log_path", "a path below log_directory")
-    return [f"--annotation=minit/log-path={path}"]
+    return [f"--annotation={Annotation.LOG_PATH}={path}"]
 
 
 def environment_text(config: api.ContainerConfig, hostname: str = "") -> bytes:
@@ -83,4 +89,4 @@ def _stop_words(number: api.Signal) -> list[str]:
     if number == api.SIGNAL_RUNTIME_DEFAULT:
         return []
     name = api.Signal.Name(number).removeprefix("SIGNAL_SIG")
-    return [f"--annotation=minit/stop-signal={name.replace('PLUS', '+').replace('MINUS', '-')}"]
+    return [f"--annotation={Annotation.STOP_SIGNAL}={name.replace('PLUS', '+').replace('MINUS', '-')}"]

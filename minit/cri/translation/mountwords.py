@@ -11,6 +11,7 @@ from minit.cri.translation.refusal import refuse
 from minit.cri.translation.userwords import is_mapped
 from minit.idrange import IdRange
 from minit.jsontext import dump
+from minit.manifest.annotations import Annotation
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountdetails import MOUNT_OPTIONS, PRIVATE, SHARED, SLAVE
 
@@ -59,11 +60,11 @@ def mount_words(
         words[target] = _word(
             f"device{number}", "host", device.host_path, target, read_only="w" not in device.permissions
         )
-    annotations = [f"--annotation=minit/idmap={','.join(mapped.values())}"] if mapped else []
+    annotations = [f"--annotation={Annotation.IDMAP}={','.join(mapped.values())}"] if mapped else []
     return [
         *words.values(),
         *annotations,
-        *([f"--annotation=minit/mounts={dump(details).decode()}"] if details else []),
+        *([f"--annotation={Annotation.MOUNTS}={dump(details).decode()}"] if details else []),
     ]
 
 

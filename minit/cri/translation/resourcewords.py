@@ -8,6 +8,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.translation.refusal import refuse
 from minit.errors import ManifestError
+from minit.manifest.annotations import Annotation
 from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES, Limits, with_annotation
 
 
@@ -21,7 +22,7 @@ def resource_words(resources: api.LinuxContainerResources) -> list[str]:
     if resources.oom_score_adj:
         words.append(f"--oom-score-adj={resources.oom_score_adj}")
     exact = _exact_limits(resources)
-    return [*words, f"--annotation=minit/limits={json.dumps(exact)}"] if exact else words
+    return [*words, f"--annotation={Annotation.LIMITS}={json.dumps(exact)}"] if exact else words
 
 
 def resource_limits(resources: api.LinuxContainerResources) -> Limits:

@@ -11,10 +11,11 @@ from minit.cri.owncommands import option
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.userwords import user_ids
 from minit.jsontext import dump
+from minit.manifest.annotations import Annotation
 from minit.plan.groupparent import is_group_path
 
 # What other runtimes do: containers have the same files in /etc as there, which they may change, and as much memory.
-_HABITS = ("minit/pod-names=own", "minit/shm-size=64Mi")
+_HABITS = (f"{Annotation.POD_NAMES}=own", f"{Annotation.SHM_SIZE}=64Mi")
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
 
@@ -44,15 +45,15 @@ def sandbox_words(config: api.PodSandboxConfig) -> list[str]:
     hostname = hostname_of(config)
     words += option("--hostname", [hostname] if hostname else [])
     words += _dns_words(config.dns_config)
-    words += [f"--annotation=minit/cgroup-parent={parent}"] if has_parent else []
+    words += [f"--annotation={Annotation.CGROUP_PARENT}={parent}"] if has_parent else []
     refuse(bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path")
-    words += [f"--annotation=minit/log-directory={config.log_directory}"] if config.log_directory else []
+    words += [f"--annotation={Annotation.LOG_DIRECTORY}={config.log_directory}"] if config.log_directory else []
     if config.linux.sysctls:
         # Sorted, as the order in a message means nothing.
-        words.append(f"--annotation=minit/sysctls={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
+        words.append(f"--annotation={Annotation.SYSCTLS}={dump(dict(sorted(config.linux.sysctls.items()))).decode()}")
     words += ["--pid=host"] if options.pid == api.NODE else []
     words += [f"--private-users={ids}"] if ids is not None else []
-    words += ["--annotation=minit/allow-privileged=true"] if context.privileged else []
+    words += [f"--annotation={Annotation.ALLOW_PRIVILEGED}=true"] if context.privileged else []
     words += ["--ipc=parent"] if options.ipc == api.NODE else []
     words += list(_port_words(config.port_mappings)) if own_network else []
     return words

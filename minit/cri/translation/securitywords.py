@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
 from minit.jsontext import dump
+from minit.manifest.annotations import Annotation
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
 from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
 
@@ -41,10 +42,10 @@ def security_words(
     has_two = security.HasField("run_as_user") and bool(security.run_as_username)
     refuse(has_two, "run_as_username", "none with run_as_user")
     paths = dump({"masked": list(security.masked_paths), "readOnly": list(security.readonly_paths)}).decode()
-    words = [f"--annotation=minit/protected-paths={paths}"]
-    words += [f"--annotation=minit/no-new-privileges={'true' if security.no_new_privs else 'false'}"]
+    words = [f"--annotation={Annotation.PROTECTED_PATHS}={paths}"]
+    words += [f"--annotation={Annotation.NO_NEW_PRIVILEGES}={'true' if security.no_new_privs else 'false'}"]
     if pids in (api.CONTAINER, api.TARGET):
-        words.append(f"--annotation=minit/pid-namespace=app{f':{target}' if pids == api.TARGET else ''}")
+        words.append(f"--annotation={Annotation.PID_NAMESPACE}=app{f':{target}' if pids == api.TARGET else ''}")
     if security.HasField("run_as_user"):
         words.append(f"--user={security.run_as_user.value}")
         group = security.run_as_group.value if security.HasField("run_as_group") else 0
@@ -57,13 +58,13 @@ def security_words(
     has_group = security.HasField("run_as_group") if has_user else image_has_group
     groups = [] if has_group else [PRIMARY]
     groups += [SUPPLEMENTARY] if security.supplemental_groups_policy == api.Merge else []
-    words += [f"--annotation=minit/image-groups={','.join(groups)}"] if groups else []
+    words += [f"--annotation={Annotation.IMAGE_GROUPS}={','.join(groups)}"] if groups else []
     if security.supplemental_groups:
         words.append("--supplementary-gids=" + ",".join(map(str, security.supplemental_groups)))
     words += _apparmor_words(security)
     words += ["--readonly-rootfs"] if security.readonly_rootfs else []
     if security.privileged:
-        return [*words, "--annotation=minit/privileged=true"]
+        return [*words, f"--annotation={Annotation.PRIVILEGED}=true"]
     return [*words, _seccomp_word(security), *_capability_words(security.capabilities)]
 
 
@@ -96,7 +97,7 @@ def _apparmor_words(security: api.LinuxContainerSecurityContext) -> list[str]:
     refuse(
         name not in _NO_PROFILE and not is_local, "apparmor_profile", "runtime/default, unconfined or localhost/NAME"
     )
-    return [f"--annotation=minit/apparmor-profile={name.removeprefix(_LOCAL)}"] if is_local else []
+    return [f"--annotation={Annotation.APPARMOR_PROFILE}={name.removeprefix(_LOCAL)}"] if is_local else []
 
 
 def _capability_words(asked: api.Capability) -> list[str]:

@@ -14,6 +14,7 @@ from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarc
 from minit.launcher.devices.hostnodes import find_host_nodes
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.launcher.start.userlookup import look_up_ids
+from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
@@ -28,7 +29,6 @@ from minit.plan.privilegedapps import may_be_privileged
 from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.imagegroups import plan_image_groups
 from minit.plan.rights.users import AppLookups, parse_id
-from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
 from minit.plan.root.etcfiles import EtcTexts, text_sources
 from minit.stdio import complain
 from minit.value import replace
@@ -128,7 +128,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
 
 
 def _read_profiles(manifest: PodManifest) -> frozenset[str] | None:
-    if not any(runtime.annotation(paths.ANNOTATION_APPARMOR_PROFILE) is not None for runtime in manifest.apps):
+    if not any(runtime.annotation(Annotation.APPARMOR_PROFILE) is not None for runtime in manifest.apps):
         return None
     try:
         return read_loaded_profiles()
@@ -160,7 +160,7 @@ def read_host_address() -> str | None:
 
 def _find_missing_devices(pod: PodManifest) -> frozenset[str]:
     annotations = [pod.annotations, *(runtime.annotations for runtime in pod.apps)]
-    if not any(name == ANNOTATION_HOTPLUG for pairs in annotations for name, _ in pairs):
+    if not any(name == Annotation.HOTPLUG for pairs in annotations for name, _ in pairs):
         return frozenset()
     own = (mount.app_volume for runtime in pod.apps for mount in runtime.mounts)
     sources = (volume.source for volume in (*pod.volumes, *own) if volume is not None)
@@ -181,7 +181,7 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
 def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:
     app = app_section(runtime, image)
     # As stage0 does not say so: the pod manifest names another user than the image.
-    has_own_user = is_set(runtime, paths.ANNOTATION_PLAIN_ENVIRONMENT) or (
+    has_own_user = is_set(runtime, Annotation.PLAIN_ENVIRONMENT) or (
         image.app is not None and app.user != image.app.user
     )
     has_groups = bool(plan_image_groups(runtime))

@@ -8,12 +8,12 @@ image has as well is taken for the image's, unless the pod manifest says that it
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.excess import CAPABILITIES, SECCOMP, Excess, excess_of
 from minit.manifest.image import ImageManifest
 from minit.manifest.seccomp import REMOVE, RETAIN
 from minit.manifest.seccompisolators import plan_seccomp
-from minit.paths import ANNOTATION_TRUSTED_ISOLATORS
 from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value
 
@@ -46,6 +46,6 @@ def find_origins(name: str, app: App, image: ImageManifest, flags: RunFlags, *, 
         raise PlanError(
             f'app "{name}": its image asks for more than the default both in capabilities and in system calls:'
             f" {origins.capabilities.describe()} and {origins.calls.describe()}: say one of them yourself"
-            f" (--caps-retain, --seccomp), or trust the image (annotation {ANNOTATION_TRUSTED_ISOLATORS}=true)"
+            f" (--caps-retain, --seccomp), or trust the image (annotation {Annotation.TRUSTED_ISOLATORS}=true)"
         )
     return origins

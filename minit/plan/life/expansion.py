@@ -6,9 +6,9 @@ The annotation minit/expand is a JSON object of texts, which its author chooses,
 
 from __future__ import annotations
 
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_EXPAND
 from minit.value import Value
 
 POD_IP = "pod-ip"
@@ -42,10 +42,10 @@ class Addresses(Value):
 
 def plan_expansion(runtime: RuntimeApp) -> Texts:
     """Return the texts to be replaced, with what they stand for; ManifestError for what they cannot be."""
-    text = runtime.annotation(ANNOTATION_EXPAND)
+    text = runtime.annotation(Annotation.EXPAND)
     if text is None:
         return ()
-    root = read_json(text.encode(errors="surrogateescape"), f'app "{runtime.name}": annotation {ANNOTATION_EXPAND}')
+    root = read_json(text.encode(errors="surrogateescape"), f'app "{runtime.name}": annotation {Annotation.EXPAND}')
     value = root.raw()
     if not isinstance(value, dict) or not 0 < len(value) <= _MOST_TEXTS or "" in value:
         raise root.error("an object of texts and what they stand for")

@@ -6,9 +6,9 @@ import socket
 
 from minit.errors import PlanError
 from minit.goduration import parse_duration
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_HEALTH
 from minit.value import Value
 
 STARTUP = "startup"
@@ -80,10 +80,10 @@ def plan_health(runtime: RuntimeApp, *, can_be_removed: bool = False) -> tuple[H
 
     One that a pod starts with is checked for as long as the pod lives, so it must not be one that `can_be_removed`.
     """
-    text = runtime.annotation(ANNOTATION_HEALTH)
+    text = runtime.annotation(Annotation.HEALTH)
     if text is None:
         return ()
-    where = f'app "{runtime.name}": annotation {ANNOTATION_HEALTH}'
+    where = f'app "{runtime.name}": annotation {Annotation.HEALTH}'
     if can_be_removed:
         raise PlanError(f"{where}: in a mutable pod only apps that are added to it can have checks")
     root = read_json(text.encode(errors="surrogateescape"), where)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minit.goduration import parse_duration
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_HOOKS
 from minit.value import Value
 
 HOOK_POST_START = "post-start"
@@ -43,10 +43,10 @@ class Hook(Value):
 
 def plan_hooks(runtime: RuntimeApp, look_up: LookUp) -> dict[str, Hook]:
     """Return the hooks of an app by name; ManifestError for what they cannot be."""
-    text = runtime.annotation(ANNOTATION_HOOKS)
+    text = runtime.annotation(Annotation.HOOKS)
     if text is None:
         return {}
-    root = read_json(text.encode(errors="surrogateescape"), f'app "{runtime.name}": annotation {ANNOTATION_HOOKS}')
+    root = read_json(text.encode(errors="surrogateescape"), f'app "{runtime.name}": annotation {Annotation.HOOKS}')
     value = root.raw()
     if not isinstance(value, dict) or not value or not set(value) <= {*HOOKS}:
         raise root.error(f"an object with {' or '.join(HOOKS)}")

@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
-from minit.paths import (
-    ANNOTATION_KUBERNETES_DIRECTORY,
-    ANNOTATION_LOG_DIRECTORY,
-    ANNOTATION_LOG_FILES,
-    ANNOTATION_LOG_MODE,
-    ANNOTATION_LOG_PATH,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_LOST_OUTPUT,
-    ANNOTATION_STREAM,
-    STAGE1_KUBERNETES_LOG,
-)
+from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, ANNOTATION_STREAM, STAGE1_KUBERNETES_LOG
 
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 
@@ -36,22 +27,22 @@ _FAIL, _IGNORE = "fail", "ignore"
 
 def plan_log_size(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
     """Return how many bytes a log file of an app may have, by its annotation or the pod's; None if neither says."""
-    size_bytes = _read_size(runtime.annotation(ANNOTATION_LOG_SIZE), f'app "{runtime.name}": ')
-    return _read_size(manifest.annotation(ANNOTATION_LOG_SIZE), "") if size_bytes is None else size_bytes
+    size_bytes = _read_size(runtime.annotation(Annotation.LOG_SIZE), f'app "{runtime.name}": ')
+    return _read_size(manifest.annotation(Annotation.LOG_SIZE), "") if size_bytes is None else size_bytes
 
 
 def plan_log_files(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
     """Return how many log files of an app there may be, by its annotation or the pod's; None if neither says."""
-    files = _read_files(runtime.annotation(ANNOTATION_LOG_FILES), f'app "{runtime.name}": ')
-    return _read_files(manifest.annotation(ANNOTATION_LOG_FILES), "") if files is None else files
+    files = _read_files(runtime.annotation(Annotation.LOG_FILES), f'app "{runtime.name}": ')
+    return _read_files(manifest.annotation(Annotation.LOG_FILES), "") if files is None else files
 
 
 def plan_lost_output(runtime: RuntimeApp, manifest: PodManifest) -> bool:
     """Return whether the pod has failed if output of an app was lost, by its annotation or the pod's."""
     for where, owner in ((f'app "{runtime.name}": ', runtime), ("", manifest)):
-        text = owner.annotation(ANNOTATION_LOST_OUTPUT)
+        text = owner.annotation(Annotation.LOST_OUTPUT)
         if text not in (None, _FAIL, _IGNORE):
-            raise PlanError(f'{where}annotation {ANNOTATION_LOST_OUTPUT}: expected {_FAIL} or {_IGNORE}, got "{text}"')
+            raise PlanError(f'{where}annotation {Annotation.LOST_OUTPUT}: expected {_FAIL} or {_IGNORE}, got "{text}"')
         if text is not None:
             return text == _FAIL
     return True
@@ -101,28 +92,28 @@ def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | N
 
     PlanError if there are both.
     """
-    directory = manifest.annotation(ANNOTATION_LOG_DIRECTORY)
+    directory = manifest.annotation(Annotation.LOG_DIRECTORY)
     if directory is None:
         return kubernetes
     if kubernetes is not None:
-        raise PlanError(f"annotation {ANNOTATION_LOG_DIRECTORY}: the log mode {_K8S_PLAIN} has another directory")
+        raise PlanError(f"annotation {Annotation.LOG_DIRECTORY}: the log mode {_K8S_PLAIN} has another directory")
     if not directory.startswith("/") or "\0" in directory:
         expected = "expected the absolute path of a directory"
-        raise PlanError(f'annotation {ANNOTATION_LOG_DIRECTORY}: {expected}, got "{directory}"')
+        raise PlanError(f'annotation {Annotation.LOG_DIRECTORY}: {expected}, got "{directory}"')
     return directory
 
 
 def _plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
     """Return where an app has its log below the pod's directory for logs, None for one that has it in the pod."""
-    path = runtime.annotation(ANNOTATION_LOG_PATH)
+    path = runtime.annotation(Annotation.LOG_PATH)
     if path is None:
         return None
-    where = f'app "{runtime.name}": annotation {ANNOTATION_LOG_PATH}: '
-    if manifest.annotation(ANNOTATION_LOG_DIRECTORY) is None:
-        raise PlanError(f"{where}the pod has no annotation {ANNOTATION_LOG_DIRECTORY}")
+    where = f'app "{runtime.name}": annotation {Annotation.LOG_PATH}: '
+    if manifest.annotation(Annotation.LOG_DIRECTORY) is None:
+        raise PlanError(f"{where}the pod has no annotation {Annotation.LOG_DIRECTORY}")
     if posixpath.normpath(path) != path or path.split("/")[0] in ("", ".", "..") or "\0" in path:
         raise PlanError(f'{where}expected a path below the directory, as in "web/0.log", got "{path}"')
-    if any(other.annotation(ANNOTATION_LOG_PATH) == path for other in manifest.apps if other.name != runtime.name):
+    if any(other.annotation(Annotation.LOG_PATH) == path for other in manifest.apps if other.name != runtime.name):
         raise PlanError(f'{where}another app has its log at "{path}"')
     return path
 
@@ -142,7 +133,7 @@ def _read_size(text: str | None, where: str) -> int | None:
     if text is None:
         return None
     expected = (
-        f'{where}annotation {ANNOTATION_LOG_SIZE}: expected a number of bytes such as "10Mi", '
+        f'{where}annotation {Annotation.LOG_SIZE}: expected a number of bytes such as "10Mi", '
         f'at least {_SMALLEST_BYTES // 1024}Ki, or "0" for no limit, got "{text}"'
     )
     try:
@@ -160,7 +151,7 @@ def _read_files(text: str | None, where: str) -> int | None:
     digits = text if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_FILES)) else "0"
     if not 1 <= int(digits) <= _MOST_FILES:
         raise PlanError(
-            f'{where}annotation {ANNOTATION_LOG_FILES}: expected a number from 1 to {_MOST_FILES}, got "{text}"'
+            f'{where}annotation {Annotation.LOG_FILES}: expected a number from 1 to {_MOST_FILES}, got "{text}"'
         )
     return int(digits)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
+from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
-from minit.paths import ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD
+from minit.paths import ANNOTATION_NOTIFY
 
 NOTIFY_SOCKET = "/run/systemd/notify"
 """The socket's path in an app, the same as with rkt's stage1."""
@@ -24,12 +25,12 @@ def plan_readiness(runtime: RuntimeApp, image: ImageManifest, sockets: int) -> t
     """
     own = runtime.annotation(ANNOTATION_NOTIFY)
     notifies = BOOLEANS.get((own if own is not None else image.annotation(ANNOTATION_NOTIFY)) or "", False)
-    text = runtime.annotation(ANNOTATION_NOTIFY_FD)
+    text = runtime.annotation(Annotation.NOTIFY_FD)
     if text is None:
         return notifies, None
     first = _FIRST_FD + sockets
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_LAST_FD)) else 0
     if not first <= number <= _LAST_FD:
         expected = f"expected the number of a descriptor from {first} to {_LAST_FD}"
-        raise PlanError(f'app "{runtime.name}": annotation {ANNOTATION_NOTIFY_FD}: {expected}, got "{text}"')
+        raise PlanError(f'app "{runtime.name}": annotation {Annotation.NOTIFY_FD}: {expected}, got "{text}"')
     return notifies, number

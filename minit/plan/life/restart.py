@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.goduration import parse_duration
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import (
-    ANNOTATION_RESTART,
-    ANNOTATION_RESTART_DELAY,
-    ANNOTATION_RESTART_LIMIT,
-    ANNOTATION_RESTART_MAX_DELAY,
-    ANNOTATION_RESTART_RESET,
-)
 from minit.value import Value
 
 NEVER = "never"
@@ -54,25 +48,25 @@ def plan_restart(runtime: RuntimeApp, manifest: PodManifest, *, has_console: boo
     """
     own = dict(manifest.annotations) | dict(runtime.annotations)
     where = f'app "{runtime.name}": '
-    condition = own.get(ANNOTATION_RESTART, NEVER)
+    condition = own.get(Annotation.RESTART, NEVER)
     if condition not in (NEVER, ON_FAILURE, ALWAYS):
         expected = f"{NEVER}, {ON_FAILURE} or {ALWAYS}"
-        raise PlanError(f'{where}annotation {ANNOTATION_RESTART}: expected {expected}, got "{condition}"')
+        raise PlanError(f'{where}annotation {Annotation.RESTART}: expected {expected}, got "{condition}"')
     policy = RestartPolicy(condition=condition)
-    delay = _read_duration(own, ANNOTATION_RESTART_DELAY, where, policy.delay_seconds)
+    delay = _read_duration(own, Annotation.RESTART_DELAY, where, policy.delay_seconds)
     policy = RestartPolicy(
         condition=condition,
         delay_seconds=delay,
         max_delay_seconds=max(
-            delay, _read_duration(own, ANNOTATION_RESTART_MAX_DELAY, where, policy.max_delay_seconds)
+            delay, _read_duration(own, Annotation.RESTART_MAX_DELAY, where, policy.max_delay_seconds)
         ),
-        reset_seconds=_read_duration(own, ANNOTATION_RESTART_RESET, where, policy.reset_seconds),
-        limit=_read_limit(own.get(ANNOTATION_RESTART_LIMIT), where),
+        reset_seconds=_read_duration(own, Annotation.RESTART_RESET, where, policy.reset_seconds),
+        limit=_read_limit(own.get(Annotation.RESTART_LIMIT), where),
     )
     if condition == NEVER:
         return None
     if has_console:
-        raise PlanError(f"{where}annotation {ANNOTATION_RESTART}: an interactive app cannot be started again")
+        raise PlanError(f"{where}annotation {Annotation.RESTART}: an interactive app cannot be started again")
     return policy
 
 
@@ -94,5 +88,5 @@ def _read_limit(text: str | None, where: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_RESTARTS))):
-        raise PlanError(f'{where}annotation {ANNOTATION_RESTART_LIMIT}: expected a number of restarts, got "{text}"')
+        raise PlanError(f'{where}annotation {Annotation.RESTART_LIMIT}: expected a number of restarts, got "{text}"')
     return int(text)

@@ -6,14 +6,12 @@ import signal
 
 from minit.errors import PlanError
 from minit.goduration import parse_duration
+from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_DEADLINE
 from minit.value import Value
 
 STOP_GRACE_SECONDS = 10.0
-ANNOTATION_STOP_GRACE = "minit/stop-grace"
-ANNOTATION_STOP_SIGNAL = "minit/stop-signal"
 
 _LAST_SIGNAL = 64
 _SHORTEST_SECONDS = 0.1
@@ -33,10 +31,10 @@ DEFAULT_STOPPING = Stopping()
 def plan_stopping(runtime: RuntimeApp, image: ImageManifest, pod_grace_seconds: float) -> Stopping:
     """Return how an app is stopped: its annotations decide, then its image's signal and the pod's grace period."""
     where = f'app "{runtime.name}": '
-    number = _read_signal(runtime.annotation(ANNOTATION_STOP_SIGNAL), where)
+    number = _read_signal(runtime.annotation(Annotation.STOP_SIGNAL), where)
     if number is None:
-        number = _read_signal(image.annotation(ANNOTATION_STOP_SIGNAL), f"{where}image {image.name}: ")
-    grace_seconds = _read_grace(runtime.annotation(ANNOTATION_STOP_GRACE), where)
+        number = _read_signal(image.annotation(Annotation.STOP_SIGNAL), f"{where}image {image.name}: ")
+    grace_seconds = _read_grace(runtime.annotation(Annotation.STOP_GRACE), where)
     return Stopping(
         signal=signal.SIGTERM if number is None else number,
         grace_seconds=pod_grace_seconds if grace_seconds is None else grace_seconds,
@@ -45,13 +43,13 @@ def plan_stopping(runtime: RuntimeApp, image: ImageManifest, pod_grace_seconds: 
 
 def plan_pod_grace(manifest: PodManifest) -> float:
     """Return the grace period of a pod's apps, in seconds."""
-    seconds = _read_grace(manifest.annotation(ANNOTATION_STOP_GRACE), "")
+    seconds = _read_grace(manifest.annotation(Annotation.STOP_GRACE), "")
     return STOP_GRACE_SECONDS if seconds is None else seconds
 
 
 def plan_deadline(manifest: PodManifest) -> float | None:
     """Return how long a pod may run, in seconds; None for as long as it likes."""
-    text = manifest.annotation(ANNOTATION_DEADLINE)
+    text = manifest.annotation(Annotation.DEADLINE)
     if text is None:
         return None
     try:
@@ -60,7 +58,7 @@ def plan_deadline(manifest: PodManifest) -> float | None:
         seconds = 0.0
     if not _SHORTEST_SECONDS <= seconds <= _LONGEST_SECONDS:
         expected = 'expected a duration from 100ms to a year, such as "1h"'
-        raise PlanError(f'annotation {ANNOTATION_DEADLINE}: {expected}, got "{text}"')
+        raise PlanError(f'annotation {Annotation.DEADLINE}: {expected}, got "{text}"')
     return seconds
 
 
@@ -101,13 +99,13 @@ def _read_signal(text: str | None, where: str) -> int | None:
         return parse_signal(text)
     except ValueError as error:
         expected = 'expected a signal such as "SIGQUIT", "HUP", "RTMIN+3" or "15"'
-        raise PlanError(f'{where}annotation {ANNOTATION_STOP_SIGNAL}: {expected}, got "{text}"') from error
+        raise PlanError(f'{where}annotation {Annotation.STOP_SIGNAL}: {expected}, got "{text}"') from error
 
 
 def _read_grace(text: str | None, where: str) -> float | None:
     if text is None:
         return None
-    expected = f'{where}annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
+    expected = f'{where}annotation {Annotation.STOP_GRACE}: expected a duration such as "10s", got "{text}"'
     try:
         seconds = parse_duration(text)
     except ValueError as error:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_SYSCTLS
 from minit.value import Value
 
 _IPC = re.compile(r"kernel\.(shm[a-z_]*|msg[a-z_]*|sem)|fs\.mqueue\.[a-z_]+")
@@ -30,10 +30,10 @@ class Sysctl(Value):
 
 def plan_sysctls(manifest: PodManifest, *, own_ipc: bool, own_network: bool) -> tuple[Sysctl, ...]:
     """Return the settings of a pod; ManifestError or PlanError for one that it cannot have for itself."""
-    text = manifest.annotation(ANNOTATION_SYSCTLS)
+    text = manifest.annotation(Annotation.SYSCTLS)
     if text is None:
         return ()
-    where = f"annotation {ANNOTATION_SYSCTLS}"
+    where = f"annotation {Annotation.SYSCTLS}"
     root = read_json(text.encode(errors="surrogateescape"), where)
     value = root.raw()
     if not isinstance(value, dict):

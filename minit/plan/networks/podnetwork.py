@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.pod import PodManifest
-from minit.paths import ANNOTATION_DNS, ANNOTATION_POD_NAMES
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
 from minit.plan.networks.hostsfile import NamedPod
@@ -59,9 +59,9 @@ def has_own_hosts(manifest: PodManifest) -> bool:
 
 
 def _read_names(manifest: PodManifest) -> str | None:
-    value = manifest.annotation(ANNOTATION_POD_NAMES)
+    value = manifest.annotation(Annotation.POD_NAMES)
     if value not in (None, "true", "false", _NAMES_OWN):
-        raise PlanError(f'annotation {ANNOTATION_POD_NAMES}: expected true, false or {_NAMES_OWN}, got "{value}"')
+        raise PlanError(f'annotation {Annotation.POD_NAMES}: expected true, false or {_NAMES_OWN}, got "{value}"')
     return value
 
 
@@ -79,7 +79,7 @@ def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:
 
     That is for pods of minit's stage0: those of rkt have none unless an option names some.
     """
-    value = manifest.annotation(ANNOTATION_DNS)
+    value = manifest.annotation(Annotation.DNS)
     if value not in (None, _DNS_HOST, _DNS_NONE):
-        raise PlanError(f'annotation {ANNOTATION_DNS}: expected {_DNS_HOST} or {_DNS_NONE}, got "{value}"')
+        raise PlanError(f'annotation {Annotation.DNS}: expected {_DNS_HOST} or {_DNS_NONE}, got "{value}"')
     return value == _DNS_HOST and flags.resolv_mode == "default"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import posixpath
 
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_PROTECTED_PATHS
 from minit.plan.rights.protection import Protection
 from minit.plan.root.mountoperations import PROC
 
@@ -18,10 +18,10 @@ _REFUSED = ("/", PROC.target)
 
 def plan_given_protection(runtime: RuntimeApp) -> Protection | None:
     """Return exactly the paths of an app's annotation, None without one; ManifestError for what they cannot be."""
-    text = runtime.annotation(ANNOTATION_PROTECTED_PATHS)
+    text = runtime.annotation(Annotation.PROTECTED_PATHS)
     if text is None:
         return None
-    where = f'app "{runtime.name}": annotation {ANNOTATION_PROTECTED_PATHS}'
+    where = f'app "{runtime.name}": annotation {Annotation.PROTECTED_PATHS}'
     root = read_json(text.encode(errors="surrogateescape"), where)
     given = root.raw()
     if not isinstance(given, dict) or not set(given) <= {_MASKED, _READ_ONLY}:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.idrange import IdRange
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.pod import RuntimeApp
-from minit.paths import ANNOTATION_IMAGE_GROUPS
 from minit.plan.rights.users import AppLookups, check_mapped, find_app_account
 from minit.userdatabase import find_memberships
 
@@ -17,11 +17,11 @@ _MAXIMUM_GROUPS = 65536  # setgroups(2), NGROUPS_MAX
 
 def plan_image_groups(runtime: RuntimeApp) -> frozenset[str]:
     """Return which groups of its image's files an app has, PRIMARY and SUPPLEMENTARY; PlanError for other words."""
-    text = runtime.annotation(ANNOTATION_IMAGE_GROUPS)
+    text = runtime.annotation(Annotation.IMAGE_GROUPS)
     words = frozenset(() if text is None else text.split(","))
     if not words <= {PRIMARY, SUPPLEMENTARY}:
         expected = f"{PRIMARY}, {SUPPLEMENTARY} or both with a comma"
-        raise PlanError(f'app "{runtime.name}": {ANNOTATION_IMAGE_GROUPS}: expected {expected}, got "{text}"')
+        raise PlanError(f'app "{runtime.name}": {Annotation.IMAGE_GROUPS}: expected {expected}, got "{text}"')
     return words
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import ManifestError, PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
 from minit.manifest.limits import Limits, read_isolator
 from minit.manifest.reader import Node
-from minit.paths import ANNOTATION_PIDS_LIMIT
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.value import Value
 
@@ -117,10 +117,10 @@ def plan_process_limit(
     expected = f"a number of processes from 1 to {_MAX_PROCESSES}"
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_PROCESSES)) else 0
     if not 1 <= number <= _MAX_PROCESSES:
-        raise PlanError(f'{where}annotation {ANNOTATION_PIDS_LIMIT}: expected {expected}, got "{text}"')
+        raise PlanError(f'{where}annotation {Annotation.PIDS_LIMIT}: expected {expected}, got "{text}"')
     own = Limits(processes=number)
     if own.needed_controllers - controllers:
-        return limits, [unsupported(f"{where}annotation {ANNOTATION_PIDS_LIMIT}")]
+        return limits, [unsupported(f"{where}annotation {Annotation.PIDS_LIMIT}")]
     return limits.updated(own), []
 
 

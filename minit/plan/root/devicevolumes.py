@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.value import Value, replace
-
-ANNOTATION_HOTPLUG = "minit/hotplug"
 
 CHARACTER = "c"
 BLOCK = "b"
@@ -105,12 +104,12 @@ def common_rules(old: Iterable[DeviceRule], new: Iterable[DeviceRule]) -> tuple[
 def plan_hotplug(runtime: RuntimeApp, manifest: PodManifest) -> bool:
     """Return whether an app's devices follow those of the host: its own annotation decides, then that of the pod."""
     for where, text in (
-        (f'app "{runtime.name}": ', runtime.annotation(ANNOTATION_HOTPLUG)),
-        ("", manifest.annotation(ANNOTATION_HOTPLUG)),
+        (f'app "{runtime.name}": ', runtime.annotation(Annotation.HOTPLUG)),
+        ("", manifest.annotation(Annotation.HOTPLUG)),
     ):
         if text is not None:
             if text not in BOOLEANS:
-                raise PlanError(f'{where}annotation {ANNOTATION_HOTPLUG}: expected "true" or "false", got "{text}"')
+                raise PlanError(f'{where}annotation {Annotation.HOTPLUG}: expected "true" or "false", got "{text}"')
             return BOOLEANS[text]
     return False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minit import paths
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import is_set
@@ -79,7 +80,7 @@ def plan_files(hostname: str, flags: RunFlags, texts: EtcTexts, *, has_own_hosts
 
 def plan_hidden_files(runtime: RuntimeApp, volumes: Iterable[VolumeMount]) -> tuple[str, ...]:
     """Return the paths of these files at which an app has volumes in their place."""
-    targets = {volume.target for volume in volumes} if is_set(runtime, paths.ANNOTATION_VOLUMES_OVER_FILES) else set()
+    targets = {volume.target for volume in volumes} if is_set(runtime, Annotation.VOLUMES_OVER_FILES) else set()
     return tuple(target for target in paths.ETC_FILES if target in targets)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest
-from minit.paths import ANNOTATION_IDMAP
 from minit.plan.root.volumes import HOST, VolumeMount
 from minit.value import replace
 
@@ -27,12 +27,12 @@ def plan_idmap(
 
     An app's own annotation decides, then that of the pod. PlanError for a name that is no volume of the host.
     """
-    of_pod = manifest.annotation(ANNOTATION_IDMAP)
+    of_pod = manifest.annotation(Annotation.IDMAP)
     if of_pod is not None:
         _check(of_pod, "", [volume for volumes in planned for volume in volumes], private_users)
     mapped = []
     for runtime, volumes in zip(manifest.apps, planned):
-        text = runtime.annotation(ANNOTATION_IDMAP)
+        text = runtime.annotation(Annotation.IDMAP)
         if text is not None:
             _check(text, f'app "{runtime.name}": ', volumes, private_users)
         mapped.append(tuple(_mark(volume, of_pod if text is None else text) for volume in volumes))
@@ -48,7 +48,7 @@ def _mark(volume: VolumeMount, text: str | None) -> VolumeMount:
 def _check(text: str, where: str, volumes: Sequence[VolumeMount], private_users: bool) -> None:
     if text == _NONE:
         return
-    prefix = f"{where}annotation {ANNOTATION_IDMAP}: "
+    prefix = f"{where}annotation {Annotation.IDMAP}: "
     if not private_users:
         raise PlanError(f"{prefix}ids are mapped in pods with --private-users only")
     of_host = {volume.volume for volume in volumes if volume.kind == HOST}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import PlanError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
-from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS, ANNOTATION_SHM_SIZE
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
 from minit.plan.root.volumes import EMPTY, HOST, MEMORY, VolumeMount
@@ -34,10 +34,10 @@ def plan_mount_details(
     runtime: RuntimeApp, volumes: tuple[VolumeMount, ...], *, private_users: bool
 ) -> tuple[VolumeMount, ...]:
     """Return the volumes of an app as its annotation has them; ManifestError or PlanError for what cannot be."""
-    text = runtime.annotation(ANNOTATION_MOUNTS)
+    text = runtime.annotation(Annotation.MOUNTS)
     if text is None:
         return volumes
-    where = f'app "{runtime.name}": annotation {ANNOTATION_MOUNTS}'
+    where = f'app "{runtime.name}": annotation {Annotation.MOUNTS}'
     root = _read_object(text, where)
     targets = {volume.target for volume in volumes}
     for target in _keys(root):
@@ -68,7 +68,7 @@ def memory_mounts(manifest: PodManifest) -> tuple[MountOp, ...]:
     for name, size_bytes in _read_memory(manifest):
         volume = volumes.get(name)
         if volume is None or volume.kind != EMPTY:
-            raise PlanError(f'annotation {ANNOTATION_MEMORY_VOLUMES}: the pod has no empty volume "{name}"')
+            raise PlanError(f'annotation {Annotation.MEMORY_VOLUMES}: the pod has no empty volume "{name}"')
         assert volume.mode is not None and volume.uid is not None and volume.gid is not None
         options = (("mode", volume.mode), ("uid", str(volume.uid)), ("gid", str(volume.gid)))
         size = () if size_bytes is None else (("size", str(size_bytes)),)
@@ -80,11 +80,11 @@ def memory_mounts(manifest: PodManifest) -> tuple[MountOp, ...]:
 
 def plan_shared_memory(manifest: PodManifest) -> int | None:
     """Return the most bytes of the pod's shared memory, None for what the kernel allows; PlanError for no number."""
-    text = manifest.annotation(ANNOTATION_SHM_SIZE)
+    text = manifest.annotation(Annotation.SHM_SIZE)
     try:
         return None if text is None else _parse_size(text)
     except ValueError as error:
-        raise PlanError(f'annotation {ANNOTATION_SHM_SIZE}: expected {_SIZE}, got "{text}"') from error
+        raise PlanError(f'annotation {Annotation.SHM_SIZE}: expected {_SIZE}, got "{text}"') from error
 
 
 def _memory_source(name: str) -> str:
@@ -97,10 +97,10 @@ def _in_memory(volume: VolumeMount) -> VolumeMount:
 
 def _read_memory(manifest: PodManifest) -> list[tuple[str, int | None]]:
     """Return the names of the volumes in memory and the most bytes of each, None for what the kernel allows."""
-    text = manifest.annotation(ANNOTATION_MEMORY_VOLUMES)
+    text = manifest.annotation(Annotation.MEMORY_VOLUMES)
     if text is None:
         return []
-    root = _read_object(text, f"annotation {ANNOTATION_MEMORY_VOLUMES}")
+    root = _read_object(text, f"annotation {Annotation.MEMORY_VOLUMES}")
     found = []
     for name, value in _keys(root).items():
         node = Node(value, root, name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minit import paths
 from minit.errors import PodError
 from minit.goflags import BOOLEANS
+from minit.manifest.annotations import Annotation
 from minit.stage0.apps import appmarkers
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.pods.mutablepods import (
@@ -48,7 +48,7 @@ def remove_app(pod: Pod, app: str, *, debug: bool) -> None:
             remove_app_files(pod, app)
             appmarkers.remove_markers(pod, app)
             if pod.state is not PodState.RUNNING:
-                kept = found.annotation(paths.ANNOTATION_KEEP_LOGS) or manifest.annotation(paths.ANNOTATION_KEEP_LOGS)
+                kept = found.annotation(Annotation.KEEP_LOGS) or manifest.annotation(Annotation.KEEP_LOGS)
                 appmarkers.remove_records(pod, app, keep_logs=BOOLEANS.get(kept or "", False))
             replace_manifest(pod, without_app(read_manifest_bytes(pod), f'pod "{pod.uuid}"', app))
 

@@ -18,6 +18,7 @@ from minit import jsontext, paths, syscalls
 from minit.errors import ManifestError, PodError, describe
 from minit.forks import APP_MOUNTER, Kept, fork
 from minit.idrange import IdRange
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import enter_own_mounts
@@ -142,7 +143,7 @@ def _refuse_others(pod: Pod) -> None:
 
 def _app_volumes(manifest: PodManifest, app: RuntimeApp) -> list[_AppVolume]:
     """Return the volumes of an app, the outer ones first, as stage1 attaches them."""
-    details = _read_object(app.annotation(paths.ANNOTATION_MOUNTS))
+    details = _read_object(app.annotation(Annotation.MOUNTS))
     found = []
     for target, volume in manifest.volumes_of(app):
         detail = details.get(target)
@@ -175,8 +176,8 @@ def _innermost(volumes: Sequence[_AppVolume], path: str) -> _AppVolume | None:
 
 def _is_mapped(manifest: PodManifest, app: RuntimeApp, place: _AppVolume | None) -> bool:
     """Tell whether a volume shows a running app its own ids; stage1 has the rules (minit/idmap)."""
-    own = app.annotation(paths.ANNOTATION_IDMAP)
-    text = manifest.annotation(paths.ANNOTATION_IDMAP) if own is None else own
+    own = app.annotation(Annotation.IDMAP)
+    text = manifest.annotation(Annotation.IDMAP) if own is None else own
     return place is not None and text is not None and (text == "true" or place.volume.name in text.split(","))
 
 
@@ -211,7 +212,7 @@ def _mount(
 
     The volume that is asked for, `here`, has to be there. Any other that is gone is an empty directory.
     """
-    memory = _read_object(manifest.annotation(paths.ANNOTATION_MEMORY_VOLUMES))
+    memory = _read_object(manifest.annotation(Annotation.MEMORY_VOLUMES))
     trees: list[tuple[str, int]] = []
     for each in volumes:
         try:

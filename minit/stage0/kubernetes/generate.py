@@ -7,28 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from minit import jsontext, paths
+from minit import jsontext
 from minit.goduration import parse_duration
+from minit.manifest.annotations import OWN, Annotation, Place, known_annotations
 from minit.manifest.app import App, Port
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.manifest.seccomp import WORD_GUARDED
-from minit.stage0.kubernetes.manifest import (
-    AFTER,
-    DEADLINE,
-    EXPAND,
-    GROUP_ANNOTATION,
-    HEALTH,
-    HOOKS,
-    MEMORY_VOLUMES,
-    MOUNTS,
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    RESTART,
-    SIDECAR,
-    STOP_GRACE,
-    STOP_SIGNAL,
-    SYSCTLS,
-)
+from minit.stage0.kubernetes.manifest import GROUP_ANNOTATION, NAME_ANNOTATION, NAMESPACE_ANNOTATION
 from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
 from minit.stage0.kubernetes.unsaid import EVERY_CALL, warn_of_unsaid
 from minit.stage0.pods.appsection import (
@@ -66,39 +51,6 @@ _PROBES = {"startup": "startupProbe", "liveness": "livenessProbe", "readiness": 
 _HOOKS = {"post-start": "postStart", "pre-stop": "preStop"}
 _TIMES = {"delay": "initialDelaySeconds", "interval": "periodSeconds", "timeout": "timeoutSeconds"}
 _COUNTS = {"failures": "failureThreshold", "successes": "successThreshold"}
-_OWN = "minit/"
-_SAID = (STOP_GRACE, MEMORY_VOLUMES, SYSCTLS)
-_SAID_OF_PODS = (*_SAID, paths.ANNOTATION_ALLOW_PRIVILEGED)
-_SAID_OF_APPS = (
-    paths.ANNOTATION_APPARMOR_PROFILE,
-    paths.ANNOTATION_NO_NEW_PRIVILEGES,
-    paths.ANNOTATION_PRIVILEGED,
-    paths.ANNOTATION_SECCOMP,
-    AFTER,
-    EXPAND,
-    HEALTH,
-    HOOKS,
-    MOUNTS,
-    RESTART,
-    SIDECAR,
-    STOP_SIGNAL,
-    paths.ANNOTATION_LATE_EXECUTABLE,
-    paths.ANNOTATION_MAKE_WORKING_DIRECTORY,
-    paths.ANNOTATION_TRUSTED_ISOLATORS,
-    paths.ANNOTATION_VOLUMES_OVER_FILES,
-)
-# What a pod can have in the place of its apps, and that means the same there.
-_FOR_ALL = (
-    *("minit/hotplug", paths.ANNOTATION_KEEP_LOGS, paths.ANNOTATION_LOG_FILES, paths.ANNOTATION_LOG_SIZE),
-    *(
-        paths.ANNOTATION_LOST_OUTPUT,
-        paths.ANNOTATION_PID_NAMESPACE,
-        paths.ANNOTATION_RESTART_DELAY,
-        paths.ANNOTATION_RESTART_LIMIT,
-    ),
-    *(paths.ANNOTATION_RESTART_MAX_DELAY, paths.ANNOTATION_RESTART_RESET, paths.ANNOTATION_SECCOMP_ERRNO),
-    *(STOP_GRACE, paths.ANNOTATION_VSOCK),
-)
 _USUAL_GRACE = "10s"
 
 
@@ -123,17 +75,19 @@ def generate_pod(
     own = {
         key: text
         for key, text in manifest.annotations
-        if key.startswith(_OWN) and key not in _SAID_OF_PODS and (key, text) not in DEFAULT_ANNOTATIONS
+        if key.startswith(OWN)
+        and key not in known_annotations(Place.POD_FIELD)
+        and (key, text) not in DEFAULT_ANNOTATIONS
     }
     shared = _shared(manifest)
-    own |= {key: text for key, text in shared.items() if key not in _SAID}
-    deadline = _whole_seconds(own.get(DEADLINE, ""))
+    own |= {key: text for key, text in shared.items() if key not in known_annotations(Place.POD_FIELD)}
+    deadline = _whole_seconds(own.get(Annotation.DEADLINE, ""))
     if deadline is not None:
-        del own[DEADLINE]
+        del own[Annotation.DEADLINE]
     has_host_pids = HOST_PIDS in own.items()
     if has_host_pids:
-        del own[paths.ANNOTATION_PID_NAMESPACE]
-    warn_of_unsaid(manifest, run, frozenset((*_SAID_OF_APPS, *shared)), users, warn)
+        del own[Annotation.PID_NAMESPACE]
+    warn_of_unsaid(manifest, run, known_annotations(Place.FIELD).union(shared), users, warn)
     metadata |= {} if namespace == DEFAULT_NAMESPACE else {"namespace": namespace}
     sections = [app.app for app in manifest.apps if app.app is not None]
     labels = dict(pair for section in sections for pair in section.user_labels) | dict(manifest.user_labels)
@@ -141,11 +95,13 @@ def generate_pod(
     metadata |= _given(labels=labels, annotations={**user, **own})
     initial = _initial(manifest)
     apps = [app for app in manifest.apps if app.name not in initial]
-    restarts = [app.annotation(RESTART) or manifest.annotation(RESTART) or "never" for app in apps]
+    restarts = [
+        app.annotation(Annotation.RESTART) or manifest.annotation(Annotation.RESTART) or "never" for app in apps
+    ]
     if len({*restarts}) > 1:
         warn("containers are started again in different ways: a Pod has one restartPolicy for all")
-    grace = shared.get(STOP_GRACE) or manifest.annotation(STOP_GRACE) or _USUAL_GRACE
-    memory = _object(manifest.annotation(MEMORY_VOLUMES))
+    grace = shared.get(Annotation.STOP_GRACE) or manifest.annotation(Annotation.STOP_GRACE) or _USUAL_GRACE
+    memory = _object(manifest.annotation(Annotation.MEMORY_VOLUMES))
     spec: Json = {"restartPolicy": _RESTARTS[restarts[0] if restarts else "never"]}
     spec["terminationGracePeriodSeconds"] = _grace_seconds(grace)
     spec |= _given(activeDeadlineSeconds=deadline)
@@ -166,7 +122,7 @@ def profile_files(pod: Json, manifest: PodManifest) -> dict[str, str]:
     """Return the profiles of system calls that the document of a pod names, by their paths."""
     metadata = pod["metadata"]
     assert isinstance(metadata, dict)
-    texts = {app.name: app.annotation(paths.ANNOTATION_SECCOMP) for app in manifest.apps}
+    texts = {app.name: app.annotation(Annotation.SECCOMP) for app in manifest.apps}
     return {
         _profile_path(metadata["name"], name): _GUARDED if text == WORD_GUARDED else text
         for name, text in texts.items()
@@ -202,10 +158,10 @@ def _initial(manifest: PodManifest) -> set[str]:
     waited = {
         word.strip().partition(":")[0]
         for app in manifest.apps
-        for word in (app.annotation(AFTER) or "").split(",")
+        for word in (app.annotation(Annotation.AFTER) or "").split(",")
         if word.strip().endswith(":completed")
     }
-    return waited | {app.name for app in manifest.apps if app.annotation(SIDECAR) == "true"}
+    return waited | {app.name for app in manifest.apps if app.annotation(Annotation.SIDECAR) == "true"}
 
 
 def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, pod: str, warn: Warn) -> Json:
@@ -214,7 +170,7 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, pod: str,
     container: Json = {"name": runtime.name, "image": image, "command": _words(app.exec)}
     if app.working_directory:
         container["workingDir"] = app.working_directory
-    if runtime.annotation(SIDECAR) == "true":
+    if runtime.annotation(Annotation.SIDECAR) == "true":
         container["restartPolicy"] = "Always"
     container |= _given(
         env=_environment(runtime, app),
@@ -228,9 +184,9 @@ def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, pod: str,
         if mode in ("stream", "tty", "log+tty"):
             container |= {"stdin": True} if stream == "stdin" else {}
             container |= {"tty": True} if mode != "stream" else {}
-    lifecycle = _hooks(_object(runtime.annotation(HOOKS)), warn)
-    container |= _given(lifecycle=lifecycle | _given(stopSignal=runtime.annotation(STOP_SIGNAL)))
-    return container | _probes(_object(runtime.annotation(HEALTH)), warn)
+    lifecycle = _hooks(_object(runtime.annotation(Annotation.HOOKS)), warn)
+    container |= _given(lifecycle=lifecycle | _given(stopSignal=runtime.annotation(Annotation.STOP_SIGNAL)))
+    return container | _probes(_object(runtime.annotation(Annotation.HEALTH)), warn)
 
 
 def _words(words: Sequence[str]) -> list[str]:
@@ -243,7 +199,7 @@ def _escape(text: str) -> str:
 
 
 def _environment(runtime: RuntimeApp, app: App) -> list[Json]:
-    later = {mark: _FIELDS[str(word)] for mark, word in _object(runtime.annotation(EXPAND)).items()}
+    later = {mark: _FIELDS[str(word)] for mark, word in _object(runtime.annotation(Annotation.EXPAND)).items()}
     variables: list[Json] = []
     named: dict[str, str] = {}
     for name, value in app.environment:
@@ -306,18 +262,18 @@ def _security(runtime: RuntimeApp, app: App, pod: str) -> Json:
             security["allowPrivilegeEscalation"] = False
         if isolator.name == SECCOMP_RETAIN and names == [EVERY_CALL]:
             security["seccompProfile"] = {"type": "Unconfined"}
-    seccomp = runtime.annotation(paths.ANNOTATION_SECCOMP)
+    seccomp = runtime.annotation(Annotation.SECCOMP)
     if seccomp is not None:
         kind = _PROFILES.get(seccomp, "Localhost")
         security["seccompProfile"] = {"type": kind} | (
             {"localhostProfile": _profile_path(pod, runtime.name)} if kind == "Localhost" else {}
         )
-    apparmor = runtime.annotation(paths.ANNOTATION_APPARMOR_PROFILE)
+    apparmor = runtime.annotation(Annotation.APPARMOR_PROFILE)
     if apparmor is not None:
         security["appArmorProfile"] = {"type": "Localhost", "localhostProfile": apparmor}
-    if runtime.annotation(paths.ANNOTATION_NO_NEW_PRIVILEGES) == "true":
+    if runtime.annotation(Annotation.NO_NEW_PRIVILEGES) == "true":
         security["allowPrivilegeEscalation"] = False
-    if runtime.annotation(paths.ANNOTATION_PRIVILEGED) == "true":
+    if runtime.annotation(Annotation.PRIVILEGED) == "true":
         security["privileged"] = True
         security.pop("allowPrivilegeEscalation", None)
     return security
@@ -329,12 +285,14 @@ def _pod_security(manifest: PodManifest, group: str) -> Json:
     owner = next((volume.gid for volume in manifest.volumes if volume.mode in _FOR_GROUPS), None)
     owner = int(group) if group.isdecimal() else owner
     security = {} if owner is None else {"fsGroup": owner}
-    sysctls = [{"name": name, "value": value} for name, value in _object(manifest.annotation(SYSCTLS)).items()]
+    sysctls = [
+        {"name": name, "value": value} for name, value in _object(manifest.annotation(Annotation.SYSCTLS)).items()
+    ]
     return security | _given(supplementalGroups=[group for group in every if group != owner], sysctls=sysctls)
 
 
 def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest, warn: Warn) -> list[Json]:
-    details = _object(runtime.annotation(MOUNTS))
+    details = _object(runtime.annotation(Annotation.MOUNTS))
     volumes = {volume.name: volume for volume in _volumes(manifest)}
     only_read = {point.name for point in app.mount_points if point.read_only}
     only_read |= {name for name, volume in volumes.items() if volume.read_only and volume.kind == "host"}
@@ -363,7 +321,10 @@ def _volumes(manifest: PodManifest) -> list[Volume]:
 
 def _shared(manifest: PodManifest) -> dict[str, str]:
     """Return the annotations that all apps have, and their pod could have in their place."""
-    every = [{name: text for name, text in app.annotations if name in _FOR_ALL} for app in manifest.apps]
+    every = [
+        {name: text for name, text in app.annotations if name in known_annotations(Place.EVERY)}
+        for app in manifest.apps
+    ]
     return (
         {name: text for name, text in every[0].items() if all(each.get(name) == text for each in every)}
         if every

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minit import jsontext, paths
 from minit.errors import ManifestError
+from minit.manifest.annotations import OWN, Annotation
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
 from minit.stage0.images.storedimage import StoredImage
@@ -23,21 +24,6 @@ NAME_ANNOTATION = "io.kubernetes.pod.name"
 NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 GROUP_ANNOTATION = "io.kubernetes.pod.fs-group"
 
-AFTER = "minit/after"
-DEADLINE = "minit/deadline"
-HEALTH = "minit/health"
-HOOKS = "minit/hooks"
-RESTART = "minit/restart"
-_RESTART_LIMIT = "minit/restart-limit"
-_RESTART_RESET = "minit/restart-reset"
-STOP_SIGNAL = "minit/stop-signal"
-STOP_GRACE = "minit/stop-grace"
-MOUNTS = "minit/mounts"
-EXPAND = "minit/expand"
-SIDECAR = "minit/sidecar"
-SYSCTLS = "minit/sysctls"
-MEMORY_VOLUMES = "minit/memory-volumes"
-_OWN = "minit/"
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 _NO_PROFILES: Mapping[str, str] = {}
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
@@ -113,36 +99,40 @@ def _overrides(
 ) -> AppOverrides:
     program, arguments = _command_of(container, image)
     security = container.security
-    annotations = {RESTART: restart} if restart != "never" else {}
+    annotations = {Annotation.RESTART: restart} if restart != "never" else {}
     if pod.job is not None and container.restart is None:
         # A pod is a whole row of attempts, be they pods of their own to Kubernetes.
-        annotations = {RESTART: "on-failure", _RESTART_LIMIT: str(pod.job.retries), _RESTART_RESET: "8760h"}
+        annotations = {
+            Annotation.RESTART: "on-failure",
+            Annotation.RESTART_LIMIT: str(pod.job.retries),
+            Annotation.RESTART_RESET: "8760h",
+        }
     if before:
-        annotations[AFTER] = ",".join(before)
+        annotations[Annotation.AFTER] = ",".join(before)
     if container.working_directory is not None:
-        annotations[paths.ANNOTATION_MAKE_WORKING_DIRECTORY] = "true"
+        annotations[Annotation.MAKE_WORKING_DIRECTORY] = "true"
     if container.health is not None:
-        annotations[HEALTH] = container.health
+        annotations[Annotation.HEALTH] = container.health
     if container.hooks is not None:
-        annotations[HOOKS] = container.hooks
+        annotations[Annotation.HOOKS] = container.hooks
     if security.privileged:
-        annotations[paths.ANNOTATION_PRIVILEGED] = "true"
+        annotations[Annotation.PRIVILEGED] = "true"
     if security.profile is not None:
-        annotations[paths.ANNOTATION_SECCOMP] = profiles[security.profile]
+        annotations[Annotation.SECCOMP] = profiles[security.profile]
     if security.apparmor is not None:
-        annotations[paths.ANNOTATION_APPARMOR_PROFILE] = security.apparmor
+        annotations[Annotation.APPARMOR_PROFILE] = security.apparmor
     if container.restart is not None:
-        annotations[SIDECAR] = "true"
+        annotations[Annotation.SIDECAR] = "true"
     if container.stop_signal is not None:
-        annotations[STOP_SIGNAL] = container.stop_signal
+        annotations[Annotation.STOP_SIGNAL] = container.stop_signal
     later = pod.names.later(*arguments, *(value for _, value in container.environment))
     if later:
-        annotations[EXPAND] = jsontext.dump(later).decode("ascii")
+        annotations[Annotation.EXPAND] = jsontext.dump(later).decode("ascii")
     if any(mount.path in paths.ETC_FILES for mount in container.mounts):
-        annotations[paths.ANNOTATION_VOLUMES_OVER_FILES] = "true"
+        annotations[Annotation.VOLUMES_OVER_FILES] = "true"
     details = _mount_details(container)
     if details:
-        annotations[MOUNTS] = jsontext.dump(details).decode("ascii")
+        annotations[Annotation.MOUNTS] = jsontext.dump(details).decode("ascii")
     stream = "tty" if container.tty else "stream"
     return AppOverrides(
         name=container.name,
@@ -180,21 +170,21 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
             entry["app"]["mountPoints"] = [*points, *entry["app"].get("mountPoints", ())]
     if not pod.host_network:
         manifest["ports"] = [_port(container, index) for container, index in _forwarded(pod)] or None
-    given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
+    given = {name: value for name, value in pod.names.annotations if name.startswith(OWN)}
     in_memory = _in_memory(pod)
-    own = {MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    own: dict[str, str] = {Annotation.MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
     if pod.deadline_seconds is not None:
-        own[DEADLINE] = f"{pod.deadline_seconds}s"
+        own[Annotation.DEADLINE] = f"{pod.deadline_seconds}s"
     if pod.security.sysctls:
-        own[SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
+        own[Annotation.SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
     if pod.host_pids:
         own |= dict([HOST_PIDS])
     if any(container.security.privileged for container in (*pod.init_containers, *pod.containers)):
-        own[paths.ANNOTATION_ALLOW_PRIVILEGED] = "true"
-    own = {STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}
+        own[Annotation.ALLOW_PRIVILEGED] = "true"
+    own = {Annotation.STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}
     annotations[:] = [pair for pair in annotations if pair["name"] not in own] + pairs_json(tuple(own.items()))
     manifest["userAnnotations"] = {
-        **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},
+        **{name: value for name, value in pod.names.annotations if not name.startswith(OWN)},
         NAME_ANNOTATION: pod.names.name,
         NAMESPACE_ANNOTATION: pod.names.namespace,
         **({} if pod.security.group is None else {GROUP_ANNOTATION: str(pod.security.group)}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from minit import paths
+from minit.manifest.annotations import OWN
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
 from minit.stage0.pods.appsection import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
@@ -12,7 +13,6 @@ from minit.stage0.stage1.lastrun import LastRun
 
 EVERY_CALL = "@appc.io/all"
 
-_OWN = "minit/"
 _EMPTY_MODES = (None, "0755", "0777", "2777", "2775")
 
 
@@ -59,7 +59,7 @@ def _of_app(runtime: RuntimeApp, said: frozenset[str], of_image: tuple[str, ...]
         if isolator.name == SECCOMP_REMOVE or (isolator.name == SECCOMP_RETAIN and names != [EVERY_CALL]):
             yield "a Pod has no list of system calls"
     for name, _ in runtime.annotations:
-        if name.startswith(_OWN) and name not in said:
+        if name.startswith(OWN) and name not in said:
             yield f"the annotation {name} has no place in a Pod"
     for stream in ("stdout", "stderr"):
         if runtime.annotation(paths.ANNOTATION_STREAM + stream) == "null":

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.excess import excess_of
 from minit.manifest.image import APPC_VERSION, ImageManifest
@@ -34,13 +35,13 @@ from minit.value import Value
 
 # Of every pod that is made here: it meets users of today, not rkt's.
 DEFAULT_ANNOTATIONS = (
-    (paths.ANNOTATION_DNS, "host"),
-    (paths.ANNOTATION_POD_NAMES, "true"),
-    (paths.ANNOTATION_SECCOMP_ERRNO, "EPERM"),
+    (Annotation.DNS, "host"),
+    (Annotation.POD_NAMES, "true"),
+    (Annotation.SECCOMP_ERRNO, "EPERM"),
 )
 """What a new pod of images has unless its user says otherwise."""
 
-HOST_PIDS = (paths.ANNOTATION_PID_NAMESPACE, "host")
+HOST_PIDS = (Annotation.PID_NAMESPACE, "host")
 """What a pod has that sees the processes of the host."""
 
 # In this order, after what --annotation gives.
@@ -179,7 +180,7 @@ def complete_manifest(
             del entry[key]
         entry["app"] = app_json(app)
         if excess_of(name, app.isolators):
-            _annotate(entry, paths.ANNOTATION_TRUSTED_ISOLATORS, "true")
+            _annotate(entry, Annotation.TRUSTED_ISOLATORS, "true")
         completed = True
     return jsontext.dump(manifest) if completed else data
 
@@ -252,9 +253,9 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     if defaults.private_users:
         # What pods share has the owners that it has on the disk: each pod has other ids.
         named = _named_volumes(mounts, section, defaults)
-        annotations |= {paths.ANNOTATION_IDMAP: named} if named else {}
+        annotations |= {Annotation.IDMAP: named} if named else {}
     if excess_of(name, section.isolators):
-        annotations[paths.ANNOTATION_TRUSTED_ISOLATORS] = "true"
+        annotations[Annotation.TRUSTED_ISOLATORS] = "true"
     optional: Json = {
         "readOnlyRootFS": overrides.read_only_root_fs,
         "mounts": [_mount_json(mount, defaults) for mount in mounts],

@@ -13,6 +13,7 @@ from minit import paths, syscalls
 from minit.errors import PodError, describe
 from minit.hostlogs import open_parent
 from minit.loop import wait_events
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
@@ -80,12 +81,12 @@ def open_app_logs(manifest: PodManifest, apps: Sequence[str], directory: int) ->
     PodError if that place cannot be opened.
     """
     runtimes = {runtime.name: runtime for runtime in manifest.apps}
-    host = manifest.annotation(paths.ANNOTATION_LOG_DIRECTORY)
+    host = manifest.annotation(Annotation.LOG_DIRECTORY)
     return [AppLog(app, directory, _open_place(app, host, runtimes[app])) for app in apps]
 
 
 def _open_place(app: str, host: str | None, runtime: RuntimeApp) -> tuple[int, str] | None:
-    path = runtime.annotation(paths.ANNOTATION_LOG_PATH)
+    path = runtime.annotation(Annotation.LOG_PATH)
     if host is None or path is None:
         return None
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from minit import jsontext
 from minit.errors import PodError
+from minit.manifest.annotations import Annotation
 from minit.manifest.pod import Mount, Volume
-from minit.paths import ANNOTATION_MOUNTS
 from minit.stage0.devices.cdi import CDI_DIRECTORIES, HostMount, find_edits
 from minit.stage0.devices.nodes import nodes_of
 from minit.stage0.pods.appsection import AppOverrides, Device
@@ -42,7 +42,7 @@ def with_devices(overrides: AppOverrides) -> AppOverrides:
         environment=(*edits.environment, *overrides.environment),
         mounts=(*overrides.mounts, *_last_of_each_place(mounts)),
         supplementary_gids=groups,
-        annotations=tuple((own | {ANNOTATION_MOUNTS: _merged(own.get(ANNOTATION_MOUNTS), details)}).items()),
+        annotations=tuple((own | {Annotation.MOUNTS: _merged(own.get(Annotation.MOUNTS), details)}).items()),
     )
 
 
@@ -73,9 +73,9 @@ def _detail(mount: HostMount) -> dict[str, object]:
 
 def _merged(annotation: str | None, details: dict[str, object]) -> str:
     """Return the annotation about the mounts of an app with more details; PodError if it has some of them."""
-    given = {} if annotation is None else jsontext.parse(annotation.encode(), ANNOTATION_MOUNTS)
+    given = {} if annotation is None else jsontext.parse(annotation.encode(), Annotation.MOUNTS)
     if not isinstance(given, dict):
-        raise PodError(f"{ANNOTATION_MOUNTS}: expected an object")
+        raise PodError(f"{Annotation.MOUNTS}: expected an object")
     if twice := sorted(given.keys() & details.keys()):
-        raise PodError(f"--device: {ANNOTATION_MOUNTS} says something about {twice[0]}, too")
+        raise PodError(f"--device: {Annotation.MOUNTS} says something about {twice[0]}, too")
     return jsontext.dump(given | details).decode()

@@ -9,8 +9,8 @@ from minit.boundedfile import read_bounded
 from minit.cli.flags.isolatorflags import PROFILE_FILE
 from minit.errors import LaunchError, PodError
 from minit.jsontext import dump, parse
+from minit.manifest.annotations import Annotation
 from minit.manifest.seccomp import MAXIMUM_PROFILE_BYTES
-from minit.paths import ANNOTATION_SECCOMP
 from minit.stage0.pods.appsection import AppOverrides
 from minit.value import replace
 
@@ -22,7 +22,7 @@ def with_profile(overrides: AppOverrides) -> AppOverrides:
     text = overrides.seccomp
     if text.startswith(PROFILE_FILE):
         text = read_profile(text.removeprefix(PROFILE_FILE))
-    annotations = (*overrides.annotations, (ANNOTATION_SECCOMP, text))
+    annotations = (*overrides.annotations, (Annotation.SECCOMP, text))
     return replace(overrides, seccomp=None, annotations=annotations)
 
 

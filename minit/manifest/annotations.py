@@ -1,0 +1,102 @@
+"""The annotations of minit: a row for each, with the places where it may stand and the module that reads it."""
+
+from __future__ import annotations
+
+from enum import Flag, StrEnum, auto
+from functools import cache
+
+OWN = "minit/"
+"""The beginning of all their names, and of no others that are not refused."""
+
+
+class Place(Flag):
+    """
+    Where an annotation has an effect: a pod, an app, an image as the default for its apps.
+
+    EVERY is a pod's that means the same as one of each app. FIELD tells that a Pod of Kubernetes has a field for that
+    of an app, POD_FIELD for that of a pod.
+    """
+
+    POD = auto()
+    APP = auto()
+    IMAGE = auto()
+    EVERY = auto()
+    FIELD = auto()
+    POD_FIELD = auto()
+
+
+_POD, _APP, _IMAGE, _FIELD, _POD_FIELD = Place.POD, Place.APP, Place.IMAGE, Place.FIELD, Place.POD_FIELD
+_EVERY = Place.POD | Place.APP | Place.EVERY
+
+
+class Annotation(StrEnum):
+    """The name of an annotation, its places, and its reader, a module below `minit.plan`."""
+
+    places: Place
+    reader: str
+
+    def __new__(cls, name: str, places: Place, reader: str) -> Annotation:
+        """Make a member of a row."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.places = places
+        member.reader = f"minit.plan.{reader}"
+        return member
+
+    AFTER = "minit/after", _APP | _FIELD, "order"
+    ALLOW_PRIVILEGED = "minit/allow-privileged", _POD | _POD_FIELD, "privilegedapps"
+    APPARMOR_PROFILE = "minit/apparmor-profile", _APP | _FIELD, "rights.apparmor"
+    CGROUP_PARENT = "minit/cgroup-parent", _POD, "groupparent"
+    DEADLINE = "minit/deadline", _POD, "life.stopping"
+    DNS = "minit/dns", _POD, "networks.podnetwork"
+    EXPAND = "minit/expand", _APP | _FIELD, "life.expansion"
+    HEALTH = "minit/health", _APP | _FIELD, "life.health"
+    HOOKS = "minit/hooks", _APP | _FIELD, "life.hooks"
+    HOTPLUG = "minit/hotplug", _EVERY, "root.devicevolumes"
+    IDMAP = "minit/idmap", _POD | _APP, "root.idmap"
+    IMAGE_GROUPS = "minit/image-groups", _APP, "rights.imagegroups"
+    KEEP_LOGS = "minit/keep-logs", _EVERY, "appplan"
+    LATE_EXECUTABLE = "minit/late-executable", _APP | _FIELD, "podplan"
+    LIMITS = "minit/limits", _APP, "podisolation"
+    LOG_DIRECTORY = "minit/log-directory", _POD, "life.logs"
+    LOG_FILES = "minit/log-max-files", _EVERY, "life.logs"
+    LOG_SIZE = "minit/log-max-size", _EVERY, "life.logs"
+    LOG_PATH = "minit/log-path", _APP, "life.logs"
+    LOST_OUTPUT = "minit/lost-output", _EVERY, "life.logs"
+    MAKE_WORKING_DIRECTORY = "minit/make-working-directory", _APP | _FIELD, "podplan"
+    MEMORY_VOLUMES = "minit/memory-volumes", _POD | _POD_FIELD, "root.mountdetails"
+    MOUNTS = "minit/mounts", _APP | _FIELD, "root.mountdetails"
+    NO_NEW_PRIVILEGES = "minit/no-new-privileges", _APP | _FIELD, "appplan"
+    NOTIFY_FD = "minit/notify-fd", _APP, "life.readiness"
+    PID_NAMESPACE = "minit/pid-namespace", _EVERY, "pidnamespace"
+    PIDS_LIMIT = "minit/pids-limit", _POD | _APP, "podisolation"
+    PLAIN_ENVIRONMENT = "minit/plain-environment", _APP, "appplan"
+    POD_NAMES = "minit/pod-names", _POD, "networks.podnetwork"
+    PRIVILEGED = "minit/privileged", _APP | _FIELD, "privilegedapps"
+    PROTECTED_PATHS = "minit/protected-paths", _APP, "rights.givenpaths"
+    RESTART = "minit/restart", _POD | _APP | _FIELD, "life.restart"
+    RESTART_DELAY = "minit/restart-delay", _EVERY, "life.restart"
+    RESTART_LIMIT = "minit/restart-limit", _EVERY, "life.restart"
+    RESTART_MAX_DELAY = "minit/restart-max-delay", _EVERY, "life.restart"
+    RESTART_RESET = "minit/restart-reset", _EVERY, "life.restart"
+    SECCOMP = "minit/seccomp", _APP | _FIELD, "rights.chosenfilter"
+    SECCOMP_ERRNO = "minit/seccomp-errno", _EVERY, "rights.refusederror"
+    SHM_SIZE = "minit/shm-size", _POD, "root.mountdetails"
+    SIDECAR = "minit/sidecar", _APP | _FIELD, "podplan"
+    STOP_GRACE = "minit/stop-grace", _EVERY | _POD_FIELD, "life.stopping"
+    STOP_SIGNAL = "minit/stop-signal", _APP | _IMAGE | _FIELD, "life.stopping"
+    SYSCTLS = "minit/sysctls", _POD | _POD_FIELD, "networks.kernelsettings"
+    TRUSTED_ISOLATORS = "minit/trusted-isolators", _APP | _FIELD, "podplan"
+    VOLUMES_OVER_FILES = "minit/volumes-over-files", _APP | _FIELD, "root.etcfiles"
+    VSOCK = "minit/vsock", _EVERY, "podplan"
+
+
+@cache
+def known_annotations(place: Place) -> frozenset[str]:
+    """Return the names of the annotations of a place."""
+    return frozenset(annotation for annotation in Annotation if place in annotation.places)
+
+
+def is_unknown(name: str, place: Place) -> bool:
+    """Tell whether an annotation is minit's by its name, and means nothing in a place."""
+    return name.startswith(OWN) and name not in known_annotations(place)
