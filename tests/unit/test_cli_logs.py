@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.flags.moments import SECOND_NS, parse_moment
-from minit.cli.text.logtext import json_format, text_format, visible
+from minit.cli.text.logview import json_format, text_format, visible
 from minit.stage0.reports.loglines import LogLine
 
 # A Tuesday, 22:13:20 UTC.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.text.diagnosetext import report_text
+from minit.cli.commands.pods.diagnosecommand import report_text
 from minit.stage0.pods.poddirectory import PodState, create_pod, open_pod
 from minit.stage0.reports.diagnosis import diagnose
 from minit.stage0.reports.secrets import MASK, find_secrets, masked

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit import paths
-from minit.cli.text.eventtext import text_line
+from minit.cli.commands.pods.eventcommand import text_line
 from minit.stage0.reports.eventreader import EventReader, Wanted
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minit.cli.text.diagnosetext import report_text
-from minit.cli.text.eventtext import text_line
+from minit.cli.commands.pods.diagnosecommand import report_text
+from minit.cli.commands.pods.eventcommand import text_line
 from minit.errors import PlanError, describe
 from minit.harmless import harmless, harmless_json
 from minit.reaper.diagnose import diagnose_exec

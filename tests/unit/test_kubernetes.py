@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.commands.generatecommands import write_documents
 from minit.errors import ManifestError, PodError
 from minit.manifest.annotations import Place, known_annotations
 from minit.manifest.app import Isolator, Port
@@ -25,7 +26,6 @@ from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
-from minit.stage0.kubernetes.reading.yamlwriting import write_documents
 from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.nameservice import NameService

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
+import yaml
 
 from minit import jsontext, paths
 from minit.cli.grammar import MinitCommand
@@ -17,7 +20,6 @@ from minit.errors import MinitError, PodError, describe
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.generate import generate_pod, profile_files, volume_of_files
-from minit.stage0.kubernetes.reading.yamlwriting import write_documents
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_manifest
@@ -26,6 +28,30 @@ from minit.stage0.start.run import RUN_RECORD
 
 _MOST_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*", re.ASCII)
+# Words that are no strings to one reader or another.
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+    def ignore_aliases(self, data: object) -> bool:
+        """Write everything out."""
+        return True
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def write_documents(documents: Iterable[object]) -> str:
+    """Return documents as the text of a file."""
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=120)
+    return text
 
 
 @click.command(cls=MinitCommand)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import heapq
+import json
 import os
+import re
 import resource
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
 from minit.cli.flags.moments import SECOND_NS
 from minit.cli.invocation import Invocation
-from minit.cli.text.logtext import Format, json_format, text_format
 from minit.errors import PodError
+from minit.harmless import harmless, harmless_json
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog
@@ -29,6 +31,16 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright
 
 Entry = tuple[bytes, str, LogLine]
 """The key that lines are sorted by, the app, and the line."""
+
+_Format = Callable[[str, LogLine], bytes]
+"""Makes of an app's name and a line what is printed, with its line feed."""
+
+# Characters that a terminal acts on: all control characters but tab, and those that turn text around or end a line.
+# Colours are harmless, and wanted; so are characters that join letters.
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_DIRECTION = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0a-\x1f\x7f-\x9f{_DIRECTION}]")
+_ENDS_IN_COLOUR = "\x1b[0m"
 
 
 class Choice(Value):
@@ -120,7 +132,7 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
         sources = [Source(log, choice) for log in logs]
         terminal = sys.stdout.isatty()
         is_raw = choice.is_raw and len(sources) == 1 and not terminal
-        line_format: Format = json_format
+        line_format: _Format = json_format
         if not choice.json:
             line_format = text_format(_prefixes(names, terminal), times=choice.timestamps, terminal=terminal)
         is_first = True
@@ -190,3 +202,51 @@ def _allow_many_files() -> None:
     # Every file of a log may be open at a time.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# Lines of logs as `minit logs` prints them: text or JSON, made harmless for a terminal. Pure.
+
+
+def text_format(prefixes: dict[str, bytes], *, times: bool, terminal: bool) -> _Format:
+    """
+    Return the format of plain text: the time if wanted, the app's prefix, and the line.
+
+    Where nothing else is shown, a line that the app did not end stays so.
+    """
+    may_be_open = not (times or terminal or any(prefixes.values()))
+
+    def format_line(app: str, line: LogLine) -> bytes:
+        text = visible(line.text) if terminal else line.text
+        end = b"" if may_be_open and not line.ended else b"\n"
+        return (line.time + b" " if times else b"") + prefixes[app] + text + end
+
+    return format_line
+
+
+def json_format(app: str, line: LogLine) -> bytes:
+    """Return the line as an object of JSON; bytes that are no UTF-8 become U+FFFD."""
+    fields: dict[str, object] = {
+        "app": app,
+        "time": line.time.decode(),
+        "stream": line.stream.decode(),
+        "text": line.text.decode(errors="replace"),
+    }
+    if not line.ended:
+        fields["partial"] = True
+    return harmless_json(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"
+
+
+def visible(text: bytes) -> bytes:
+    """Return the text with what would control a terminal made visible, all but colours."""
+    decoded = text.removesuffix(b"\r").decode(errors="backslashreplace")
+    shown = _CONTROL.sub(_show, decoded)
+    if "\x1b" in shown:
+        shown += _ENDS_IN_COLOUR
+    return shown.encode()
+
+
+def _show(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1]
+    code = ord(match[0])
+    return f"^{chr(code ^ 0x40)}" if code < 0x80 else harmless(match[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import click
@@ -9,11 +10,13 @@ import click
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.apptext import app_list_text, app_status_text
+from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import app_json
+from minit.cli.text.times import format_exact_time
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import MinitError, describe
+from minit.harmless import harmless
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
 from minit.stage0.stage1.controlcall import read_app_states
@@ -23,6 +26,8 @@ EXIT_FAILURE = 1
 
 # rkt's words in those of the app-level API, where there is no supervisor to ask.
 _LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED: "exited"}
+
+_LEGEND = ("NAME", "STATE")
 
 
 @click.command("list", cls=MinitCommand)
@@ -119,3 +124,34 @@ def _lifecycle_states(invocation: Invocation, pod: Pod, status: PodStatus) -> di
         invocation.note(f"warning: states are those of the pod's files: {describe(error)}")
         return states
     return {name: known.get(name, state) for name, state in states.items()}
+
+
+# Apps as `app list` and `app status` show them: rkt's text, byte for byte. Pure.
+
+
+def app_list_text(apps: Sequence[AppStatus], *, legend: bool) -> str:
+    """Return the table of `app list`."""
+    rows = [_LEGEND] if legend else []
+    return align([*rows, *((app.name, app.state) for app in apps)])
+
+
+def app_status_text(app: AppStatus) -> str:
+    """Return the lines of `app status`."""
+    lines = [f"name={app.name}", f"state={app.state}", f"image_id={app.image_id or ''}"]
+    times = (("created_at", app.created_ns), ("started_at", app.started_ns), ("finished_at", app.finished_ns))
+    lines += [f"{name}={format_exact_time(time_ns)}" for name, time_ns in times if time_ns is not None]
+    if app.exit_code is not None:
+        lines.append(f"exit_code={app.exit_code}")
+    mounts = [
+        f"{mount.host_path}:{mount.container_path}:(read_only:{'true' if mount.read_only else 'false'})"
+        for mount in app.mounts
+    ]
+    lines += _block("mounts", mounts)
+    lines += _block("user_annotations", [f"{name}:{value}" for name, value in app.user_annotations])
+    lines += _block("user_labels", [f"{name}:{value}" for name, value in app.user_labels])
+    return "".join(f"{harmless(line)}\n" for line in lines)
+
+
+def _block(name: str, values: Sequence[str]) -> list[str]:
+    """Return lines of which rkt's logger ends each part with a newline."""
+    return [f"{name}=", ",".join(values), ""] if values else []

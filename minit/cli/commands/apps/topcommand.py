@@ -3,16 +3,116 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from typing import Self
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
-from minit.cli.commands.apps.statscommand import read_interval
-from minit.cli.commands.apps.topview import Meters, show_live
+from minit.cli.commands.apps.statscommand import read_interval, running_uuids
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.terminalkeys import is_terminal
-from minit.cli.text.toptext import sort_rows, table_lines, top_rows
+from minit.cli.text.terminalkeys import Keys, is_terminal
+from minit.cli.text.toptext import SORT_KEYS, TopRow, screen_lines, sort_rows, table_lines, top_rows
 from minit.cli.uuidfile import uuid_file_first_option
+from minit.errors import MinitError
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.reports.stats import PodMeter, PodSample
+
+_QUIT_KEYS = frozenset("qQ\x04\x1b")
+_HEADING_LINE = 1
+
+
+class _Meters:
+    """The meters of all running pods, or of chosen ones; a context manager."""
+
+    def __init__(self, invocation: Invocation, uuids: tuple[str, ...]) -> None:
+        """Find the chosen pods; PodError if there is none of a name, or it does not run."""
+        self._invocation = invocation
+        self._stack = ExitStack()
+        self._open: dict[str, tuple[PodMeter, ExitStack]] = {}
+        self._chosen: frozenset[str] | None = None
+        with ExitStack() as undo:
+            undo.callback(self._close)
+            for uuid in uuids:
+                self._add(uuid)
+            undo.pop_all()
+        if uuids:
+            self._chosen = frozenset(self._open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def read(self) -> list[PodSample]:
+        """Return a sample of each pod; pods that have ended, or cannot be looked at now, have none."""
+        if self._chosen is None:
+            for uuid in set(running_uuids(self._invocation)) - set(self._open):
+                try:
+                    self._add(uuid)
+                except (OSError, MinitError):
+                    continue  # it is ending, or broken: `minit list` says so, a live table cannot
+        samples = []
+        for uuid, (meter, stack) in list(self._open.items()):
+            try:
+                sample = meter.read()
+            except (OSError, MinitError):
+                continue
+            if sample is None:
+                stack.close()
+                del self._open[uuid]
+            else:
+                samples.append(sample)
+        return samples
+
+    def _add(self, uuid: str) -> None:
+        with ExitStack() as stack:
+            pod = stack.enter_context(find_pod(self._invocation.data, uuid, lambda text: None))
+            if pod.uuid in self._open:
+                return
+            meter = stack.enter_context(PodMeter(pod))
+            self._open[pod.uuid] = (meter, stack.pop_all())
+
+    def _close(self) -> None:
+        for _, stack in self._open.values():
+            stack.close()
+        self._open.clear()
+
+
+def _show_live(meters: _Meters, interval_seconds: float) -> None:
+    """Show the table until the user quits."""
+    console = Console(highlight=False, markup=False)
+    by = SORT_KEYS["c"]
+    before: dict[str, PodSample] = {}
+    rows: list[TopRow] = []
+    due = time.monotonic()
+    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+        while True:
+            if time.monotonic() >= due:
+                samples = meters.read()
+                rows = top_rows(samples, before)
+                before = {sample.uuid: sample for sample in samples}
+                due = time.monotonic() + interval_seconds
+            live.update(_screen(console, sort_rows(rows, by), by), refresh=True)
+            for key in keys.wait(max(0.0, due - time.monotonic())):
+                if key in _QUIT_KEYS:
+                    return
+                by = SORT_KEYS.get(key, by)
+
+
+def _screen(console: Console, rows: list[TopRow], by: str) -> Text:
+    lines = screen_lines(rows, by, console.size.width, console.size.height)
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(lines):
+        style = "reverse" if number == _HEADING_LINE else ""
+        text.append(line.ljust(console.size.width) if style else line, style=style)
+        if number < len(lines) - 1:
+            text.append("\n")
+    return text
 
 
 @click.command(cls=MinitCommand)
@@ -38,9 +138,9 @@ def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None
       minit top --interval=5s 2d381b2a
 
     """
-    with Meters(invocation, uuids) as meters:
+    with _Meters(invocation, uuids) as meters:
         if is_terminal():
-            show_live(meters, interval)
+            _show_live(meters, interval)
             return
         before = {sample.uuid: sample for sample in meters.read()}
         time.sleep(interval)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,29 +13,39 @@ from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option,
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.imagelist import FIELDS, SORT_FIELDS, image_json, list_text, parse_fields, sort_images
+from minit.cli.text.columns import align, fit
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
+from minit.cli.text.sizes import readable_size
+from minit.cli.text.times import format_age, format_time
 from minit.errors import MinitError, StoreError, describe
+from minit.harmless import harmless
 from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
 from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.imageoutput import export_image, extract_image_to
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 _rootfs_option = click.option("--rootfs-only", is_flag=True, help="Only the root filesystem, without the manifest.")
 
+_FIELDS = ("id", "name", "size", "importtime", "lastused")
+_SORT_FIELDS = ("name", "importtime", "lastused", "size")
+
+_LEGEND = {"id": "ID", "name": "NAME", "size": "SIZE", "importtime": "IMPORT TIME", "lastused": "LAST USED"}
+_LISTED_ID = len("sha512-") + 12
+
 
 @click.command("list", cls=MinitCommand)
 @click.option(
-    "--fields", metavar="LIST", default=",".join(FIELDS), help=f"What to show.  [default: {','.join(FIELDS)}]"
+    "--fields", metavar="LIST", default=",".join(_FIELDS), help=f"What to show.  [default: {','.join(_FIELDS)}]"
 )
 @click.option(
     "--sort",
     metavar="LIST",
     default="importtime",
-    help=f"Sort by some of {','.join(SORT_FIELDS)}.  [default: importtime]",
+    help=f"Sort by some of {','.join(_SORT_FIELDS)}.  [default: importtime]",
 )
 @click.option("--order", type=click.Choice(["asc", "desc"], case_sensitive=False), default="asc", help="[default: asc]")
 @click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
@@ -59,14 +70,14 @@ def list_images(
 
     """
     try:
-        shown, sorted_by = parse_fields("--fields", fields, FIELDS), parse_fields("--sort", sort, SORT_FIELDS)
+        shown, sorted_by = _parse_fields("--fields", fields, _FIELDS), _parse_fields("--sort", sort, _SORT_FIELDS)
     except FlagError as error:
         raise click.UsageError(str(error)) from error
     with Store(invocation.data) as store:
         images = store.list(lambda error: invocation.note(f"skipping image: {describe(error)}"))
-    images = sort_images(images, sorted_by, descending=order.lower() == "desc")
+    images = _sort_images(images, sorted_by, descending=order.lower() == "desc")
     if output_format is not None:
-        invocation.say(json_text([image_json(image) for image in images] or None, output_format))
+        invocation.say(json_text([_image_json(image) for image in images] or None, output_format))
     else:
         invocation.say(
             list_text(images, shown, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
@@ -272,3 +283,76 @@ def _unpack(
 def _tell_removed(invocation: Invocation, count: int) -> None:
     if count:
         invocation.note(f"{count} image(s) successfully removed")
+
+
+# The output of `image list`: fields of the images, their order, and text or JSON. Pure.
+
+
+def _parse_fields(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of a list separated by commas; FlagError if one is unknown or named twice."""
+    fields = tuple(text.lower().split(","))
+    for field in fields:
+        if field not in allowed:
+            raise FlagError(f'{flag}: expected some of {",".join(allowed)}, got "{field}"')
+        if fields.count(field) > 1:
+            raise FlagError(f'{flag}: "{field}" is given twice')
+    return fields
+
+
+def _sort_images(images: Sequence[StoredImage], fields: Sequence[str], *, descending: bool) -> list[StoredImage]:
+    """Return the images by these fields, the first one counting most."""
+    keys = {
+        "name": lambda image: image.name,
+        "importtime": lambda image: image.import_time_ns,
+        "lastused": lambda image: image.last_used_ns,
+        "size": lambda image: image.size_bytes,
+    }
+    return sorted(images, key=lambda image: tuple(keys[field](image) for field in fields), reverse=descending)
+
+
+def list_text(
+    images: Sequence[StoredImage],
+    fields: Sequence[str],
+    now_ns: int,
+    *,
+    full: bool,
+    legend: bool,
+    width: int | None = None,
+) -> str:
+    """
+    Return the images as lines of columns; `full` has whole ids, bytes and points in time.
+
+    `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
+    shortened.
+    """
+    rows: list[Sequence[str]] = [tuple(_LEGEND[field] for field in fields)] if legend else []
+    rows += [tuple(_cell(image, field, now_ns, full=full) for field in fields) for image in images]
+    if width is None or full or "name" not in fields:
+        return align(rows)
+    return fit(rows, width, (fields.index("name"),))
+
+
+def _image_json(image: StoredImage) -> dict[str, object]:
+    """Return an image as rkt's JSON has it, times in nanoseconds."""
+    return {
+        "id": image.id,
+        "name": _name(image),
+        "import_time": image.import_time_ns,
+        "last_used_time": image.last_used_ns,
+        "size": image.size_bytes,
+    }
+
+
+def _cell(image: StoredImage, field: str, now_ns: int, *, full: bool) -> str:
+    if field == "id":
+        return image.id if full else image.id[:_LISTED_ID]
+    if field == "name":
+        return harmless(_name(image))
+    if field == "size":
+        return str(image.size_bytes) if full else readable_size(image.size_bytes)
+    time_ns = image.import_time_ns if field == "importtime" else image.last_used_ns
+    return format_time(time_ns) if full else format_age(time_ns, now_ns)
+
+
+def _name(image: StoredImage) -> str:
+    return image.name if image.version is None else f"{image.name}:{image.version}"

@@ -7,7 +7,6 @@ import os
 
 import click
 
-from minit.cli.flags.copywords import STREAM, PodPath, parse_copy_words
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -18,6 +17,42 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note, find_pod
 from minit.stdio import write_all
+from minit.value import Value
+
+_STREAM = "-"
+
+
+# The operands of `cp`: places in pods, files of this machine, and `-` for a tar on a standard stream. Pure.
+
+
+class PodPath(Value):
+    """An absolute path in an app of a pod; `app` None is the pod's only one."""
+
+    pod: str
+    app: str | None
+    path: str
+
+
+def parse_copy_words(source: str, target: str) -> tuple[PodPath | str, PodPath | str]:
+    """Return both operands of a copy, of which exactly one is in a pod; FlagError."""
+    words = _parse(source), _parse(target)
+    if isinstance(words[0], PodPath) == isinstance(words[1], PodPath):
+        what = "a file of this machine or -" if isinstance(words[0], PodPath) else "POD[:APP]:/PATH"
+        raise FlagError(f'one of the two is POD[:APP]:/PATH: expected {what}, got "{target}"')
+    return words
+
+
+def _parse(text: str) -> PodPath | str:
+    """Return a place in a pod, or a path of this machine, which may have a colon if it begins with `.` or `/`."""
+    if text.startswith((".", "/")) or ":" not in text:
+        return text
+    pod, _, rest = text.partition(":")
+    app, colon, path = rest.partition(":")
+    if pod and rest.startswith("/"):
+        return PodPath(pod=pod, app=None, path=rest)
+    if not (pod and app and colon and path.startswith("/")):
+        raise FlagError(f'expected POD:/PATH or POD:APP:/PATH with an absolute path, got "{text}"')
+    return PodPath(pod=pod, app=app, path=path)
 
 
 @click.command("cp", cls=MinitCommand)
@@ -60,7 +95,7 @@ def copy(invocation: Invocation, archive: bool, source: str, target: str) -> Non
         outside = next(word for word in words if isinstance(word, str))
         if words[0] is inside:
             _copy_out(place, outside, note, archive=archive)
-        elif outside == STREAM:
+        elif outside == _STREAM:
             with io.FileIO(0, closefd=False) as raw:
                 read_tar(io.BufferedReader(raw, 1 << 20), place, note, archive=archive)
         else:
@@ -70,7 +105,7 @@ def copy(invocation: Invocation, archive: bool, source: str, target: str) -> Non
 
 
 def _copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> None:
-    if target != STREAM:
+    if target != _STREAM:
         copy_out(place, target, note, archive=archive)
         return
     if os.isatty(1):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 
 import click
 
+from minit import jsontext
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.eventtext import json_line, text_line
 from minit.cli.uuidfile import one_pod
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.eventreader import Wanted, pod_events
+
+_PLAIN = re.compile(r"[\w./:@%+,-]+", re.ASCII)
+_HEAD = ("seq", "time", "event", "app")
 
 
 @click.command(cls=MinitCommand)
@@ -47,10 +52,29 @@ def events(
       minit events --follow --format=text 2d381b2a
 
     """
-    line = json_line if output_format == "json" else text_line
+    line = _json_line if output_format == "json" else text_line
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         wanted = Wanted(apps=frozenset(apps), since=since)
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):
             for event in some:
                 invocation.say(line(event))
             sys.stdout.flush()
+
+
+# Events as `minit events` prints them: JSON as it is, or text that is harmless for a terminal. Pure.
+
+
+def _json_line(event: Mapping[str, object]) -> str:
+    """Return an event as one line of JSON."""
+    return jsontext.dump(event).decode("ascii")
+
+
+def text_line(event: Mapping[str, object]) -> str:
+    """Return an event as `NUMBER TIME EVENT APP NAME=VALUE…`, with `-` where it has no time or app."""
+    head = [_word(event.get(name, "-")) for name in _HEAD]
+    return " ".join([*head, *(f"{name}={_word(value)}" for name, value in event.items() if name not in _HEAD)])
+
+
+def _word(value: object) -> str:
+    # Texts of apps are among them: what is not plain is quoted, with all but ASCII escaped.
+    return value if isinstance(value, str) and _PLAIN.fullmatch(value) else jsontext.dump(value).decode("ascii")
