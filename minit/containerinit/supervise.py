@@ -7,22 +7,19 @@ command has what the caller passed: signals that are ignored or blocked, descrip
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Collection, Iterator, Sequence
+from fcntl import ioctl
+from termios import TIOCNOTTY, TIOCSCTTY
+from typing import NoReturn
 
-from minit.containerinit.execution import execute
-from minit.containerinit.foreground import (
-    become_group,
-    become_session,
-    foreground_terminal,
-    hand_over,
-    leave_terminal,
-)
-from minit.containerinit.options import USAGE, InitOptions, split_command
-from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe
+from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe, reason_of
+from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import from_wait_status
 from minit.stdio import complain, open_standard_streams
+from minit.value import Value
 
 # Signals that a process causes itself; to wait for these would hide a fault of our own.
 _FAULTS = (
@@ -33,11 +30,66 @@ _FAULTS = (
 _TERMINAL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _LAST_DESCRIPTOR = 2**31 - 1
 
+USAGE = "minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]..."
+
+_EXIT_NOT_EXECUTABLE = 126
+_EXIT_NOT_FOUND = 127
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class InitOptions(Value):
+    """
+    The options of a run: `group` has the whole process group signalled, `session` gives it a session of its own.
+
+    `parent_death_signal` is passed on, too, when the process that started this one ends.
+    """
+
+    group: bool = False
+    session: bool = False
+    parent_death_signal: int | None = None
+
+
+def _split_command(words: Sequence[str]) -> tuple[InitOptions, list[str]] | None:
+    """
+    Return the options before the first `--` and the command after it; None if this line is not `minit -- COMMAND`.
+
+    ValueError says what is wrong with one that is.
+    """
+    end = list(words).index("--") if "--" in words else -1
+    if end < 0:
+        return None
+    group = session = False
+    death: int | None = None
+    options = iter(words[:end])
+    for word in options:
+        name, given, value = word.partition("=")
+        if word == "--group":
+            group = True
+        elif word == "--session":
+            session = True
+        elif name == "--parent-death":
+            death = _signal_number(value if given else next(options, ""))
+        else:
+            return None
+    if not words[end + 1 :]:
+        raise ValueError("a command must follow --")
+    return InitOptions(group=group, session=session, parent_death_signal=death), list(words[end + 1 :])
+
+
+def _signal_number(text: str) -> int:
+    name = text.upper().removeprefix("SIG")
+    number = getattr(signal, f"SIG{name}", None) if name.isalnum() else None
+    if number is None and name.isascii() and name.isdigit():
+        number = int(name)
+    if number is None or number not in signal.valid_signals():
+        raise ValueError(f'--parent-death: expected a signal such as TERM, got "{text}"')
+    return int(number)
+
 
 def main(words: Sequence[str]) -> int | None:
     """Run the command line's command and return what to exit with; None if the line is not `minit -- COMMAND`."""
     try:
-        chosen = split_command(words)
+        chosen = _split_command(words)
     except ValueError as error:
         complain(f"minit: {error} (usage: {USAGE})")
         return EXIT_USAGE
@@ -58,18 +110,18 @@ def run_command(command: list[str], options: InitOptions) -> int:
     # While it is ignored children are reaped by the kernel, which forgets how they ended.
     child_disposition = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _adopt_orphans(options.parent_death_signal)
-    terminal = foreground_terminal()
+    terminal = _foreground_terminal()
     if options.session:
-        terminal = leave_terminal(terminal)
+        terminal = _leave_terminal(terminal)
 
     reports, reporter = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             if options.session:
-                become_session(terminal)
+                _become_session(terminal)
             else:
-                become_group(terminal)
+                _become_group(terminal)
             signal.signal(signal.SIGCHLD, child_disposition)
             # Python ignores these two; the command must not.
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -77,7 +129,7 @@ def run_command(command: list[str], options: InitOptions) -> int:
             if options.parent_death_signal == signal.SIGKILL:
                 _set_parent_death_signal(signal.SIGKILL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            execute(command)
+            _execute(command)
         except BaseException as error:  # never back into the code of the parent
             complain(f"minit: {describe(error)}")
         finally:
@@ -143,8 +195,8 @@ class _Watch:
             return  # whoever stopped the command lets it go on without us, and the kernel stops no process 1
         os.kill(os.getpid(), signal.SIGSTOP)
         # The SIGCONT that woke us waits to be forwarded, behind the terminal.
-        if self._terminal is not None and foreground_terminal() is not None:
-            hand_over(self._terminal, self._child)
+        if self._terminal is not None and _foreground_terminal() is not None:
+            _hand_over(self._terminal, self._child)
 
     def _take_terminal_back(self) -> None:
         """Leave the terminal to the caller's process group; a script goes on in it."""
@@ -186,3 +238,80 @@ def _set_parent_death_signal(number: int) -> None:
     from minit import syscalls  # loaded already
 
     syscalls.set_parent_death_signal(number)
+
+
+def _foreground_terminal() -> int | None:
+    """Return the standard stream that is the controlling terminal with this process group in its foreground."""
+    for fd in range(3):
+        try:
+            if os.tcgetpgrp(fd) == os.getpgrp():
+                return fd
+        except OSError:
+            pass  # no terminal, or not ours
+    return None
+
+
+def _hand_over(terminal: int, group: int) -> None:
+    """Make a process group the foreground of the terminal, tcsetpgrp(3)."""
+    try:
+        os.tcsetpgrp(terminal, group)
+    except OSError:
+        pass  # it was hung up; the command will see
+
+
+def _become_group(terminal: int | None) -> None:
+    """Lead a process group of its own, in the foreground of the terminal if there is one, setpgid(2)."""
+    os.setpgid(0, 0)
+    if terminal is not None:
+        _hand_over(terminal, os.getpid())
+
+
+def _leave_terminal(terminal: int | None) -> int | None:
+    """Return the terminal if this process led its session and let it go, for the session of the command."""
+    if terminal is None or os.getsid(0) != os.getpid():
+        return None  # it belongs to the session of a shell
+
+    pending = signal.sigpending()
+    ioctl(terminal, TIOCNOTTY)
+    # The kernel tells the foreground that its terminal is gone: not the command, which will have it again.
+    for number in {signal.SIGHUP, signal.SIGCONT} - pending:
+        signal.sigtimedwait((number,), 0)
+    return terminal
+
+
+def _become_session(terminal: int | None) -> None:
+    """Lead a session of its own, whose controlling terminal is the one given, setsid(2)."""
+    os.setsid()
+    if terminal is not None:
+        ioctl(terminal, TIOCSCTTY, 0)
+
+
+def _execute(command: list[str]) -> NoReturn:
+    """Execute a command as execvp(3) does; end with the exit codes of shells if that fails."""
+    name = command[0]
+    path = os.environ.get("PATH", _DEFAULT_PATH)
+    candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
+    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for candidate in candidates:
+        try:
+            os.execv(candidate, command)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.lexists(candidate):
+                failure = error
+                break
+        except PermissionError as error:
+            failure = error
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:  # a script that names no interpreter
+                os.execv("/bin/sh", ["/bin/sh", candidate, *command[1:]])
+            failure = error
+            break
+    complain(f"minit: exec {name}: {_explain(candidate, failure)}")
+    os._exit(_EXIT_NOT_FOUND if failure.errno in (errno.ENOENT, errno.ENOTDIR) else _EXIT_NOT_EXECUTABLE)
+
+
+def _explain(path: str, failure: OSError) -> str:
+    """Return the reason in words; what is there and still not found lacks its interpreter."""
+    if isinstance(failure, FileNotFoundError) and os.path.exists(path):
+        return diagnose_exec(os.path.abspath(path))
+    return reason_of(failure.errno or 0)

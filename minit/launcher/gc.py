@@ -6,19 +6,29 @@ import os
 from collections.abc import Callable, Sequence
 
 from minit import paths
+from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
 from minit.forks import COLLECTOR, fork
-from minit.launcher.cgroups import Hierarchy, kill_pod_groups, processes_left, read_subcgroup, remove_pod_groups
-from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
+from minit.launcher.cgroups import (
+    MAX_PATH_BYTES,
+    Hierarchy,
+    kill_pod_groups,
+    processes_left,
+    read_subcgroup,
+    remove_pod_groups,
+)
 from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.teardown import tear_down
 from minit.process import wait_channel
+from minit.reaper.record import write_durably
 from minit.stdio import complain, write_all
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8
 # Of a line of standard input, which is a UUID.
 _MAX_LINE_BYTES = 256
+
+_DIRECTORY = "/run/minit/groups"
 
 
 def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, debug: bool) -> int:
@@ -66,19 +76,19 @@ def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
     A pod whose `run` never got that far has none, and neither has one from before a reboot. UnfinishedError if some
     cannot be removed now, which a later call finishes, of another pod too if this one's directory is gone by then.
     """
-    remove_left(hierarchies)
+    _remove_left(hierarchies)
     try:
         subcgroup = read_subcgroup()
     except FileNotFoundError:
         return
     # The file is only as trustworthy as the directory.
-    if not belongs_to(subcgroup, uuid):
+    if not _belongs_to(subcgroup, uuid):
         raise LaunchError(f'{paths.POD_SUBCGROUP}: "{subcgroup}" is not a control group of pod {uuid}')
     if os.path.exists(paths.POD_HOST_PIDS):
         kill_pod_groups(hierarchies, subcgroup)
     problems = remove_pod_groups(hierarchies, subcgroup)
     try:
-        note_left(uuid, subcgroup) if problems else forget_left(uuid)
+        _note_left(uuid, subcgroup) if problems else _forget_left(uuid)
     except OSError as error:
         complain(f"stage1 gc: cannot note which control groups are left: {describe(error)}")
     if problems:
@@ -107,3 +117,46 @@ def _describe(problems: list[str], pids: list[int]) -> str:
         named = ", ".join(f"{pid} ({wait_channel(pid)})" for pid in pids[:_NAMED_PROCESSES])
         text += f"; processes in them: {named}" + (", …" if len(pids) > _NAMED_PROCESSES else "")
     return f"{text}; run gc again when they are gone"
+
+
+# Control groups that a `gc` could not remove, noted on the host until a later one can, of whichever pod.
+#
+# rkt deletes the pod's directory whatever `gc` says, and with it the only other place that names them. A reboot,
+# after which there are none, takes the notes too.
+
+
+def _belongs_to(subcgroup: str, uuid: str) -> bool:
+    """Return whether a path is that of a pod's groups: removing groups by any other one would be a weapon."""
+    parts = subcgroup.split("/")
+    return parts[-1] == paths.pod_cgroup_name(uuid) and ".." not in parts
+
+
+def _note_left(uuid: str, subcgroup: str) -> None:
+    """Note that groups of a pod are left."""
+    os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
+    write_durably(f"{_DIRECTORY}/{uuid}", os.fsencode(subcgroup))
+
+
+def _forget_left(uuid: str) -> None:
+    """Note that none are left."""
+    try:
+        os.unlink(f"{_DIRECTORY}/{uuid}")
+    except FileNotFoundError:
+        pass
+
+
+def _remove_left(hierarchies: Sequence[Hierarchy]) -> None:
+    """Remove what is left of any pod and can be removed now, without waiting."""
+    try:
+        # Others are being written.
+        uuids = [name for name in os.listdir(_DIRECTORY) if not name.startswith(".")]
+    except FileNotFoundError:
+        return
+    for uuid in uuids:
+        try:
+            fd = os.open(f"{_DIRECTORY}/{uuid}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            subcgroup = os.fsdecode(read_bounded(fd, uuid, MAX_PATH_BYTES))
+            if not _belongs_to(subcgroup, uuid) or not remove_pod_groups(hierarchies, subcgroup, patience_seconds=0):
+                _forget_left(uuid)
+        except OSError:
+            continue  # another gc was faster, or it is none of ours

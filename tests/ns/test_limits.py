@@ -1,4 +1,4 @@
-"""minit.launcher.start.cgrouplimits and minit.launcher.start.delegation on the real hierarchies of this machine."""
+"""minit.launcher.start.preparation and minit.launcher.start.delegation on the real hierarchies of this machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from minit.launcher.cgroups import (
     read_hierarchies,
     remove_pod_groups,
 )
-from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import give_controllers, place_pod
+from minit.launcher.start.preparation import set_limits
 from minit.manifest.limits import CpuQuota, Limits
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan

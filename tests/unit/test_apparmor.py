@@ -10,7 +10,7 @@ from minit.errors import PlanError
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.plan.rights.apparmor import plan_apparmor
+from minit.plan.rights.chosenfilter import plan_apparmor
 from minit.value import replace
 
 FACTS = HostFacts(effective_uid=0, kernel_release="6.1", has_cgroups=True)

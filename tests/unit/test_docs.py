@@ -16,7 +16,7 @@ import pytest
 
 from minit.cli.commandgroups import commands
 from minit.cli.manual import render
-from minit.containerinit.options import USAGE
+from minit.containerinit.supervise import USAGE
 from minit.manifest.annotations import Annotation, Place
 
 ROOT = Path(__file__).parents[2]

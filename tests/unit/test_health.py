@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minit.errors import MinitError
 from minit.launcher.health import healthchecks
-from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
+from minit.launcher.health.healthhelper import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
 from minit.plan.life.health import HealthCheck, Target, plan_health
 

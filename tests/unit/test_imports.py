@@ -33,8 +33,7 @@ def test_the_init_of_a_container_is_little() -> None:
     assert ours == {
         *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.processors"),
         *("minit.stdio", "minit.value"),
-        *("minit.containerinit", "minit.containerinit.foreground", "minit.containerinit.options"),
-        *("minit.containerinit.execution", "minit.containerinit.supervise"),
+        *("minit.containerinit", "minit.containerinit.supervise"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
     }
     assert not loaded & {"click", "ctypes", "dataclasses", "json"}

@@ -13,20 +13,27 @@ import stat
 from minit import paths, syscalls
 from minit.errors import LaunchError, SourceMissing, describe
 from minit.idrange import IdRange
-from minit.launcher.devices.copyup import copy_up
-from minit.launcher.devices.devicenode import make_node
 from minit.mountinfo import is_on_shared_mount
 from minit.plan.appplan import AppPlan
 from minit.plan.root.mountdetails import SHARED, SLAVE
+from minit.plan.root.mountoperations import MountFilesystem
 from minit.plan.root.volumes import HOST, VolumeMount
+from minit.supervisor.root.applymounts import new_filesystem
 from minit.supervisor.root.attachvolumes import option_attributes
 from minit.supervisor.root.subpaths import clone_part
+from minit.supervisor.root.targets import open_existing
+from minit.treecopy import copy_directory
 
 _DEVICES = "/dev"
 _MODE = 0o755
 # The pod's root is the disk's root there: a device or a setuid program that it makes is for nobody in the pod.
 _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_NODE = "node"
+_FILESYSTEM = MountFilesystem(fstype="tmpfs", target="/", options=(("mode", "0700"), ("size", "64k")), nodev=False)
 
 
 def open_volumes(app: AppPlan, mapped: IdRange | None) -> tuple[int, ...]:
@@ -62,7 +69,7 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None) -> int:
     if volume.device_access and not has_devices(volume):
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": deviceAccess: {volume.source} is no device')
     if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
-        return make_node(volume, mapped)
+        return _make_node(volume, mapped)
     try:
         if volume.sub_path and has_devices(volume):
             raise LaunchError("a part of devices cannot be had")
@@ -131,8 +138,60 @@ def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> No
     except FileExistsError:
         pass
     else:
-        if volume.copy_up and copy_up(app, volume):
+        if volume.copy_up and _copy_up(app, volume):
             return
     shift = 0 if mapped is None else mapped.shift
     os.chown(volume.source, volume.uid + shift, volume.gid + shift)
     os.chmod(volume.source, volume.mode)
+
+
+# Filling the implicit volumes of images converted from Docker's format with what the image has at their place.
+#
+# Docker's VOLUME keeps what the image has there; appc's mount points hide it. The image is read from the host before
+# anything of the pod runs: every path is resolved inside its root, and no symlink below is followed.
+
+
+def _copy_up(app: str, volume: VolumeMount) -> bool:
+    """
+    Copy what the image of `app` has at the volume's target into its new directory, owners, modes and times too.
+
+    Returns whether the image has a directory there. Hard links become files of their own. OSError names what could
+    not be copied.
+    """
+    image = os.open(f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app)}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        place = open_existing(image, volume.target)
+    finally:
+        os.close(image)
+    if place is None:
+        return False
+    try:
+        source = os.open(".", _DIRECTORY, dir_fd=place)
+    except NotADirectoryError:
+        return False
+    finally:
+        os.close(place)
+    copy_directory(source, os.open(volume.source, _DIRECTORY), volume.target)
+    return True
+
+
+def _make_node(volume: VolumeMount, mapped: IdRange) -> int:
+    """
+    Return a detached mount of a node for the device that is the source of `volume`.
+
+    Its mode is that of the host's node, and its owner and group have the same numbers in the pod, or 0 if the pod does
+    not have them. Nothing that the pod does to it reaches the host's.
+    """
+    status = os.lstat(volume.source)
+    directory = new_filesystem(_FILESYSTEM)
+    try:
+        os.mknod(_NODE, stat.S_IFMT(status.st_mode), status.st_rdev, dir_fd=directory)
+        owner, group = (mapped.to_host(number) or mapped.shift for number in (status.st_uid, status.st_gid))
+        os.chown(_NODE, owner, group, dir_fd=directory)
+        os.chmod(_NODE, stat.S_IMODE(status.st_mode), dir_fd=directory)
+        tree = syscalls.open_tree(directory, _NODE, syscalls.OPEN_TREE_CLONE)
+    finally:
+        os.close(directory)
+    read_only = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
+    syscalls.mount_setattr(tree, set=read_only, propagation=syscalls.MS_PRIVATE)
+    return tree

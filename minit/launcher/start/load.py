@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Sequence
 
 from minit import paths, syscalls
@@ -13,8 +14,8 @@ from minit.hostnotify import is_expected
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.launcher.devices.hostnodes import find_host_nodes
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
-from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.annotations import Annotation
+from minit.manifest.app import App
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
@@ -28,9 +29,10 @@ from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.privilegedapps import may_be_privileged
 from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.imagegroups import plan_image_groups
-from minit.plan.rights.users import AppLookups, parse_id
+from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id
 from minit.plan.root.etcfiles import EtcTexts, text_sources
 from minit.stdio import complain
+from minit.userdatabase import DATABASES, GROUP, USER
 from minit.value import replace
 
 _MAXIMUM_BYTES = 4 << 20
@@ -38,6 +40,9 @@ _MAXIMUM_BYTES = 4 << 20
 _QUEUES = "/proc/sys/fs/mqueue"
 # Variables of rkt and the host's service manager that this stage1 cannot use yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
+
+_MAXIMUM_DATABASE_BYTES = 1 << 20
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
 def load_pod(flags: RunFlags) -> Pod:
@@ -209,3 +214,74 @@ def open_stage1_root() -> int:
     except OSError as error:
         raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
     return root
+
+
+# Looking up an app's user and group in its root, from the host, before anything of the pod runs.
+#
+# The image decides what is there. Every path is resolved inside the root, wherever its symlinks lead, and what is
+# opened is known to be a regular file: opening a fifo would wait, and opening a device may set something off.
+
+
+def look_up_ids(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
+    """
+    Return what the root of app `name` says about its user and group; the working directory is the pod directory.
+
+    With `has_own_user` the user is not the one that the image says; with `has_groups` it has groups of the image.
+    """
+    path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
+    root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return AppLookups(
+            user=_look_up(root, USER, app.user),
+            group=_look_up(root, GROUP, app.group),
+            passwd=_read_database(root, USER) if has_own_user else None,
+            accounts=_read_database(root, USER) if has_groups else b"",
+            memberships=_read_database(root, GROUP) if has_groups else b"",
+        )
+    finally:
+        os.close(root)
+
+
+def _look_up(root: int, kind: str, text: str) -> Lookup:
+    if parse_id(text) is not None:
+        return Lookup()
+    path = text if is_path(text) else DATABASES[kind]
+    try:
+        if is_path(text):
+            uid, gid = _owner(root, path)
+            return Lookup(owner=uid if kind == USER else gid)
+        return Lookup(database=_read_regular_file(root, path))
+    except OSError as error:
+        # fstat(2) knows no name.
+        error.filename = path
+        return Lookup(failure=describe(error))
+    except LaunchError as error:
+        return Lookup(failure=describe(error))
+
+
+def _read_database(root: int, kind: str) -> bytes:
+    try:
+        return _read_regular_file(root, DATABASES[kind])
+    except (OSError, LaunchError):
+        return b""  # as if the user were not in it: the app runs all the same
+
+
+def _read_regular_file(root: int, path: str) -> bytes:
+    found = syscalls.openat2(root, path, os.O_PATH, resolve=_RESOLVE)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise LaunchError(f"{path}: not a regular file")
+        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    return read_bounded(fd, path, _MAXIMUM_DATABASE_BYTES)
+
+
+def _owner(root: int, path: str) -> tuple[int, int]:
+    # Of what is there itself, as with lstat(2): a link at the end is not followed.
+    found = syscalls.openat2(root, path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW, resolve=_RESOLVE)
+    try:
+        status = os.fstat(found)
+    finally:
+        os.close(found)
+    return status.st_uid, status.st_gid

@@ -6,23 +6,38 @@ The launcher of a pod prepares it, `app/add` for one app more, and PID 1 itself 
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import stat
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import Step
-from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, pod_subcgroup
+from minit import paths, syscalls
+from minit.errors import LaunchError, Step, describe
+from minit.idmapping import open_user_namespace
+from minit.idrange import IdRange
+from minit.launcher.cgroups import (
+    APPS,
+    Hierarchy,
+    PodGroups,
+    app_group,
+    apps_group,
+    make_pod_groups,
+    pod_subcgroup,
+    read_controllers,
+    write_group_file,
+)
 from minit.launcher.devices.devicefollower import DeviceVolume
 from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
 from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
 from minit.launcher.devices.openvolumes import has_devices, open_volumes
 from minit.launcher.podhelper import PodHelper
-from minit.launcher.start.cgrouplimits import set_limits
-from minit.launcher.start.delegation import place_pod
-from minit.launcher.start.idmappedmounts import map_owners
+from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.listenfds import AppSockets
+from minit.manifest.limits import CFS_QUOTA, SWAP_FILES, Limits
+from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
+from minit.plan.root.volumes import VolumeMount
 from minit.podfile import write_pod_file
 from minit.stdio import complain
 from minit.supervisor.exec.socketactivation import open_sockets
@@ -127,7 +142,7 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(plan.apps)
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
     if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
-        map_owners(plan.apps, trees, plan.private_users)
+        _map_owners(plan.apps, trees, plan.private_users)
     return trees
 
 
@@ -140,3 +155,117 @@ def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> Devi
         if app.hotplug and not any(volume.app is app for volume in volumes):
             complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
     return DeviceHelper(volumes, debug=plan.debug) if volumes else None
+
+
+# Writing the limits of a pod and its apps into their control groups, which the launcher has made and nobody is in
+# yet.
+#
+# Those of a pod are set for `system.slice`, the group around all its apps: what PID 1 and the sidecars need is not
+# taken from what the apps may have, and an app that uses up all of it does not stop them.
+
+
+def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:
+    """Set the limits of `plan` and return the warnings to show; LaunchError names a file that cannot be written."""
+    for hierarchy in hierarchies:
+        wanted = plan.controllers & read_controllers(hierarchy.mount_point) if hierarchy.is_v2 else None
+        if wanted:
+            give_controllers(hierarchy, f"/{subcgroup}/{APPS}", wanted)
+    warnings = []
+    if plan.limits is not None:
+        groups = [(hierarchy, apps_group(hierarchy, subcgroup)) for hierarchy in hierarchies]
+        warnings += _limit("pod", plan.limits, groups)
+    for app in plan.apps:
+        if app.limits is not None:
+            groups = [(hierarchy, app_group(hierarchy, subcgroup, app.name)) for hierarchy in hierarchies]
+            warnings += _limit(f'app "{app.name}"', app.limits, groups)
+    return warnings
+
+
+def _limit(owner: str, limits: Limits, groups: Sequence[tuple[Hierarchy, str]]) -> list[str]:
+    warnings = []
+    for controller in sorted(limits.controllers):
+        place = next((place for place in groups if _has_controller(*place, controller)), None)
+        if place is None:
+            if controller in limits.needed_controllers:
+                warnings.append(f"warning: {owner}: no limit of {controller}: its control group has no such controller")
+            continue
+        hierarchy, group = place
+        if not hierarchy.is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):
+            raise LaunchError(f"failed to limit {owner}: {controller} is in a hierarchy of v1: it has no files of v2")
+        for file, text in limits.settings(controller, hierarchy.is_v2):
+            try:
+                write_group_file(f"{group}/{file}", text)
+            except OSError as error:
+                if file in SWAP_FILES and error.errno == errno.ENOENT:
+                    warnings.append(f"warning: {owner}: no limit of swap: the kernel does not count it")
+                    continue
+                if file != CFS_QUOTA or error.errno != errno.EINVAL:
+                    raise LaunchError(f"failed to limit {owner}: {group}/{file}: {describe(error)}") from error
+                # v2 takes what is more than a group around allows, and it means nothing there.
+                warnings.append(f"warning: {owner}: a control group around the pod allows less processor time already")
+    return warnings
+
+
+def _has_controller(hierarchy: Hierarchy, group: str, controller: str) -> bool:
+    # A controller is in one hierarchy at a time; in the unified one a group need not have it.
+    return controller in (read_controllers(group) if hierarchy.is_v2 else hierarchy.controllers)
+
+
+# Volumes of the host that have in a pod with a user namespace the owners they have on the disk: idmapped mounts.
+#
+# The kernel wants a user namespace for that, mount_setattr(2). It is not that of the pod, which does not exist yet: a
+# filesystem that cannot map owners is found out before anything of the pod is there.
+
+
+def _map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
+    """
+    Map the owners of the volumes that ask for it to the host's ids of a pod.
+
+    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be. Says
+    which of them are no place for files that the pod's root makes.
+    """
+    namespace = open_user_namespace(mapped)
+    try:
+        for app, opened in zip(apps, trees):
+            for volume, tree in zip(app.volumes, opened):
+                if volume.idmap:
+                    _map(volume, tree, namespace)
+                    if not volume.read_only and _is_in_reach(volume.source):
+                        complain(
+                            f'stage1: warning: {volume.place}: volume "{volume.volume}": whoever can reach'
+                            f" {volume.source} on the host can run setuid programs that root of the pod leaves there:"
+                            " put it in a directory of root's alone, or on a filesystem that is mounted nosuid"
+                        )
+    finally:
+        os.close(namespace)
+
+
+def _map(volume: VolumeMount, tree: int, namespace: int) -> None:
+    try:
+        syscalls.mount_setattr(
+            tree, flags=syscalls.AT_RECURSIVE, set=syscalls.MOUNT_ATTR_IDMAP, user_namespace=namespace
+        )
+    except OSError as error:
+        which = " or one that is mounted below it" if volume.recursive else ""
+        raise LaunchError(
+            f'{volume.place}: volume "{volume.volume}": minit/idmap: the filesystem of {volume.source}{which}'
+            f" cannot map owners: {describe(error)}"
+        ) from error
+
+
+def _is_in_reach(source: str) -> bool:
+    """Tell whether a program in a directory of the host can be run by others than root, with the owner's rights."""
+    if os.statvfs(source).f_flag & os.ST_NOSUID:
+        return False
+    path = os.path.realpath(source)
+    while _lets_others_pass(path):
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+def _lets_others_pass(path: str) -> bool:
+    status = os.stat(path)
+    mode = status.st_mode
+    return bool(mode & stat.S_IXOTH or mode & stat.S_IXGRP and status.st_gid or mode & stat.S_IXUSR and status.st_uid)

@@ -1,19 +1,25 @@
 """
-Deciding the system calls of an app by the annotation minit/seccomp, which the caller gives and no image can.
+Deciding the system calls of an app, their error and its AppArmor profile, by annotations that no image can have.
 
-It stands in the place of the default list. A list of an isolator stays, and takes away from it.
+What minit/seccomp says stands in the place of the default list. A list of an isolator stays, and takes away from it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from minit.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.pod import RuntimeApp
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.seccomp import SECCOMP_WORDS, WORD_CAPABILITIES, WORD_GUARDED, WORD_UNCONFINED, SeccompPolicy
+from minit.manifest.seccompisolators import find_error
 from minit.manifest.syscallsets import CAPABILITY_CALLS
+from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.seccompprofile import UNLIMITED, SeccompProfile, Surroundings, read_profile
 from minit.value import replace
+
+_FATAL = "kill"
 
 
 def plan_profile(runtime: RuntimeApp, surroundings: Surroundings) -> SeccompProfile | None:
@@ -40,3 +46,38 @@ def open_by_capabilities(runtime: RuntimeApp, policy: SeccompPolicy, capabilitie
         return policy
     more = (CAPABILITY_CALLS.get(name, frozenset()) for name in capability_names(capabilities & ~DEFAULT))
     return replace(policy, opened=frozenset().union(*more))
+
+
+def plan_refused_error(policy: SeccompPolicy | None, runtime: RuntimeApp, manifest: PodManifest) -> dict[str, Any]:
+    """
+    Return the fields of an app's plan with the error of its annotation, or the pod's: none for rkt's answer, death.
+
+    `policy` is the app's own, whose error stays. PlanError for a word that is no error.
+    """
+    for where, owner in ((f'app "{runtime.name}": ', runtime), ("", manifest)):
+        name = owner.annotation(Annotation.SECCOMP_ERRNO)
+        if name is None:
+            continue
+        if name == _FATAL:
+            break
+        error = find_error(name)
+        if error is None:
+            raise PlanError(
+                f'{where}annotation {Annotation.SECCOMP_ERRNO}: expected the name of an error or {_FATAL}, got "{name}"'
+            )
+        own = policy if policy is None or policy.error is not None else replace(policy, error=error)
+        return {"seccomp": own, "default_seccomp": SeccompPolicy(error=error)}
+    return {}
+
+
+def plan_apparmor(runtime: RuntimeApp, facts: HostFacts) -> str | None:
+    """Return the profile of an app, None without one; PlanError for one that the kernel does not have."""
+    profile = runtime.annotation(Annotation.APPARMOR_PROFILE)
+    if profile is None:
+        return None
+    where = f'app "{runtime.name}": {Annotation.APPARMOR_PROFILE}'
+    if facts.loaded_profiles is None:
+        raise PlanError(f'{where}: cannot have profile "{profile}": this kernel has no AppArmor, or it is not enabled')
+    if profile not in facts.loaded_profiles:
+        raise PlanError(f'{where}: profile "{profile}" is not loaded')
+    return profile
