@@ -15,7 +15,7 @@ from minit.network.packetfilter.confinement import Sender, link_local_address
 from minit.network.packetfilter.interfacetables import delete_table, follow_sender, protect, table_name
 from minit.value import replace
 from tests.support.effects import killed_child
-from tests.support.frames import arp, ethernet, frame_socket, icmpv6, udp4, udp6, vlan
+from tests.support.frames import arp, ethernet, frame_socket, icmp, icmpv6, udp4, udp6, vlan
 from tests.support.topology import (
     GATEWAY,
     GATEWAY6,
@@ -38,6 +38,7 @@ TAG = b"\x81\x00"
 STP = 0x0027  # the length of a frame of the spanning tree, in the place of a protocol
 RARP = 0x8035
 QUESTION, ANSWER = 1, 2
+REDIRECT4, ECHO4, ROUTER4 = 5, 8, 9
 ROUTER_SOLICITATION, ROUTER, SOLICITATION, ADVERTISEMENT, REDIRECT, REPORT = 133, 134, 135, 136, 137, 143
 
 
@@ -80,6 +81,7 @@ def own_frames(mac: str) -> dict[str, bytes]:
     local = str(link_local_address(mac))
     return {
         "question for an address": arp(QUESTION, mac, POD, SECOND_POD),
+        "echo": icmp(ECHO4, POD, SECOND_POD, mac),
         "own address": arp(ANSWER, mac, POD, GATEWAY),
         "question whether an address is free": arp(QUESTION, mac, "0.0.0.0", POD),
         "datagram": udp4(POD, SECOND_POD, mac),
@@ -130,10 +132,15 @@ def foreign_frames(mac: str) -> dict[str, bytes]:
         "router": icmpv6(ROUTER, local, mac),
         "router behind options": icmpv6(ROUTER, local, mac, "::1", hop_by_hop=True),
         "better router": icmpv6(REDIRECT, local, mac),
+        "router of IPv4": icmp(ROUTER4, POD, "224.0.0.1", mac),
+        "better router of IPv4": icmp(REDIRECT4, POD, SECOND_POD, mac),
+        "tagged router of IPv4": vlan(icmp(ROUTER4, POD, SECOND_POD, mac), 7),
         "server of DHCP": udp4(POD, "255.255.255.255", mac, ports=(67, 68)),
         "relay of DHCP": udp4(POD, SECOND_POD, mac, ports=(67, 67)),
         "server of DHCP by another port": udp4(POD, SECOND_POD, mac, ports=(1067, 68)),
         "tagged server of DHCP": vlan(udp4(POD, SECOND_POD, mac, ports=(67, 1068)), 7),
+        "server of DHCP with an empty tag": vlan(udp4(POD, SECOND_POD, mac, ports=(67, 2068)), 0),
+        "server of DHCPv6 with an empty tag": vlan(udp6(POD6, SECOND_POD6, mac, ports=(547, 2546)), 0),
         "server of DHCPv6": udp6(local, "ff02::1", mac, ports=(547, 546)),
         "server of DHCPv6 by its address": udp6(POD6, SECOND_POD6, mac, ports=(547, 1546)),
         "server of DHCPv6 by another port": udp6(POD6, SECOND_POD6, mac, ports=(1547, 546)),

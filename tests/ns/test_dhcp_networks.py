@@ -33,6 +33,7 @@ from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer, run
 from tests.support.effects import each_failure, killed_child
 from tests.support.linkkinds import need_kind
 from tests.support.networks import make_network, own_network, remove_network, within
+from tests.support.pods import BUSYBOX
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
 Config = dict[str, object]
@@ -170,6 +171,19 @@ def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     await_end(pid)
+
+
+@pytest.mark.parametrize("ipam", [{}, {"type": "dhcp"}], ids=["without addresses", "dhcp"])
+def test_a_client_of_the_pod(world: World, ipam: Config) -> None:
+    """A program of a pod on a bridge gets a lease by itself."""
+    world.server.start(last="192.0.2.21")
+    config, request = {**world.config(), "ipam": ipam}, world.pod()
+    world.add(config, request)
+    client = (BUSYBOX, "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "30", "-T", "1", "-s", "/bin/true")
+    words = ("nsenter", f"--net={request.namespace}", *map(str, client))
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert f"obtained from {ADDRESS}" in done.stderr
+    delete(config, request)
 
 
 def test_the_life_of_a_lease(world: World) -> None:

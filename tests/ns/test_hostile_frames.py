@@ -19,6 +19,7 @@ from tests.support.frames import (
     checksum,
     fragment,
     frame_socket,
+    icmp,
     icmpv6_message,
     ipv6,
     options,
@@ -35,6 +36,7 @@ TCP = 6
 QUESTION = 1
 MORE_FRAGMENTS = 0x20  # of the first byte of flags and offset
 ROUTER, ADVERTISEMENT, ECHO = 134, 136, 128
+REDIRECT4 = 5
 
 
 class Bridged:
@@ -42,6 +44,8 @@ class Bridged:
 
     def __init__(self, topology: Topology) -> None:
         self.pod, self.neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
+        # Else the kernel drops what it cannot read, for the rules about what is routed.
+        topology.filter_bridged(False)
         self.mac = self.pod.mac("eth0")
         self.local = str(link_local_address(self.mac))
         addresses = (ip_address(POD), ip_address(POD6))
@@ -99,7 +103,7 @@ def test_messages_in_fragments(bridged: Bridged) -> None:
 
 
 def test_servers_of_dhcp_in_fragments(bridged: Bridged) -> None:
-    """No fragments are passed on that could be put together to the answer of a server of DHCP."""
+    """No fragments are passed on that could be put together to the answer of a server of DHCP, or a redirect."""
     answer = udp6(POD6, EVERYBODY, bridged.mac, ports=(547, 546))[54:]
 
     def frame(payload: bytes) -> bytes:
@@ -115,6 +119,7 @@ def test_servers_of_dhcp_in_fragments(bridged: Bridged) -> None:
         "behind options of all hops": ipv6(POD6, EVERYBODY, 0, options(UDP) + answer, bridged.mac),
         "of IPv4": ipv4_fragment(udp4(POD, SECOND_POD, bridged.mac, ports=(67, 68)), 8),
         "of IPv4, to the client's port": ipv4_fragment(udp4(POD, SECOND_POD, bridged.mac, ports=(1, 68)), 8),
+        "redirect of IPv4": ipv4_fragment(icmp(REDIRECT4, POD, SECOND_POD, bridged.mac), 8),
     }
     assert bridged.passed(hidden) == set()
 
@@ -130,13 +135,20 @@ def ipv4_fragment(frame: bytes, size_bytes: int) -> bytes:
 
 
 def test_what_cannot_be_read(bridged: Bridged) -> None:
-    """A packet of IPv6 whose headers lead past its end is not passed on."""
+    """A packet whose headers lead past its end is not passed on, nor one of another version of IP."""
     # Not to a group: a bridge itself drops those that it cannot read.
     router = icmpv6_message(ROUTER, bridged.local, SECOND_POD6, bytes(8))
     whole = ipv6(bridged.local, SECOND_POD6, ICMPV6, router, bridged.mac)
-    longer = whole[:18] + (len(router) + 8).to_bytes(2, "big") + whole[20:]
-    other_version = whole[:14] + b"\x50" + whole[15:]
-    assert bridged.passed({"longer than it is": longer, "another version": other_version}) == set()
+    server = udp4(POD, SECOND_POD, bridged.mac, ports=(67, 68))
+    hidden = {
+        "longer than it is": whole[:18] + (len(router) + 8).to_bytes(2, "big") + whole[20:],
+        "another version": whole[:14] + b"\x50" + whole[15:],
+        "of IPv4, longer than it is": server[:16] + (len(server) - 14 + 1).to_bytes(2, "big") + server[18:],
+        "of IPv4, shorter than its header": server[:16] + (19).to_bytes(2, "big") + server[18:],
+        "of IPv4, without the words of its header": server[:14] + b"\x44" + server[15:],
+        "of IPv4, another version": server[:14] + b"\x55" + server[15:],
+    }
+    assert bridged.passed(hidden) == set()
 
 
 def test_honest_fragments(bridged: Bridged) -> None:

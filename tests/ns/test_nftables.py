@@ -77,6 +77,7 @@ IPV4_RULES = {
     'iifname != "lo" return': (*nftexpressions.enters_not_by("lo"), *nftexpressions.leave()),
     "ct status dnat return": (*nftexpressions.was_redirected(), *nftexpressions.leave()),
     "ct direction reply return": (*nftexpressions.is_answer(), *nftexpressions.leave()),
+    "icmp type redirect drop": (*nftexpressions.icmp(nftexpressions.REDIRECT4), *nftexpressions.drop()),
     "sctp dport 7 return": (*nftexpressions.destination_ports("sctp", 7), *nftexpressions.leave()),
 }
 

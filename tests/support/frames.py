@@ -7,7 +7,8 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
-# Protocols behind a header of IPv6.
+# Protocols behind a header of IP.
+ICMP = 1
 FRAGMENT = 44
 UDP = 17
 ICMPV6 = 58
@@ -28,9 +29,9 @@ def ethernet(protocol: int, payload: bytes, source: str, destination: str = BROA
     return octets(destination) + octets(source) + struct.pack("!H", protocol) + payload
 
 
-def vlan(frame: bytes, number: int) -> bytes:
+def vlan(frame: bytes, number: int, kind: int = _VLAN) -> bytes:
     """Return a frame with the tag of a VLAN."""
-    return frame[:12] + struct.pack("!HH", _VLAN, number) + frame[12:]
+    return frame[:12] + struct.pack("!HH", kind, number) + frame[12:]
 
 
 def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tuple[int, int] = (4000, 4000)) -> bytes:
@@ -62,6 +63,13 @@ def udp6(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
     total = checksum(_pseudo_header(source, destination, UDP, udp) + udp)
     return ipv6(source, destination, UDP, udp[:6] + struct.pack("!H", total) + udp[8:], mac, to)
+
+
+def icmp(kind: int, source: str, destination: str, mac: str) -> bytes:
+    """Return a message of ICMP that is about the gateway 10.1.0.77, say."""
+    body = IPv4Address("10.1.0.77").packed + bytes(8)
+    total = checksum(struct.pack("!BBH", kind, 1, 0) + body)
+    return ipv4(source, destination, ICMP, struct.pack("!BBH", kind, 1, total) + body, mac)
 
 
 def icmpv6(

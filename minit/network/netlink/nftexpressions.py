@@ -22,6 +22,9 @@ Match: TypeAlias = tuple[Expression, ...]
 IPV4 = 0x0800
 ARP = 0x0806
 IPV6 = 0x86DD
+# Messages of ICMP, RFC 792 and RFC 1256.
+REDIRECT4 = 5
+ROUTER_ADVERTISEMENT4 = 9
 # Messages of ICMPv6, RFC 4861 and RFC 3810.
 ROUTER_SOLICITATION = 133
 ROUTER_ADVERTISEMENT = 134
@@ -31,7 +34,7 @@ REDIRECT = 137
 LISTENER_REPORT = 143
 
 _FAMILIES = {4: 2, 6: 10}
-_PROTOCOLS = {"tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
+_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
 _REGISTER = 1
 _SECOND_REGISTER = 2
 _VERDICT_REGISTER = 0
@@ -179,13 +182,18 @@ def is_later_fragment() -> Match:
     return (offset, _mask(_FRAGMENT_OFFSET_MASK.to_bytes(2, "big")), _compare(bytes(2), _UNEQUAL))
 
 
+def icmp(kind: int) -> Match:
+    """Match messages of ICMP of one type."""
+    return _message("icmp", kind)
+
+
 def icmpv6(kind: int, target: IPv6Address | bytes | None = None) -> Match:
     """
     Match messages of ICMPv6 of one type, of neighbour discovery also by the address that they are about.
 
     Bytes are the end of such an address.
     """
-    message = (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([kind])))
+    message = _message("icmpv6", kind)
     if target is None:
         return message
     end = target if isinstance(target, bytes) else target.packed
@@ -333,6 +341,10 @@ def _port(number: int) -> bytes:
 
 def _transports(protocol: str) -> Match:
     return (_meta(_META_PROTOCOL), _compare(bytes([_PROTOCOLS[protocol]])))
+
+
+def _message(protocol: str, kind: int) -> Match:
+    return (*_transports(protocol), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([kind])))
 
 
 def _octets(mac: str) -> bytes:

@@ -17,7 +17,9 @@ from minit.network.netlink.nftexpressions import (
     NEIGHBOR_ADVERTISEMENT,
     NEIGHBOR_SOLICITATION,
     REDIRECT,
+    REDIRECT4,
     ROUTER_ADVERTISEMENT,
+    ROUTER_ADVERTISEMENT4,
     ROUTER_SOLICITATION,
     Match,
 )
@@ -32,6 +34,9 @@ _LINK_LOCAL = int(IPv6Address("fe80::"))
 # Of DHCP and DHCPv6 (RFC 2131, 4.1; RFC 8415, 7.2).
 _DHCP_SERVER, _DHCP_CLIENT = 67, 68
 _DHCP6_SERVER, _DHCP6_CLIENT = 547, 546
+# Whoever may send nothing of others is no router.
+_REFUSED_OF_ICMP = (ROUTER_ADVERTISEMENT4, REDIRECT4)
+_REFUSED_OF_ICMPV6 = (ROUTER_ADVERTISEMENT, REDIRECT)
 
 
 class Sender(Value):
@@ -93,10 +98,10 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
         nftexpressions.drop(),
     )
     # Whoever puts fragments together, or is more patient with headers, must not find in them what is dropped here.
-    is_readable = (*nftexpressions.carries(nftexpressions.IPV6), *nftexpressions.has_protocol())
+    is_readable = nftexpressions.has_protocol()
     jumps = (
-        (*nftexpressions.carries(nftexpressions.IPV4), *nftexpressions.jump("ipv4-sources")),
-        (*is_readable, *nftexpressions.jump("ipv6-sources")),
+        (*nftexpressions.carries(nftexpressions.IPV4), *is_readable, *nftexpressions.jump("ipv4-sources")),
+        (*nftexpressions.carries(nftexpressions.IPV6), *is_readable, *nftexpressions.jump("ipv6-sources")),
         (*nftexpressions.carries(nftexpressions.ARP), *nftexpressions.jump("arp-senders")),
     )
     return (
@@ -112,8 +117,9 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
 
 def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
     matches: list[Match] = [(*nftexpressions.destination_in(_LOOPBACK), *nftexpressions.drop())]
-    # A first fragment has the ports, and a packet is nothing without it.
+    # A first fragment has the ports, or the type, and a packet is nothing without it.
     matches += _refused_servers(_DHCP_SERVER, _DHCP_CLIENT)
+    matches += [(*nftexpressions.icmp(message), *nftexpressions.drop()) for message in _REFUSED_OF_ICMP]
     matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
     if uses_dhcp:
         asks = (*nftexpressions.source_in(_NO_IPV4), *nftexpressions.destination_ports("udp", _DHCP_SERVER))
@@ -122,10 +128,8 @@ def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
 
 
 def _icmpv6() -> tuple[Match, ...]:
-    # Whoever may send nothing of others is no router.
-    refused = (ROUTER_ADVERTISEMENT, REDIRECT)
     return (
-        *((*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in refused),
+        *((*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in _REFUSED_OF_ICMPV6),
         # An advertisement can be about another address than the one that it comes from.
         (*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")),
         (*nftexpressions.icmpv6_of_any_type(), *nftexpressions.leave()),
