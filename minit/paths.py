@@ -8,6 +8,7 @@ entrypoint; one that starts with `STAGE1_` is absolute inside the stage1 root, w
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 POD_MANIFEST = "pod"
 POD_CREATED = "pod-created"
@@ -141,6 +142,38 @@ ATTACH_OPTIONS = ("detach-keys", "failure-fd", "no-replay", "on-slow", "read-onl
 # The same of our `run`.
 RUN_OPTIONS = ("quiet", "tell-failure")
 ENTER_ROOT_FD = "root-fd"
+
+
+class PodEvent(StrEnum):
+    """The events in the file STAGE1_EVENTS of a pod; a row of docs/events.md tells what each means."""
+
+    APP_STATE = "app.state"
+    APP_EXITED = "app.exited"
+    APP_HEALTH = "app.health"
+    APP_HELPER_DIED = "app.helper-died"
+    APP_READY = "app.ready"
+    APP_STOPPING = "app.stopping"
+    APP_MESSAGE_REFUSED = "app.message-refused"
+    APP_RESTART_PLANNED = "app.restart-planned"
+    APP_END_WRITTEN = "app.end-written"
+    APP_RESTART_CANCELLED = "app.restart-cancelled"
+    APP_RESTARTS_GIVEN_UP = "app.restarts-given-up"
+    APP_STARTED_AGAIN = "app.started-again"
+    APP_ATTACHED = "app.attached"
+    APP_DETACHED = "app.detached"
+    APP_OUTPUT_DROPPED = "app.output-dropped"
+    APP_OUTPUT_LOST = "app.output-lost"
+    HANDLER_STARTED = "handler.started"
+    HANDLER_ENDED = "handler.ended"
+    HANDLER_SKIPPED = "handler.skipped"
+    SIDECAR_LOST = "sidecar.lost"
+    SIDECAR_GIVEN_UP = "sidecar.given-up"
+    POD_READY = "pod.ready"
+    POD_STOP_REQUESTED = "pod.stop-requested"
+    POD_DEADLINE_EXCEEDED = "pod.deadline-exceeded"
+    POD_STOPPING = "pod.stopping"
+    POD_ENDED = "pod.ended"
+    GAP = "gap"  # in the place of events that are not in the file
 
 
 def app_manifest(app: str) -> str:

@@ -20,6 +20,7 @@ from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, 
 from minit.forks import Kept
 from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
+from minit.paths import PodEvent
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
 from minit.process import enter_own_mounts, join_cgroups
@@ -271,7 +272,7 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     supervisor.drain()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
     supervisor.turn()
-    supervisor.journal.event("pod.ended", status=pod.exit_code or 0)
+    supervisor.journal.event(PodEvent.POD_ENDED, status=pod.exit_code or 0)
     supervisor.journal.events.flush()
     return pod.exit_code or 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minit.paths import PodEvent
 from minit.supervisor.podevents import Events
 
 _KEPT_EVENTS = 1000
@@ -18,7 +19,7 @@ class Journal:
         self._kept: list[tuple[str, dict[str, object]]] = []
         self._write: Callable[[str, dict[str, object]], None] | None = None
 
-    def event(self, event: str, **fields: object) -> None:
+    def event(self, event: PodEvent, **fields: object) -> None:
         """Log what users of the pod are told of as well."""
         self.events.add(event, fields)
         self.info(event, **fields)

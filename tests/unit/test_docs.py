@@ -18,6 +18,7 @@ from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.containerinit.supervise import USAGE
 from minit.manifest.annotations import Annotation, Place
+from minit.paths import PodEvent
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -192,6 +193,25 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     ]
     for each in Annotation:
         assert f"Annotation.{each.name}" in (ROOT / f"{each.reader.replace('.', '/')}.py").read_text(), each
+
+
+def test_every_event_is_in_the_table() -> None:
+    """docs/events.md has the events of the code and no other, and of each the fields that it is written with."""
+    shown: dict[str, tuple[set[str], set[str]]] = {}
+    for row in re.findall(r"^\|( `[^|]*)\|([^|]*)\|(.*)\|$", (ROOT / "docs/events.md").read_text(), re.MULTILINE):
+        names, fields, when = (set(re.findall(r"`([a-z_.-]+)`", cell)) for cell in row)
+        shown |= dict.fromkeys(names, (fields, fields | when))
+    assert set(shown) == set(PodEvent)
+    written: dict[str, set[str]] = {PodEvent.GAP: {"lost"}}
+    for text in filter(re.compile("PodEvent").search, map(Path.read_text, (ROOT / "minit/supervisor").rglob("*.py"))):
+        for call in ast.walk(ast.parse(text)):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "event":
+                for name in re.findall(r"PodEvent\.(\w+)", ast.unparse(call)):
+                    written.setdefault(PodEvent[name], set()).update(str(each.arg) for each in call.keywords)
+    assert set(written) == set(PodEvent)
+    for event, fields in written.items():
+        least, most = shown[event]
+        assert fields <= most and (least - {"end", "pid"}) <= fields, event
 
 
 def test_every_attack_has_a_defence_and_a_test() -> None:

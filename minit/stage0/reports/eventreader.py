@@ -12,8 +12,6 @@ from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.logreader import open_log_directory, passes
 from minit.value import Value
 
-GAP = "gap"
-
 Event = dict[str, object]
 
 
@@ -43,7 +41,7 @@ class EventReader:
         if self.last is not None and number <= self.last:
             return
         if self.last is not None and number > self.last + 1:
-            yield {"seq": number - 1, "event": GAP, "lost": number - self.last - 1}
+            yield {"seq": number - 1, "event": paths.PodEvent.GAP, "lost": number - self.last - 1}
         self.last = number
         # An event without an app is about the whole pod.
         if not self._wanted.apps or event.get("app") in self._wanted.apps:

@@ -73,7 +73,7 @@ def has_ended_in_order(pod: Pod) -> bool:
         event = jsontext.parse(last[0].encode(errors="replace"), paths.STAGE1_EVENTS)
     except MinitError:
         return False
-    return isinstance(event, dict) and event.get("event") == "pod.ended"
+    return isinstance(event, dict) and event.get("event") == paths.PodEvent.POD_ENDED
 
 
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:

@@ -12,6 +12,7 @@ from minit import paths
 from minit.errors import EXIT_FAILURE, PodError
 from minit.forks import DETACHED, fork
 from minit.loop import wait_readable
+from minit.paths import PodEvent
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
 from minit.stage0.pods.podwaiting import Pauses
@@ -101,4 +102,4 @@ def _take_rest(readers: list[int], relay: Callable[[bytes], None]) -> None:
 
 def _has_been_ready(pod: Pod) -> bool:
     """Return whether a pod that has ended was ready, as far as its files are still there."""
-    return any('"event":"pod.ready"' in line for line in read_events(pod, _EVENTS) or ())
+    return any(f'"event":"{PodEvent.POD_READY}"' in line for line in read_events(pod, _EVENTS) or ())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from minit import paths
 from minit.errors import describe
+from minit.paths import PodEvent
 from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
 from minit.stdio import complain_at_once
 from minit.supervisor.apps.podapp import App
@@ -54,7 +55,7 @@ class Records:
                 if name in self._late:
                     # Who looked when the app ended found nothing.
                     self._late.remove(name)
-                    self._journal.event("app.end-written", app=name)
+                    self._journal.event(PodEvent.APP_END_WRITTEN, app=name)
 
     def write_last_ends(self) -> None:
         """Try once more to write what could not be written, and say which statuses are lost if that fails."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from minit.loop import Loop
+from minit.paths import PodEvent
 from minit.plan.appplan import HANDLER_POST_STOP
 from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
@@ -116,12 +117,12 @@ class Ends:
             return
         if run.last is not None and end is run.last.end:
             run.started_ns, app.starts = run.last.started_ns, app.starts - 1
-            self._journal.event("app.restart-cancelled", app=app.name)
+            self._journal.event(PodEvent.APP_RESTART_CANCELLED, app=app.name)
             self._records.write_end(app)
             self._pod.on_end(app)
             return
         text = end.status.describe()
-        self._journal.event("app.exited", app=app.name, status=end.number, end=text, reason=end.reason)
+        self._journal.event(PodEvent.APP_EXITED, app=app.name, status=end.number, end=text, reason=end.reason)
         self._records.write_end(app)
         if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
             complain_at_once(f'stage1: app "{app.name}": {text}')
@@ -152,7 +153,7 @@ class Ends:
         app.run.deadline = None
         self._processes.forget(app)
         if app.run.post_stop_due:
-            self._journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+            self._journal.event(PodEvent.HANDLER_SKIPPED, app=app.name, handler=HANDLER_POST_STOP)
         if app.restarts is not None and app.restarts.delay_seconds is not None:
             app.run.deadline = time.monotonic() + app.restarts.delay_seconds
         self._outputs.mark_log_end(app.name)

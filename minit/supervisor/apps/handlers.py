@@ -9,6 +9,7 @@ from functools import partial
 
 from minit.errors import describe
 from minit.loop import Loop
+from minit.paths import PodEvent
 from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.reaper.exit_status import ExitStatus
@@ -78,14 +79,14 @@ class Handlers:
         if app.run.handler is not None:
             kill_process(app.run.handler.pidfd)
         if app.run.sleeps:
-            self._journal.event("handler.ended", app=app.name, handler=HOOK_PRE_STOP, end="cut short")
+            self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=HOOK_PRE_STOP, end="cut short")
 
     def on_end(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the handler or hook of an app, which has been reaped."""
         handler, app.run.handler = app.run.handler, None
         assert handler is not None
         os.close(handler.pidfd)
-        self._journal.event("handler.ended", app=app.name, handler=handler.name, end=status.describe())
+        self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=handler.name, end=status.describe())
         if handler.name in HOOKS and _HANDLER_OF.get(app.state) != handler.name:
             # It was ended with its app, or before the next one.
             if app.state == lifecycle.PRE_STOP:
@@ -100,7 +101,7 @@ class Handlers:
         hook = app.spec.hooks.get(name)
         if hook is not None and hook.sleep_seconds is not None:
             app.run.sleeps = True
-            self._journal.event("handler.started", app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)
+            self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)
             wake = self._loop.deadline(partial(self._wake, app, app.run, app.state))
             wake.set(time.monotonic() + hook.sleep_seconds)
             return
@@ -112,7 +113,7 @@ class Handlers:
         self._failed_forks.pop(app.name, None)
         if name == HANDLER_POST_STOP:
             app.run.post_stop_pending = False
-        self._journal.event("handler.started", app=app.name, handler=name, pid=app.run.handler.pid)
+        self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, pid=app.run.handler.pid)
         if app.run.handler.streams.ends:
             self._sidecars.start(app.run.handler.streams)
 
@@ -120,7 +121,7 @@ class Handlers:
         """Act on the end of a sleep, if the app has not gone on without it."""
         if app.run is run and run.sleeps and app.state == state:
             run.sleeps = False
-            self._journal.event("handler.ended", app=app.name, handler=_HANDLER_OF[state], end="slept")
+            self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=_HANDLER_OF[state], end="slept")
             self._succeed(app)
 
     def _succeed(self, app: App) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minit.paths import PodEvent
 from minit.supervisor.apps.lifecycle import next_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
@@ -27,7 +28,7 @@ class Lives:
         before = app.state
         app.state, actions = next_state(app.state, event)
         if app.state != before:
-            self._journal.event("app.state", app=app.name, state=app.state, cause=event)
+            self._journal.event(PodEvent.APP_STATE, app=app.name, state=app.state, cause=event)
         for action in actions:
             self.actions[action](app)
         self.notify(app)

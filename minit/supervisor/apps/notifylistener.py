@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minit.loop import Loop
+from minit.paths import PodEvent
 from minit.supervisor.apps.notifysocket import Readiness
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
@@ -66,9 +67,9 @@ class Listener:
             self._put_off()
         if readiness.refused is not None and told is None:
             # Once: what an app sends must not fill the log.
-            self._journal.event("app.message-refused", app=app.name, reason=readiness.refused)
+            self._journal.event(PodEvent.APP_MESSAGE_REFUSED, app=app.name, reason=readiness.refused)
         if readiness.is_stopping and not was_stopping:
-            self._journal.event("app.stopping", app=app.name)
+            self._journal.event(PodEvent.APP_STOPPING, app=app.name)
         self._on_word(app)
 
     def _put_off(self) -> None:

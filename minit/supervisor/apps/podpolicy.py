@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from minit import paths
 from minit.errors import EXIT_FAILURE, describe
 from minit.messages import Socket, send_message
+from minit.paths import PodEvent
 from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.stdio import complain_at_once
@@ -71,7 +72,7 @@ class PodPolicy:
         """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
         if app.is_ready and app.run.reached < READY:
             app.run.reached = READY
-            self._journal.event("app.ready", app=app.name)
+            self._journal.event(PodEvent.APP_READY, app=app.name)
         self.order.go_on()
         if all(each.is_ready for each in self.apps.values()):
             self.mark_ready()
@@ -81,7 +82,7 @@ class PodPolicy:
         if not self.ready and self.exit_code is None:
             os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
             self.ready = True
-            self._journal.event("pod.ready")
+            self._journal.event(PodEvent.POD_READY)
             self._tell_host({"ready": True})
 
     def start_again(self, app: App) -> None:
@@ -199,7 +200,7 @@ class PodPolicy:
         self._requests[source] += 1
         signalled = max(self._requests[BY_SIGNAL], self._requests[BY_LAUNCHER])
         force = force or signalled + self._requests[BY_CONTROL] > 1
-        self._journal.event("pod.stop-requested", reason=f"{source} {detail}".rstrip(), force=force)
+        self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=f"{source} {detail}".rstrip(), force=force)
         if force:
             self.forced = True
             # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
@@ -211,14 +212,14 @@ class PodPolicy:
         """Begin the shutdown because the pod has run for as long as it may."""
         seconds = self._plan.deadline_seconds
         if self.exit_code is None:
-            self._journal.event("pod.deadline-exceeded", seconds=seconds)
+            self._journal.event(PodEvent.POD_DEADLINE_EXCEEDED, seconds=seconds)
             self.cause = f"the pod ran for longer than {seconds:g} s: it was stopped"
         self.begin_shutdown(EXIT_FAILURE)
 
     def stop_unasked(self, reason: str) -> None:
         """Begin the shutdown for want of those that the pod runs for."""
         # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
-        self._journal.event("pod.stop-requested", reason=reason, force=False)
+        self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=reason, force=False)
         self.begin_shutdown(0)
 
     def fail(self) -> None:
@@ -231,7 +232,7 @@ class PodPolicy:
         if self.exit_code is not None:
             return
         self.exit_code = 0 if self._plan.mutable else exit_code
-        self._journal.event("pod.stopping", status=self.exit_code)
+        self._journal.event(PodEvent.POD_STOPPING, status=self.exit_code)
         self._tell_host({"stopping": True})
         if self.ready:
             try:
@@ -273,14 +274,14 @@ class PodPolicy:
         ran_seconds = 0.0 if app.run.executed_at is None else time.monotonic() - app.run.executed_at
         restarts.end(failed=end.number != 0, ran_seconds=ran_seconds)
         if restarts.gave_up:
-            self._journal.event("app.restarts-given-up", app=app.name, restarts=restarts.count)
+            self._journal.event(PodEvent.APP_RESTARTS_GIVEN_UP, app=app.name, restarts=restarts.count)
             complain_at_once(
                 f'stage1: app "{app.name}": {end.status.describe()}, after {restarts.in_a_row} restarts in a row'
             )
         if restarts.delay_seconds is None:
             return False
         self._journal.event(
-            "app.restart-planned", app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
+            PodEvent.APP_RESTART_PLANNED, app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
         )
         return True
 

@@ -9,6 +9,7 @@ from minit import paths
 from minit.errors import LaunchError
 from minit.loop import Loop, wait_readable
 from minit.messages import receive_message
+from minit.paths import PodEvent
 from minit.plan.appplan import HANDLER_PRE_START
 from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import ExitStatus
@@ -157,7 +158,7 @@ class Starts:
             app.run.failure = ExitStatus(step="fork", errno=number, path=None if number else str(error))
             self._lives.handle(app, lifecycle.FORK_FAILED)
             return
-        self._journal.event("app.started-again", app=app.name, starts=app.starts)
+        self._journal.event(PodEvent.APP_STARTED_AGAIN, app=app.name, starts=app.starts)
         self.watch(app)
         if app.run.streams.need_sidecar:
             self._sidecars.start(app.run.streams)
@@ -176,7 +177,7 @@ class Starts:
         def on_word(_: int) -> None:
             if not helper.read():
                 self._loop.unwatch(helper.socket)
-                self._journal.event("app.helper-died", app=app.name, helper=helper.kind)
+                self._journal.event(PodEvent.APP_HELPER_DIED, app=app.name, helper=helper.kind)
 
         self._loop.watch(helper.socket, on_word)
 

@@ -37,6 +37,7 @@ import os
 import time
 
 from minit.jsontext import parse
+from minit.paths import PodEvent
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.supervisor.apps.lifecycle import PREPARING, RUNNING, api_state
@@ -125,7 +126,7 @@ def _note_health(supervisor: Supervisor, request: dict[str, object]) -> dict[str
         return {"ok": True}
     text = str(request.get("text", ""))[:_MAX_HEALTH_TEXT]
     app.run.health[str(check)] = {"healthy": healthy, "text": text}
-    supervisor.journal.event("app.health", app=app.name, check=check, healthy=healthy, text=text)
+    supervisor.journal.event(PodEvent.APP_HEALTH, app=app.name, check=check, healthy=healthy, text=text)
     if not healthy and action != NONE:
         reason = text or "it failed"
         supervisor.pod.end_unhealthy(app, f"{check} check", reason, with_pod=action == STOP_POD)

@@ -12,6 +12,7 @@ from minit.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner
 from minit.loop import Loop, wait_readable
+from minit.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
@@ -223,10 +224,10 @@ class Sidecars:
         before, lost_before = streams.noted
         streams.noted = clients, lost_bytes
         if lost_bytes > lost_before:
-            self._journal.event("app.output-dropped", app=streams.app, bytes=lost_bytes - lost_before)
+            self._journal.event(PodEvent.APP_OUTPUT_DROPPED, app=streams.app, bytes=lost_bytes - lost_before)
         if clients != before:
             self._journal.event(
-                "app.attached" if clients > before else "app.detached", app=streams.app, clients=clients
+                PodEvent.APP_ATTACHED if clients > before else PodEvent.APP_DETACHED, app=streams.app, clients=clients
             )
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
@@ -249,7 +250,7 @@ class Sidecars:
         if streams.at_end and not streams.has_clients:
             self._give_up(streams)
         else:
-            self._journal.event("sidecar.lost", app=streams.app)
+            self._journal.event(PodEvent.SIDECAR_LOST, app=streams.app)
             self._put_off(streams, lived_seconds=time.monotonic() - streams.started_at)
 
     def _put_off(self, streams: Streams, *, lived_seconds: float) -> None:
@@ -259,7 +260,7 @@ class Sidecars:
             streams.renew_at = time.monotonic() + _FIRST_DELAY_SECONDS * 2 ** (streams.failures - 1)
             return
         self._stop_hearing(streams)
-        self._journal.event("sidecar.given-up", app=streams.app, sidecars=streams.failures)
+        self._journal.event(PodEvent.SIDECAR_GIVEN_UP, app=streams.app, sidecars=streams.failures)
         streams.abandon()
         self._finish_log(streams)
         self._on_loss(streams.app, streams.lost_bytes)
@@ -322,7 +323,7 @@ class Sidecars:
 
     def _give_up(self, streams: Streams) -> None:
         if streams.lost_bytes:
-            self._journal.event("app.output-lost", app=streams.app, bytes=streams.lost_bytes)
+            self._journal.event(PodEvent.APP_OUTPUT_LOST, app=streams.app, bytes=streams.lost_bytes)
         streams.close()
         self._read.remove(streams)
         self._on_end_of_output(streams.app)
