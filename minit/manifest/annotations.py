@@ -45,7 +45,7 @@ class Annotation(StrEnum):
 
     AFTER = "minit/after", _APP | _FIELD, "order"
     ALLOW_PRIVILEGED = "minit/allow-privileged", _POD | _POD_FIELD, "privilegedapps"
-    APPARMOR_PROFILE = "minit/apparmor-profile", _APP | _FIELD, "rights.apparmor"
+    APPARMOR_PROFILE = "minit/apparmor-profile", _APP | _FIELD, "rights.chosenfilter"
     CGROUP_PARENT = "minit/cgroup-parent", _POD, "groupparent"
     DEADLINE = "minit/deadline", _POD, "life.stopping"
     DNS = "minit/dns", _POD, "networks.podnetwork"
@@ -80,7 +80,7 @@ class Annotation(StrEnum):
     RESTART_MAX_DELAY = "minit/restart-max-delay", _EVERY, "life.restart"
     RESTART_RESET = "minit/restart-reset", _EVERY, "life.restart"
     SECCOMP = "minit/seccomp", _APP | _FIELD, "rights.chosenfilter"
-    SECCOMP_ERRNO = "minit/seccomp-errno", _EVERY, "rights.refusederror"
+    SECCOMP_ERRNO = "minit/seccomp-errno", _EVERY, "rights.chosenfilter"
     SHM_SIZE = "minit/shm-size", _POD, "root.mountdetails"
     SIDECAR = "minit/sidecar", _APP | _FIELD, "podplan"
     STOP_GRACE = "minit/stop-grace", _EVERY | _POD_FIELD, "life.stopping"
