@@ -18,7 +18,7 @@ from minit.launcher.cgroups import (
     remove_pod_groups,
 )
 from minit.network.plugins.pluginsearch import search_for_pod
-from minit.network.teardown import tear_down
+from minit.network.teardown import tear_down, withdraw_names
 from minit.process import wait_channel
 from minit.reaper.record import write_durably
 from minit.stdio import complain, write_all
@@ -101,9 +101,10 @@ def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
 
     UnfinishedError if another call has to go on with it.
     """
-    if not os.path.lexists(paths.POD_NETNS):
-        return []
     try:
+        if not os.path.lexists(paths.POD_NETNS):
+            # Names are there before anything is connected.
+            return withdraw_names(uuid)
         return tear_down(uuid, search_for_pod(local_config), debug=debug)
     except StrandedError as error:
         raise UnfinishedError(f"networking: {error}; run gc again") from error

@@ -62,7 +62,7 @@ def change_apps(uuid: str, *, added: tuple[str, ...] = (), removed: tuple[str, .
 
 def withdraw(uuid: str) -> None:
     """Have the others forget a pod that has ended; nothing if it has no name any more. NetworkError as above."""
-    if not os.path.lexists(_record_of(uuid)):
+    if not any(map(os.path.lexists, _files_of(uuid))):
         return
     with _failure(), _locked():
         _remove(uuid)
@@ -116,8 +116,17 @@ def _record_of(uuid: str) -> str:
     return f"{POD_NAMES}/{uuid}{_RECORD}"
 
 
+def _new_of(uuid: str) -> str:
+    return f"{POD_NAMES}/.{uuid}.new"
+
+
+def _files_of(uuid: str) -> tuple[str, ...]:
+    # The record last: it is what other pods go by.
+    return hosts_of_pod(uuid), _new_of(uuid), _record_of(uuid)
+
+
 def _write_record(pod: NamedPod) -> None:
-    new = f"{POD_NAMES}/.new"
+    new = _new_of(pod.uuid)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(jsontext.dump(encode_pod(pod)))
@@ -143,8 +152,7 @@ def _write_in_place(path: str, data: bytes) -> None:
 
 
 def _remove(uuid: str) -> None:
-    # The record last: it is what a later call goes by.
-    for path in (hosts_of_pod(uuid), _record_of(uuid)):
+    for path in _files_of(uuid):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 

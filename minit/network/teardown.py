@@ -22,11 +22,7 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
     this is the last time, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug`
     each network is a line on stderr.
     """
-    problems = []
-    try:
-        withdraw(uuid)
-    except NetworkError as error:
-        problems.append(describe(error))
+    problems = withdraw_names(uuid)
     try:
         stop_forwarding(ports_table(uuid))
     except (MinitError, OSError) as error:
@@ -56,6 +52,15 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
     except OSError as error:
         problems.append(f"error removing the network namespace: {describe(error)}")
     return problems
+
+
+def withdraw_names(uuid: str) -> list[str]:
+    """Have others forget the names of a pod and return what went wrong."""
+    try:
+        withdraw(uuid)
+    except NetworkError as error:
+        return [describe(error)]
+    return []
 
 
 def _forget(network: PlannedNetwork) -> list[str]:

@@ -77,9 +77,10 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def server(make_pod: MakePod) -> PodDirectory:
-    """Return a pod with a forwarded port."""
+    """Return a pod with a forwarded port and a name."""
     section = app_section("/bin/true", ports=[{"name": "http", "protocol": "tcp", "port": 80}])
-    return make_pod({"a": section}, ports=[{"name": "http", "hostPort": next(PORTS)}])
+    ports = [{"name": "http", "hostPort": next(PORTS)}]
+    return make_pod({"a": section}, ports=ports, annotations={"minit/pod-names": "true"})
 
 
 class Runs:
@@ -157,6 +158,16 @@ def test_kills_of_a_start(make_pod: MakePod, faults: Faults, victim: str) -> Non
     begin = next(index for index, call in enumerate(calls) if call.who == helper)
     who = LAUNCHER if victim == "launcher" else helper
     check_all(runs.kill, sample([call for call in calls[begin:] if call.who == who]))
+
+
+def test_kills_before_there_is_a_helper(make_pod: MakePod, faults: Faults) -> None:
+    """Launcher killed at any call while it makes the files of the pod's names: gc leaves none of them."""
+    runs = Runs(faults, make_pod, net=NETWORKS)
+    calls = runs.record()
+    helper = Roles(calls).network_helper
+    own = [call for call in itertools.takewhile(lambda call: call.who != helper, calls) if call.who == LAUNCHER]
+    begin = max(index for index, call in enumerate(own) if call.name == "flock")
+    check_all(runs.kill, own[begin:])
 
 
 def test_kills_of_a_start_with_many_types(make_pod: MakePod, faults: Faults, tmp_path: Path) -> None:

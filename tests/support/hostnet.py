@@ -13,14 +13,15 @@ from typing import Any
 STATE = Path("/var/lib/cni")
 LEASES = STATE / "networks"
 NAMESPACES = Path("/run/netns")
+_OWN = Path("/run/minit")
+_SHARED = {_OWN / "firewall.lock", _OWN / "names/.lock"}
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 
 
 def leftovers() -> list[str]:
-    """Return links, tables of the packet filter, leases, files of plugins and named namespaces, of whatever pod."""
+    """Return links, tables of the packet filter, leases, files and named namespaces, of whatever pod."""
     found = [f"link {link['ifname']}" for link in ip("link") if link["ifname"].startswith(("veth", "eth", "bwp"))]
     found += [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if "minit-" in line]
-    found += [f"lease {path}" for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
     found += [f"file {path}" for path in kept_files()]
     return found + [f"namespace {name}" for name in os.listdir(NAMESPACES)]
 
@@ -29,17 +30,19 @@ def left_by(pod: str) -> list[str]:
     """Return what the pod of that UUID has left: all of it but links, whose names do not tell whose they are."""
     found = [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if pod in line]
     found += [f"namespace {name}" for name in os.listdir(NAMESPACES) if pod in name]
-    found += [f"file {path}" for path in kept_files() if pod in path.name]
-    for path in LEASES.glob("*/*"):
+    for path in kept_files():
         # Other pods come and go meanwhile.
         with suppress(FileNotFoundError):
-            found += [f"lease {path}"] if _ADDRESS.fullmatch(path.name) and pod in path.read_text() else []
+            found += [f"file {path}"] if pod in path.name or pod.encode() in path.read_bytes() else []
     return found
 
 
 def kept_files() -> list[Path]:
-    """Return what plugins have kept for their end of a pod; tests have that of tuning there, too."""
-    return [path for directory in ("flannel", "tuning") for path in (STATE / directory).glob("*")]
+    """Return the files that the host has of pods: leases, names, what plugins keep; tests have that of tuning there."""
+    found = [path for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
+    for directory in (STATE / "flannel", STATE / "tuning", _OWN):
+        found += [path for path in directory.rglob("*") if path.is_file() and path not in _SHARED]
+    return found
 
 
 def ip(*arguments: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.hostnet import LEASES, NAMESPACES
+from tests.support.hostnet import NAMESPACES, kept_files
 from tests.support.owngroup import OwnGroup
 from tests.support.processes import status_of
 from tests.support.waiting import wait_for
@@ -37,7 +37,7 @@ class Leftovers:
         found |= {("group", str(path)) for path in self._group.groups()}
         found |= {("process", str(pid)) for pid in self._group.processes()}
         found |= {("link", name) for _, name in socket.if_nameindex()}
-        found |= {("lease", str(path)) for path in LEASES.glob("*/*.*.*.*")}
+        found |= {("file", str(path)) for path in kept_files()}
         return found | {("namespace", name) for name in os.listdir(NAMESPACES)}
 
 
