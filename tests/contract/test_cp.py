@@ -240,6 +240,29 @@ def test_a_root_that_is_read_only(minit: Stage0, tmp_path: Path, layers: str) ->
     assert sorted(os.listdir(written)) == ["etc", "image", "up", "x", "y"]
 
 
+@pytest.mark.parametrize("layers", ["--no-overlay=false", "--no-overlay"])
+def test_on_a_shared_mount(minit: Stage0, tmp_path: Path, layers: str) -> None:
+    """Copies from and to a pod that has ended work where all mounts are shared, as on a machine with systemd."""
+    written, new = tmp_path / "written", tmp_path / "new"
+    written.mkdir()
+    new.write_text("new")
+    minit.data.mkdir()
+    for words in (("--bind", tmp_path, tmp_path), ("--make-shared", tmp_path)):
+        subprocess.run(["mount", *words], check=True)
+    try:
+        with Pod(minit, [layers, *volumes({}, written=written)]) as cp:
+            pass
+        mounts = Path("/proc/self/mountinfo").read_text()
+        cp(new, ":/x")
+        cp(new, ":/written/x")
+        cp(":/x", tmp_path / "back")
+        assert ((tmp_path / "back").read_text(), (written / "x").read_text()) == ("new", "new")
+        assert Path("/proc/self/mountinfo").read_text() == mounts
+        assert minit.call("rm", minit.uuid).returncode == 0
+    finally:
+        subprocess.run(["umount", "-R", tmp_path], check=True)
+
+
 def test_an_app_that_ends_meanwhile(minit: Stage0, tmp_path: Path) -> None:
     """A copy that has begun goes on with the volumes that the app had when it ends."""
     data, sub = tmp_path / "outer", tmp_path / "inner"

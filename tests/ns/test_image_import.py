@@ -6,13 +6,16 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from minit.errors import ImageError, StoreError
+from minit.loop import wait_readable
 from minit.processors import this_processor
 from minit.progress import silent
 from minit.stage0.images import layerunpacking
@@ -35,8 +38,10 @@ from tests.support.layers import (
     whiteout,
 )
 from tests.support.pods import LOOPBACK_ONLY
+from tests.support.processes import children_of
 from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.stage0_world import World
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -308,6 +313,22 @@ def test_registries_without_certificates(world: World, skopeo: Path) -> None:
         world.minit(f"--insecure-options={option}", "fetch", "docker://localhost:5000/box")
         asked, copied = skopeo.read_text().splitlines()[-2:]
         assert ("--tls-verify=false" in asked, "--src-tls-verify=false" in copied) == (told, told)
+
+
+def test_skopeo_ends_with_its_command(world: World, skopeo: Path) -> None:
+    """Nothing goes on to fetch what a command wanted that was killed."""
+    (skopeo.parent / "bin/skopeo").write_text("#!/bin/sh\nexec sleep 1000\n")
+    words = world.command("fetch", "docker://quay.io/team/box:2")
+    with subprocess.Popen(words, env=world.environment()) as process:
+        [child] = wait_for(lambda: children_of(process.pid), "skopeo")
+        pidfd = os.pidfd_open(child)
+        process.kill()
+    try:
+        assert wait_readable([pidfd], 60.0)
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
 
 
 def test_credentials(world: World, skopeo: Path) -> None:

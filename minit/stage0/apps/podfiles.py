@@ -258,9 +258,10 @@ def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, rea
     syscalls.unshare(syscalls.CLONE_NEWNS)
     enter_own_mounts(syscalls.MS_PRIVATE)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    # A root that is shared, as where it lies on a machine with systemd, is none for pivot_root(2).
+    is_fixed = syscalls.MOUNT_ATTR_RDONLY if read_only else 0
+    syscalls.mount_setattr(root, set=is_fixed, propagation=syscalls.MS_PRIVATE)
     syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
-    if read_only:
-        syscalls.mount_setattr(root, set=syscalls.MOUNT_ATTR_RDONLY)
     os.fchdir(root)
     syscalls.pivot_root(".", ".")
     syscalls.umount2(".", syscalls.MNT_DETACH)

@@ -17,6 +17,7 @@ from minit.archives.oci import configuration_of, entry_for
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.errors import ImageError, StoreError, describe
 from minit.loop import wait_readable
+from minit.process import ending_with_caller
 from minit.processors import Processor, this_processor
 from minit.progress import Progress
 from minit.value import Value
@@ -184,6 +185,7 @@ class Skopeo:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     pass_fds=descriptors,
+                    preexec_fn=ending_with_caller(),
                 )
             except OSError as error:
                 raise StoreError(f'cannot fetch "{self._source.wanted}": {describe(error)}') from error
