@@ -27,7 +27,9 @@ from minit import paths
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import run_sidecar
+from minit.iottymux.streams.mux import SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
+from minit.messages import socket_pair
 from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session
@@ -414,13 +416,14 @@ class _Served:
         stdin, stderr = (mode, mode) if mode == "tty" else ("null", "null")
         ends = self.streams.open(AppSpec(name="web", candidates=("/x",), stdin=stdin, stdout=mode, stderr=stderr))
         [self.end] = ends.values()
-        theirs, descriptors = self.streams.connect()
+        self.streams.supervisor, theirs = socket_pair()
+        descriptors = {**self.streams.held, SUPERVISOR: theirs.fileno()}
         self.sidecar = os.fork()
         if self.sidecar == 0:
             os.close(self.end)
             directory = os.open(path, os.O_RDONLY)
             plain = PlainLog("plain.log", directory) if log else None
-            run_sidecar("web", 7, [], Log("web", directory), attachable=dict(descriptors), plain_log=plain)
+            run_sidecar("web", 7, [], Log("web", directory), attachable=descriptors, plain_log=plain)
             os._exit(0)
         theirs.close()
 

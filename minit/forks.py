@@ -80,7 +80,7 @@ SPAWNER = Forked(
     streams=(NULL, SAME, SAME),
     is_dumpable=False,
 )
-SIDECAR = Forked(who="sidecar", name="iottymux-", keeps=("log directories", "null", "streams"))
+SIDECAR = Forked(who="sidecar", name="iottymux-", keeps=("log directories", "null", "link"))
 # Dumpable as PID 1 is until it enters its root: files in /proc of a process that is not belong to root of the host.
 APP = Forked(
     who="app, before its exec",

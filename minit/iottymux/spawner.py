@@ -1,9 +1,12 @@
 """
 The process that forks sidecars.
 
-PID 1 forks it before starting trio, so that a sidecar's private memory is a fraction of a megabyte. It answers each
-request with the sidecar's pidfd. It never waits: its children are reaped by the kernel. If it fails, the last thing
-it sends is why.
+PID 1 forks it before starting trio, so that a sidecar's private memory is a fraction of a megabyte. It never waits: its
+children are reaped by the kernel. If it fails, the last thing it sends is why.
+
+Each request brings a socket, the sidecar's link to PID 1. By the link the spawner tells the sidecar's pidfd, and then
+PID 1 hands over the streams. So nobody reads a stream whom PID 1 does not know: a sidecar that the spawner had no time
+to tell of, or that PID 1 waits for no more, sees the end of its link and ends.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from minit.forks import SIDECAR, SPAWNER, clone
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
+from minit.iottymux.streams.mux import SUPERVISOR
 from minit.loop import wait_readable
 from minit.manifest.capabilities import capability_mask
 from minit.messages import Socket, receive_message, send_message, socket_pair
@@ -49,67 +53,62 @@ class Spawner:
         )
         theirs.close()
         self._socket = ours
+        self._is_given_up = False
 
     def close(self) -> None:
         """Let the spawner end."""
         self._socket.close()
         os.close(self._pidfd)
 
-    def request(
-        self,
-        app: str,
-        pid: int,
-        streams: Sequence[tuple[str, int, int]],
-        log: tuple[int, int, str | None],
-        renewed: bool = False,
-        attachable: Sequence[tuple[str, int]] = (),
-        logged: Sequence[str] = (),
-        plain_log: str | None = None,
-    ) -> None:
-        """
-        Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
-
-        The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
-        size and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
-        attachable outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
-        """
-        message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
-        message |= {"logged": list(logged), "plain_log": plain_log}
-        message["streams"] = [name for name, _, _ in streams]
-        message["attachable"] = [name for name, _ in attachable]
+    def request(self, app: str) -> Socket:
+        """Ask for a sidecar for `app`, and return the link to it, the caller's, which does not block."""
+        ours, theirs = socket_pair()
+        ours.setblocking(False)
         try:
-            own = [fd for _, reader, buffer in streams for fd in (reader, buffer)]
-            send_message(self._socket, message, [*own, *(fd for _, fd in attachable)])
+            send_message(self._socket, {"app": app}, [theirs.fileno()])
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it is gone, and the reply is why
+            pass  # it is gone, as the reply will say
         except OSError as error:
+            ours.close()
             raise LaunchError(f"start log sidecar: {describe(error)}") from error
+        finally:
+            theirs.close()
+        return ours
 
-    def reply(self) -> int:
+    def reply(self, link: Socket) -> int:
         """
-        Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one.
+        Return the pidfd of the sidecar with this link, which waits for its streams; LaunchError without one.
 
         A spawner that does not answer in time, or is stopped whenever it is looked at, is killed.
         """
         try:
-            if not self._is_answered():
-                # Its answer would be taken for that to the next request.
-                syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                raise LaunchError("start log sidecar: no answer from the spawner")
-            message, descriptors = receive_message(self._socket)
+            if not self._has_answered(link):
+                raise LaunchError(f"start log sidecar: {self._give_up()}")
+            message, descriptors = receive_message(link)
         except (OSError, ValueError) as error:
             raise LaunchError(f"start log sidecar: {describe(error)}") from error
         for fd in descriptors[1:]:
             os.close(fd)
         if not descriptors:
-            raise LaunchError(f"start log sidecar: {message.get('error') if message else 'the spawner is gone'}")
+            raise LaunchError(f"start log sidecar: {message['error'] if message else 'the spawner is gone'}")
         return descriptors[0]
 
-    def _is_answered(self) -> bool:
+    def _give_up(self) -> str:
+        """Wait for no more answers, and return why."""
+        self._is_given_up = True
+        try:
+            syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return "the spawner is gone"
+        return "no answer from the spawner"
+
+    def _has_answered(self, link: Socket) -> bool:
+        if self._is_given_up:
+            return bool(wait_readable([link.fileno()], 0))
         stops = 0
         for _ in range(_MOST_LOOKS):
-            if self._is_readable(_LOOK_SECONDS):
-                return True
+            if ready := wait_readable([link.fileno(), self._pidfd], _LOOK_SECONDS):
+                return link.fileno() in ready
             if self._is_stopped():
                 stops += 1
                 if stops > _MOST_STOPS:
@@ -125,21 +124,37 @@ class Spawner:
     def last_words(self) -> str:
         """Return why the spawner ended, empty if it could not say it; never waits."""
         try:
-            while self._is_readable(0):
-                message, descriptors = receive_message(self._socket)
-                # Of sidecars that it had no time to tell of.
-                for fd in descriptors:
-                    os.close(fd)
-                if message is None:
-                    return ""
-                if "error" in message:
-                    return str(message["error"])
+            if wait_readable([self._socket.fileno()], 0):
+                message, _ = receive_message(self._socket)
+                return "" if message is None else str(message["error"])
         except (OSError, ValueError) as error:
             return describe(error)
         return ""
 
-    def _is_readable(self, timeout_seconds: float) -> bool:
-        return bool(wait_readable([self._socket.fileno()], timeout_seconds))
+
+def hand_over(
+    link: Socket,
+    pid: int,
+    streams: Sequence[tuple[str, int, int]],
+    log: tuple[int, int, str | None],
+    renewed: bool = False,
+    attachable: Sequence[tuple[str, int]] = (),
+    logged: Sequence[str] = (),
+    plain_log: str | None = None,
+) -> None:
+    """
+    Give a sidecar the streams of process `pid` of its app, `renewed` if it takes over from another.
+
+    The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
+    size and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
+    attachable outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
+    """
+    message: dict[str, object] = {"pid": pid, "log": list(log), "renewed": renewed}
+    message |= {"logged": list(logged), "plain_log": plain_log}
+    message["streams"] = [name for name, _, _ in streams]
+    message["attachable"] = [name for name, _ in attachable]
+    own = [fd for _, reader, buffer in streams for fd in (reader, buffer)]
+    send_message(link, message, [*own, *(fd for _, fd in attachable)])
 
 
 class _Belongings(Value):
@@ -196,28 +211,38 @@ def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
     message, descriptors = receive_message(socket)
     if message is None:
         return False
+    app, [fd] = str(message["app"]), descriptors
     logs = belongings.log_directory, belongings.kubernetes_log
-    try:
-        _, pidfd = clone(
-            SIDECAR,
-            lambda: _run_as_sidecar(message, descriptors, belongings),
-            {"log directories": logs, "null": belongings.null, "streams": descriptors},
-            of=str(message["app"]),
-            tell=lambda error: complain(f"iottymux: app {message['app']}: {describe(error)}"),
-        )
-    except OSError as error:
-        send_message(socket, {"error": describe(error)})
-    else:
-        send_message(socket, {}, [pidfd])
-        os.close(pidfd)
-    for fd in descriptors:
-        os.close(fd)
+    with Socket(fileno=fd) as link:
+        try:
+            _, pidfd = clone(
+                SIDECAR,
+                lambda: _run_as_sidecar(app, link, belongings),
+                {"log directories": logs, "null": belongings.null, "link": fd},
+                of=app,
+                tell=lambda error: complain(f"iottymux: app {app}: {describe(error)}"),
+            )
+        except OSError as error:
+            _answer(link, {"error": describe(error)})
+        else:
+            _answer(link, {}, [pidfd])
+            os.close(pidfd)
     return True
 
 
-def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongings: _Belongings) -> None:
-    app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
-    assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
+def _answer(link: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    try:
+        send_message(link, message, descriptors)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # PID 1 waits for this sidecar no more
+
+
+def _run_as_sidecar(app: str, link: Socket, belongings: _Belongings) -> None:
+    message, descriptors = receive_message(link)
+    if message is None:
+        return  # PID 1 does not know this sidecar
+    pid, names, limits = message["pid"], message["streams"], message["log"]
+    assert isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
     others, logged = message["attachable"], message["logged"]
     assert isinstance(others, list) and isinstance(logged, list)
     own = zip(names, descriptors[::2], descriptors[1::2])
@@ -229,6 +254,10 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongin
         place = belongings.kubernetes_log, path
     log = Log(app, belongings.log_directory, size_bytes, files, place)
     attachable = dict(zip(others, descriptors[2 * len(names) :]))
+    if attachable:
+        attachable[SUPERVISOR] = link.fileno()
+    else:
+        link.close()
     renewed = message["renewed"] is True
     plain_log = None
     if isinstance(message["plain_log"], str):

@@ -6,6 +6,8 @@
  * faults FD EXECS -- PROGRAM ARG...                          writes a line "WHO NUMBER" for each call
  * faults FD EXECS WHO NUMBER NTH ERRNO -- PROGRAM ARG...     the NTH such call of WHO fails; with ERRNO 0 WHO dies at it,
  *                                                            with -1 WHO never comes back from it
+ * faults FD 1 0 NUMBER NTH ERRNO -p PID                      the same with a process that runs already, alone, and
+ *                                                            goes on if this one is killed
  *
  * WHO is "0" for the program, and what it forks is "0.0", "0.1" and so on, in order, and in the same way further down.
  * All of it begins at the program's EXECS-th execve(2), and ends for what is not the program itself at its own: an app
@@ -216,9 +218,10 @@ static void follow(pid_t root)
 
 int main(int argc, char **argv)
 {
-    int first = argc > 3 && !strcmp(argv[3], "--") ? 4 : argc > 7 && !strcmp(argv[7], "--") ? 8 : 0;
+    int first = argc > 3 && !strcmp(argv[3], "--") ? 4 : argc > 7 ? 8 : 0;
     int gate[2];
     char byte;
+    pid_t pid = 0;
 
     if (!first || first >= argc || !(events = fdopen(atoi(argv[1]), "w")) || pipe(gate) < 0)
         die("usage");
@@ -230,8 +233,10 @@ int main(int argc, char **argv)
         victim_nth = atol(argv[5]);
         victim_errno = atoi(argv[6]);
     }
-    pid_t pid = fork();
-    if (pid < 0)
+    if (first == 8 && !strcmp(argv[7], "-p"))
+        pid = atoi(argv[8]);
+    started = pid != 0;
+    if (!started && (pid = fork()) < 0)
         die("fork");
     if (pid == 0) {
         close(gate[1]);
@@ -242,7 +247,8 @@ int main(int argc, char **argv)
         execvp(argv[first], argv + first);
         die(argv[first]);
     }
-    if (ptrace(PTRACE_SEIZE, pid, 0, OPTIONS) < 0)
+    if (ptrace(PTRACE_SEIZE, pid, 0, started ? PTRACE_O_TRACESYSGOOD : OPTIONS) < 0
+        || (started && ptrace(PTRACE_INTERRUPT, pid, 0, 0) < 0))
         die("ptrace");
     /* What the program was given is its own: a lock, or the last end of a pipe. */
     dup2(fileno(events), 3);

@@ -66,9 +66,15 @@ class Faults:
 
     def fault(self, fd: int, call: Call, errno: int) -> list[str]:
         """Return the words before a command of which one call goes wrong; a line on `fd` says when it is reached."""
+        return [str(self._program), str(fd), str(self._execs), *self._where(call, errno), "--"]
+
+    def fault_of(self, pid: int, fd: int, call: Call, errno: int) -> list[str]:
+        """Return the command that has a call of a process go wrong which runs already and is LAUNCHER here."""
+        return [str(self._program), str(fd), "1", *self._where(call, errno), "-p", str(pid)]
+
+    def _where(self, call: Call, errno: int) -> tuple[str, ...]:
         number = -1 if call.name == ANY else self._numbers[call.name]
-        where = (call.who, str(number), str(call.nth), str(errno))
-        return [str(self._program), str(fd), str(self._execs), *where, "--"]
+        return call.who, str(number), str(call.nth), str(errno)
 
     def read_calls(self, lines: Iterable[str]) -> list[Call]:
         """Return the recorded calls in their order."""

@@ -15,6 +15,8 @@ import pytest
 from minit import paths, syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import run_sidecar
+from minit.iottymux.streams.mux import SUPERVISOR
+from minit.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session, connect
@@ -40,18 +42,19 @@ class Served:
 
     def start(self, *, renewed: bool = False, prepare: Callable[[], object] = lambda: None) -> int:
         """Fork a sidecar and return its pid."""
-        theirs, descriptors = self.attachable.connect()
+        theirs = self.connect_sidecar()
+        descriptors = {**self.attachable.held, SUPERVISOR: theirs.fileno()}
         filter = sidecar_filter()
         pid = os.fork()
         if pid == 0:
             try:
                 # As the spawner does; what the test has open would count against the limits of the sidecar.
-                syscalls.close_all_but([0, 1, 2, *dict(descriptors).values()])
+                syscalls.close_all_but([0, 1, 2, *descriptors.values()])
                 prepare()
                 syscalls.set_no_new_privileges()
                 log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
                 logged = self.attachable.logged
-                run_sidecar("web", 7, [], log, renewed, dict(descriptors), logged, filter=filter)
+                run_sidecar("web", 7, [], log, renewed, descriptors, logged, filter=filter)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
@@ -59,6 +62,12 @@ class Served:
         theirs.close()
         self.sidecar = pid
         return pid
+
+    def connect_sidecar(self) -> Socket:
+        """Return the end of a new link that is a sidecar's."""
+        self.attachable.supervisor, theirs = socket_pair()
+        self.attachable.supervisor.setblocking(False)
+        return theirs
 
     def kill(self) -> None:
         """Kill the sidecar and act on its last words, as PID 1 does."""

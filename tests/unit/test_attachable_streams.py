@@ -841,7 +841,7 @@ def test_nonsense_from_a_sidecar(serve: Serve, message: bytes) -> None:
     """PID 1 takes it for the end of what the sidecar has to say, keeps what it holds, and no descriptor of it."""
     served = serve(stdin="stream", stdout="stream")
     served.kill()
-    theirs, _ = served.attachable.connect()
+    theirs = served.connect_sidecar()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     before = (dict(served.attachable.held), sorted(os.listdir("/proc/self/fd")))
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 0, 1))]
@@ -858,7 +858,7 @@ def test_a_sidecar_that_never_stops_talking(serve: Serve) -> None:
     """PID 1 hears some of it at a time."""
     served = serve(stdin="stream")
     served.kill()
-    theirs, _ = served.attachable.connect()
+    theirs = served.connect_sidecar()
     theirs.setblocking(False)
     sent = 0
     with suppress(BlockingIOError):

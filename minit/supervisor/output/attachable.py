@@ -19,10 +19,10 @@ from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake, read_unlogged
 from minit.iottymux.streams.intake import waiting_bytes
-from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
+from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.loop import wait_events
-from minit.messages import Socket, receive_message, socket_pair
+from minit.messages import Socket, receive_message
 from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY, AppSpec
 from minit.plan.root.mountoperations import TTY_GID
 from minit.reaper.record import write_file
@@ -40,8 +40,8 @@ _NO_SIZE = bytes(4)
 class Attachable:
     """
     The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
-    minit.iottymux.streams.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
-    `logged` are the outputs that are in the app's log too, `plain_log` is the name of its file in the log mode
+    minit.iottymux.streams.mux has for them. `supervisor` is PID 1's end of the link to the present sidecar; it does not
+    block. `logged` are the outputs that are in the app's log too, `plain_log` is the name of its file in the log mode
     k8s-plain.
     """
 
@@ -85,17 +85,6 @@ class Attachable:
             self.close()
             raise
         return ends
-
-    def connect(self) -> tuple[Socket, list[tuple[str, int]]]:
-        """
-        Return a socket for the next sidecar, the caller's, and all that the sidecar gets, by name.
-
-        Messages of the sidecar come from `supervisor`.
-        """
-        assert self.supervisor is None
-        self.supervisor, theirs = socket_pair()
-        self.supervisor.setblocking(False)
-        return theirs, [*self.held.items(), (SUPERVISOR, theirs.fileno())]
 
     def hear(self) -> bool:
         """Do what the sidecar has asked for so far, if that is not much; False if it is gone, or talks nonsense."""

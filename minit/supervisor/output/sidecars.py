@@ -10,8 +10,9 @@ from collections.abc import Callable
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
-from minit.iottymux.spawner import Spawner
+from minit.iottymux.spawner import Spawner, hand_over
 from minit.loop import Loop, wait_readable
+from minit.messages import Socket
 from minit.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
@@ -19,7 +20,7 @@ from minit.supervisor.output.streams import Streams
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
-# More replies than a socket holds would have PID 1 and the spawner wait for each other.
+# More requests than a socket holds would have PID 1 wait for the spawner, and each has a descriptor.
 _MOST_ASKED_FOR = 32
 # Sidecars in a row that die without having done anything before there are no more of them, after 13 seconds in all.
 _MOST_FAILURES = 8
@@ -101,14 +102,14 @@ class Sidecars:
 
     def start_all(self) -> None:
         """Start the sidecars that are expected, asking for many before waiting for the first."""
-        waiting: list[Streams] = []
+        waiting: list[tuple[Streams, Socket]] = []
         for streams in [streams for streams in self._read if not (streams.started_at or streams.failures)]:
             if len(waiting) == _MOST_ASKED_FOR:
-                self._take(waiting.pop(0))
-            if self._ask(streams, renewed=False):
-                waiting.append(streams)
-        for streams in waiting:
-            self._take(streams)
+                self._take(*waiting.pop(0))
+            if (link := self._ask(streams)) is not None:
+                waiting.append((streams, link))
+        for streams, link in waiting:
+            self._take(streams, link)
 
     def start(self, streams: Streams) -> None:
         """Start a sidecar for one more output; of an app with too many that have no end the oldest is given up."""
@@ -116,7 +117,7 @@ class Sidecars:
         for each in [each for each in self._read if each.app == streams.app][:-_MOST_OF_AN_APP]:
             self._journal.info("output.given-up", app=each.app, pid=each.pid)
             self._lose(each)
-        self._start(streams, renewed=False)
+        self._start(streams)
 
     def renew(self, *, at_once: bool = False) -> None:
         """Give all output that nobody reads a sidecar that is due, or `at_once`, and give up what is at its end."""
@@ -127,7 +128,7 @@ class Sidecars:
             if streams.at_end and not streams.has_clients:
                 self._give_up(streams)
             elif at_once or streams.renew_at <= now:
-                self._start(streams, renewed=streams.started_at > 0)
+                self._start(streams)
 
     def lose_rest(self) -> None:
         """Give up all output that is left, as the pod ends, and count what is lost by that."""
@@ -146,57 +147,34 @@ class Sidecars:
             self.spawner.close()
             self.spawner = None
 
-    def _start(self, streams: Streams, *, renewed: bool) -> None:
+    def _start(self, streams: Streams) -> None:
         """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
-        if self._ask(streams, renewed=renewed):
-            self._take(streams)
+        if (link := self._ask(streams)) is not None:
+            self._take(streams, link)
 
-    def _ask(self, streams: Streams, *, renewed: bool) -> bool:
-        """Ask for a sidecar, which `_take` waits for; False if that is put off."""
+    def _ask(self, streams: Streams) -> Socket | None:
+        """Ask for a sidecar, and return the link to it, which `_take` waits at; None if that is put off."""
         try:
             if self.spawner is None:
                 self.spawner = Spawner(self._filter)
-            self._request(self.spawner, streams, renewed=renewed)
+            return self.spawner.request(streams.app)
         except (LaunchError, OSError) as error:
             self._fail(streams, error)
-            return False
-        return True
+            return None
 
-    def _take(self, streams: Streams) -> None:
-        """Take the sidecar that was asked for first."""
+    def _take(self, streams: Streams, link: Socket) -> None:
+        """Hand output to the sidecar with this link, if there is one; without its streams it ends with the link."""
         assert self.spawner is not None
         try:
-            self._adopt(streams, self.spawner.reply())
+            self._adopt(streams, self.spawner.reply(link), link)
         except (LaunchError, OSError) as error:
+            link.close()
             self._fail(streams, error)
 
     def _fail(self, streams: Streams, error: Exception) -> None:
         # No process to be had now, perhaps, or an app keeps as many descriptors in flight as there may be.
         self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
         self._put_off(streams, lived_seconds=0.0)
-
-    def _request(self, spawner: Spawner, streams: Streams, *, renewed: bool) -> None:
-        assert streams.pid is not None
-        if streams.attachable is None:
-            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed)
-            return
-        self._stop_hearing(streams)
-        theirs, attachable = streams.attachable.connect()
-        try:
-            spawner.request(
-                streams.app,
-                streams.pid,
-                streams.ends,
-                streams.log,
-                renewed,
-                attachable,
-                logged=streams.attachable.logged,
-                plain_log=streams.attachable.plain_log,
-            )
-        finally:
-            theirs.close()
-        assert streams.attachable.supervisor is not None
-        self._loop.watch(streams.attachable.supervisor.fileno(), lambda _: self._hear(streams))
 
     def _hear(self, streams: Streams) -> None:
         assert streams.attachable is not None
@@ -230,15 +208,28 @@ class Sidecars:
                 PodEvent.APP_ATTACHED if clients > before else PodEvent.APP_DETACHED, app=streams.app, clients=clients
             )
 
-    def _adopt(self, streams: Streams, pidfd: int) -> None:
+    def _adopt(self, streams: Streams, pidfd: int, link: Socket) -> None:
+        """Hand output to a sidecar whose end will be seen. The one before has ended: nobody else reads the output."""
+        assert streams.pid is not None and streams.sidecar is None
+        attachable = streams.attachable
+        held = [] if attachable is None else [*attachable.held.items()]
+        logged, plain_log = ((), None) if attachable is None else (attachable.logged, attachable.plain_log)
         try:
             self._loop.watch(pidfd, lambda _: self._on_end(streams))
+            if attachable is not None:
+                self._loop.watch(link.fileno(), lambda _: self._hear(streams))
+            hand_over(link, streams.pid, streams.ends, streams.log, streams.started_at > 0, held, logged, plain_log)
         except OSError:
-            self._kill(pidfd)
+            self._loop.unwatch(pidfd)
+            self._loop.unwatch(link.fileno())
             os.close(pidfd)
             raise
         streams.sidecar = pidfd
         streams.started_at = time.monotonic()
+        if attachable is None:
+            link.close()
+        else:
+            attachable.supervisor = link
 
     def _on_end(self, streams: Streams) -> None:
         assert streams.sidecar is not None

@@ -1,0 +1,142 @@
+"""SIGKILL for the spawner at any system call by which it makes a sidecar: who reads the app's output then."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.campaign import LONG
+from tests.support.faults import ANY, HANG, KILL, LAUNCHER, Call, Faults
+from tests.support.pods import TIMEOUT_SECONDS, MakePod, handlers, shell
+from tests.support.processes import is_alive, status_of
+from tests.support.sandbox import Sandbox
+from tests.support.waiting import wait_for
+
+# The way of an app's output into the log.
+MODES = {"pipe": "log", "stream": "log+stream", "tty": "log+tty"}
+STARTED = "started"
+# With them a sidecar gets its first calls in before the pod has ended, or another one is there.
+NUMBERS = 100
+COUNT = f"i=0; while [ $i -lt {NUMBERS} ]; do echo $i; i=$((i+1)); [ $((i % 5)) = 0 ] && sleep 0.01; done"
+COUNT_ON = "i=0; until [ -e /end ]; do echo $i; i=$((i+1)); [ $((i % 10)) = 0 ] && sleep 0.02; done"
+# The fork, the word to PID 1 behind it, and what comes then; in a long run every call that a sidecar takes, too.
+CALLS = [Call(LAUNCHER, name, 1) for name in ("clone3", "sendmsg", "close")]
+CALLS = [*CALLS, *(Call(LAUNCHER, ANY, nth) for nth in range(1, 8))] * 4 if LONG else CALLS
+RECORD = re.compile(rb"\S+ stdout F (.*)")
+
+
+def numbering(name: str) -> dict[str, Any]:
+    """Return an app that counts until it is told to end, with its output in the mode of that name."""
+    mode = {"name": "coreos.com/rkt/stage2/stdout", "value": MODES[name]}
+    return shell(COUNT_ON, annotations=[mode] if name != "pipe" else [])
+
+
+def lines_of(sandbox: Sandbox, app: str) -> list[bytes]:
+    """Return the lines in an app's log, each of which is a whole record of a number."""
+    texts = []
+    for line in sandbox.pod.log(app).splitlines():
+        record = RECORD.fullmatch(line)
+        assert record, f"{app}: {line!r}"
+        texts.append(record.group(1))
+    return texts
+
+
+def spawner(sandbox: Sandbox) -> int:
+    """Return the spawner, which PID 1 makes when a sidecar is wanted of it."""
+
+    def living() -> int | None:
+        pid = sandbox.pod.children().get("minit-spawner")
+        return pid if pid is not None and is_alive(pid) else None
+
+    if living() is None:
+        disturb(sandbox, "pipe")
+    return wait_for(living, "a spawner")
+
+
+@contextmanager
+def victim(faults: Faults, sandbox: Sandbox, call: Call, error: int) -> Iterator[int]:
+    """Yield a descriptor that is readable when the spawner, which gets no further, is at that call from now on."""
+    reader, writer = os.pipe()
+    pid = spawner(sandbox)
+    words = faults.fault_of(pid, writer, call, error)
+    with subprocess.Popen(words, pass_fds=(writer,)) as tracer:
+        os.close(writer)
+        wait_for(lambda: status_of(pid)["TracerPid"] == str(tracer.pid), "the tracer")
+        yield reader
+        wait_for(lambda: not is_alive(pid), "its end")
+        tracer.kill()
+    os.close(reader)
+
+
+def disturb(sandbox: Sandbox, name: str) -> None:
+    """Have a sidecar made of the spawner that is traced."""
+    if name == STARTED:
+        assert sandbox.start(STARTED).returncode == 0
+        sandbox.pod.wait_status(STARTED)
+        return
+    pid = wait_for(lambda: sandbox.pod.children().get(f"iottymux-{name}"), "the sidecar")
+    os.kill(pid, signal.SIGKILL)
+    wait_for_more(sandbox, name)
+
+
+def wait_for_more(sandbox: Sandbox, name: str) -> None:
+    """Wait for so much of an app's output that two readers would have met."""
+    before = len(sandbox.pod.log(name))
+    wait_for(lambda: len(sandbox.pod.log(name)) > before + 2000, "output")
+
+
+@pytest.mark.timeout(1800 if LONG else 120)
+def test_one_reader_of_a_stream(make_pod: MakePod, tmp_path: Path) -> None:
+    """Wherever the spawner is killed, each line is in the log once: of whatever kind the stream, and whoever reads."""
+    faults = Faults(tmp_path, 1)
+    sandbox = Sandbox(make_pod)
+    hooks = handlers(pre_start=["/bin/sh", "-c", COUNT], post_stop=["/bin/sh", "-c", COUNT])
+    sections = {name: numbering(name) for name in MODES} | {STARTED: {**shell(COUNT), "eventHandlers": hooks}}
+    for name, section in sections.items():
+        assert sandbox.add(name, section, "--debug=false").returncode == 0
+        if name != STARTED:
+            assert sandbox.start(name).returncode == 0
+    starts = 0
+    # The second sidecar of a start is the app's own.
+    for call, (name, count) in product(CALLS, [*((name, 1) for name in sections), (STARTED, 2)]):
+        nth = call.nth if call.name == ANY else call.nth * count
+        with victim(faults, sandbox, call._replace(nth=nth), KILL) as event:
+            disturb(sandbox, name)
+            assert select.select([event], [], [], TIMEOUT_SECONDS)[0]
+        starts += name == STARTED
+    for name in MODES:
+        sandbox.pod.file(name, "/end").touch()
+        sandbox.pod.wait_status(name)
+    result = sandbox.end()
+    assert result.returncode == 0, result.stderr
+    for name in MODES:
+        assert lines_of(sandbox, name) == [b"%d" % number for number in range(len(lines_of(sandbox, name)))]
+    assert Counter(lines_of(sandbox, STARTED)) == {b"%d" % number: 3 * starts for number in range(NUMBERS)}
+
+
+def test_a_spawner_that_hangs_behind_its_fork(make_pod: MakePod, tmp_path: Path) -> None:
+    """PID 1 gives it up, and the sidecar that it had made reads nothing of what the next one gets."""
+    faults = Faults(tmp_path, 1)
+    sandbox = Sandbox(make_pod)
+    assert sandbox.add("pipe", numbering("pipe")).returncode == 0
+    assert sandbox.start("pipe").returncode == 0
+    with victim(faults, sandbox, Call(LAUNCHER, "sendmsg", 1), HANG) as event:
+        disturb(sandbox, "pipe")
+        assert select.select([event], [], [], TIMEOUT_SECONDS)[0]
+    spawner(sandbox)
+    wait_for_more(sandbox, "pipe")
+    sandbox.pod.file("pipe", "/end").touch()
+    sandbox.pod.wait_status("pipe")
+    assert sandbox.end().returncode == 0
+    assert lines_of(sandbox, "pipe") == [b"%d" % number for number in range(len(lines_of(sandbox, "pipe")))]
