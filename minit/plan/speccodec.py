@@ -85,7 +85,9 @@ def _encode(value: object) -> object:
 
 def _decode(value: object) -> object:
     if isinstance(value, list):
-        return tuple(_decode(item) for item in value)
+        # Not of a generator, whose tuple is made too large and cut: PID 1 would keep up to 2,000 free ones of each size
+        # (Objects/tupleobject.c).
+        return tuple([_decode(item) for item in value])
     if not isinstance(value, dict):
         return value
     if _BYTES in value:
