@@ -34,6 +34,7 @@ POD_RUNTIME_CONFIG = "runtime-config"
 POD_HOST_PIDS = "minit-host-pids"
 POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 POD_FAILURE = "stage1/rootfs/rkt/minit/failure"
+POD_EVENTS = "stage1/rootfs/rkt/minit/events.log"
 POD_PLUGINS = "stage1/rootfs/usr/lib/rkt/plugins/net"
 
 CRI_RECORDS = "cri"
@@ -173,6 +174,7 @@ class PodEvent(StrEnum):
     POD_DEADLINE_EXCEEDED = "pod.deadline-exceeded"
     POD_STOPPING = "pod.stopping"
     POD_ENDED = "pod.ended"
+    POD_KILLED = "pod.killed"
     GAP = "gap"  # in the place of events that are not in the file
 
 

@@ -26,7 +26,7 @@ from minit.harmless import harmless
 from minit.stage0.apps.appattach import attach_command
 from minit.stage0.apps.enter import enter_as_app
 from minit.stage0.images.treestore import tree_path
-from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PodState, open_pod
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, ENDED_STATES, PodState, open_pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
     APP_EXITED,
@@ -38,7 +38,7 @@ from minit.stage0.pods.podstatus import (
     read_pod_manifest,
     read_pod_status,
 )
-from minit.stage0.reports.podtraces import read_end
+from minit.stage0.reports.podtraces import read_end, read_kill
 from minit.stage0.reports.stats import read_subcgroup
 from minit.stage0.reports.usage import APPS
 from minit.value import Value
@@ -85,8 +85,10 @@ class Container:
         pod = self.sandbox.group
         return None if pod is None else os.path.join(pod, APPS, f"{self.app}.service")
 
-    def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
-        """Take what the pod tells of the app; None if the pod does not know it any more."""
+    def follow(
+        self, status: AppStatus | None, end: Mapping[str, object], kill: Mapping[str, object] | None = None
+    ) -> None:
+        """Take what the pod tells of the app, None if it does not know it any more, and how its PID 1 was killed."""
         if status is None:
             self.state = api.CONTAINER_UNKNOWN
             return
@@ -100,6 +102,12 @@ class Container:
             if self.reason == _START_ERROR:
                 self.exit_code = _NOT_STARTED
                 self.message = harmless(str(end.get("end") or ""))
+            elif status.exit_code is None:
+                # As a kubelet is told something, it is told that the code is none of the program's.
+                kill = kill or {}
+                self.reason = _REASONS.get(str(kill.get("reason")), "Error")
+                how = harmless(str(kill.get("end") or "its pod was killed"))
+                self.message = f"{how}: how the container has ended is not known"
 
 
 class Sandbox:
@@ -136,9 +144,10 @@ class Sandbox:
                 status = read_pod_status(pod)
                 self.addresses = _addresses(status)
                 apps = {app.name: app for app in status.apps}
+                kill = read_kill(pod) if pod.state in ENDED_STATES else None
                 for container in self.containers.values():
                     container.user = container.user or read_user(pod, container.app)
-                    container.follow(apps.get(container.app), read_end(pod, container.app) or {})
+                    container.follow(apps.get(container.app), read_end(pod, container.app) or {}, kill)
         except MinitError as error:
             if isinstance(error, PodError):
                 self.is_ready = False

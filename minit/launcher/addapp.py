@@ -203,7 +203,7 @@ def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:
     roles = [(adding.GROUP, group.directory), *((adding.TASKS, fd) for fd in group.tasks)]
     roles += [(adding.FILE + name, fd) for name, fd in group.files]
     roles += [] if group.freezer is None else [(adding.FREEZER, group.freezer)]
-    return roles + ([] if group.oom is None else [(adding.OOM, group.oom)])
+    return roles + ([] if group.memory is None else [(adding.MEMORY, group.memory)])
 
 
 def _write_spec(spec: AppSpec) -> int:

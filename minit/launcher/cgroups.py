@@ -167,6 +167,17 @@ def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
     return f"{apps_group(hierarchy, subcgroup)}/{app}.service"
 
 
+def memory_group_of_pid_1(hierarchies: Sequence[Hierarchy], subcgroup: str | None) -> tuple[str, bool]:
+    """
+    Return the directory of the group with the memory of PID 1, and whether it is of v1.
+
+    Without a `subcgroup` PID 1 is in the groups of this process.
+    """
+    hierarchy = max(hierarchies, key=lambda each: ("memory" in each.controllers, each.is_v2))
+    path = hierarchy.own_path if subcgroup is None else f"/{subcgroup}/{_INIT_SCOPE}"
+    return f"{hierarchy.mount_point}{path}", "memory" in hierarchy.controllers
+
+
 def make_pod_groups(
     hierarchies: Sequence[Hierarchy],
     subcgroup: str,
@@ -206,7 +217,7 @@ def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, 
     tasks = []
     files: tuple[tuple[str, int], ...] = ()
     freezer: int | None = None
-    oom: int | None = None
+    memory: int | None = None
     for hierarchy in hierarchies:
         group = app_group(hierarchy, subcgroup, app)
         _make_group(group)
@@ -218,7 +229,7 @@ def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, 
         if "freezer" in hierarchy.controllers:
             freezer = os.open(f"{group}/{_FREEZER_STATE}", os.O_WRONLY | os.O_CLOEXEC)
         if "memory" in hierarchy.controllers:
-            oom = os.open(f"{group}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+            memory = _open_directory(group)
     return GroupEnds(
         app=app,
         directory=_open_directory(app_group(hierarchies[0], subcgroup, app)),
@@ -226,7 +237,7 @@ def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, 
         tasks=tuple(tasks),
         freezer=freezer,
         files=files,
-        oom=oom,
+        memory=memory,
     )
 
 

@@ -7,10 +7,13 @@ docs/events.md has their meaning.
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 
 from minit import jsontext, paths
 from minit.boundedlog import BoundedLog
+from minit.errors import ManifestError
 from minit.utctime import utc_text_ns
 
 KEPT_EVENTS = 1000
@@ -71,6 +74,44 @@ class Events:
         if isinstance(kept, bytes):
             return kept
         time_ns, event, fields = kept
-        line = jsontext.dump({"seq": number, "time": utc_text_ns(time_ns), "event": event, **fields})
-        self._kept[index] = line
+        line = self._kept[index] = _line(number, time_ns, event, fields)
         return line
+
+
+def append_event(path: str, event: str, fields: dict[str, object]) -> None:
+    """Append an event to the file `path` of a PID 1 that is dead; OSError if that could not be done."""
+    text = _read_end(path)
+    numbers = [number for data in (text, _read_end(f"{path}.1")) if (number := _last_number(data)) is not None]
+    line = _line(max(numbers, default=0) + 1, time.time_ns(), event, fields) + b"\n"
+    # Death may have come between two parts of a line.
+    BoundedLog(path, FILE_BYTES).append(line if text.endswith(b"\n") or not text else b"\n" + line)
+
+
+def _line(number: int, time_ns: int, event: str, fields: dict[str, object]) -> bytes:
+    return jsontext.dump({"seq": number, "time": utc_text_ns(time_ns), "event": event, **fields})
+
+
+def _read_end(path: str) -> bytes:
+    """Return the end of a file of events, empty if there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        return os.pread(fd, _WRITE_BYTES, max(0, status.st_size - _WRITE_BYTES))
+    finally:
+        os.close(fd)
+
+
+def _last_number(data: bytes) -> int | None:
+    for line in reversed(data.splitlines()):
+        try:
+            event = jsontext.parse(line, "event")
+        except ManifestError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("seq"), int):
+            return int(event["seq"])
+    return None

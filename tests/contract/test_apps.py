@@ -486,6 +486,11 @@ def test_why_an_app_ended(make_pod: MakePod) -> None:
             ok(sandbox.stop(app))
         assert sandbox.pod.wait_status(app) == status
         assert sandbox.pod.record(app)["reason"] == reason
+    told = [line.split(" for want of ")[0] for line in sandbox.end().stderr.splitlines() if "want of memory" in line]
+    assert told == [
+        'stage1: app "oom-killed": the kernel has killed it',
+        'stage1: app "oom-killed-child": the kernel has killed 1 of its processes',
+    ]
 
 
 def test_logs_are_kept_if_somebody_wants_them(make_pod: MakePod) -> None:

@@ -8,9 +8,11 @@ import subprocess
 
 import pytest
 
+from tests.contract.test_diagnose import report as diagnose_pod
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import is_alive, named
 from tests.support.waiting import wait_for
+from tests.support.wantofmemory import memory_group, use_up
 
 FOREVER = "while :; do sleep 1; done"
 
@@ -79,16 +81,32 @@ def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> No
             assert pod.control_groups() == []
 
 
+@pytest.mark.parametrize("is_short_of_memory", [False, True], ids=["by somebody", "for want of memory"])
 @pytest.mark.private_users
-def test_a_killed_pid_1_ends_everything(make_pod: MakePod) -> None:
-    """The launcher ends, the lock is free, and no status is invented; one that was there stays."""
+def test_a_killed_pid_1_ends_everything(make_pod: MakePod, is_short_of_memory: bool) -> None:
+    """The launcher says why and ends, the lock is free, and no status is invented; one that was there stays."""
     pod = make_pod({"a": shell(FOREVER), "done": shell("exit 0")})
     process = started(pod)
     assert pod.wait_status("done") == 0
-    os.kill(pod.pid, signal.SIGKILL)
+    how, reason = "by somebody on the host", "killed"
+    if is_short_of_memory:
+        group = memory_group(pod.control_groups(), "init.scope")
+        limit = use_up(group)
+        how = f"by the kernel for want of memory: the limit of {group} is {limit} bytes ({limit / (1 << 20):.1f} MiB)"
+        how, reason = how.replace(".0 MiB", " MiB"), "oom-killed"
+    else:
+        os.kill(pod.pid, signal.SIGKILL)
     result = pod.finish(process)
     assert result.returncode == -signal.SIGKILL
-    assert result.stderr.startswith("stage1: PID 1 of the pod was killed")
+    sentence = f"PID 1 of the pod was killed {how}"
+    assert result.stderr == f"stage1: {sentence}: how apps that ran have ended is not known\n"
+    event = pod.events()[-1]
+    assert (event["event"], event["reason"], event["end"]) == ("pod.killed", reason, sentence)
+    assert [one["seq"] for one in pod.events()] == [*range(1, event["seq"] + 1)]
+    assert diagnose_pod(pod)["conclusions"] == [
+        f"The pod was ended by force: {sentence}.",
+        'App "a" has no status, since its pod was killed.',
+    ]
     assert not pod.is_running()
     assert (pod.status("a"), pod.status("done")) == (None, 0)
     wait_for(lambda: pod.members() == [], "the end of all processes")

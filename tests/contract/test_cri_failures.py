@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
 from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, sandbox_config
+from tests.support.owngroup import find_groups
+from tests.support.pods import control_group_name
+from tests.support.wantofmemory import memory_group, use_up
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -83,3 +87,44 @@ async def test_an_end_that_a_disk_takes_late(daemon: Daemon, minit: Stage0, tmp_
             while (status := (await node.ask("ContainerStatus", request)).status).state != api.CONTAINER_EXITED:
                 await trio.sleep(0.05)
             assert status.exit_code == 3
+
+
+@pytest.mark.parametrize("is_short_of_memory", [False, True], ids=["by somebody", "for want of memory"])
+@pytest.mark.trio
+async def test_a_sandbox_whose_pid_1_is_killed(
+    daemon: Daemon, minit: Stage0, tmp_path: Path, is_short_of_memory: bool
+) -> None:
+    """It is not ready, a container that ran has ended in a way that nobody knows, and one that had ended stays so."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox, [runs, ended] = await node.run(
+                tmp_path, container_config(IDLE), container_config("exit 3", name="ended")
+            )
+            while (await status_of(node, ended)).state != api.CONTAINER_EXITED:
+                await trio.sleep(0.05)
+            pod = minit.data / "pods/run" / sandbox.pod_sandbox_id
+            if is_short_of_memory:
+                groups = find_groups(control_group_name(sandbox.pod_sandbox_id))
+                await trio.to_thread.run_sync(use_up, memory_group(groups, "init.scope"))
+            else:
+                os.kill(int((pod / "pid").read_text()), signal.SIGKILL)
+            while (found := await status_of(node, runs)).state != api.CONTAINER_EXITED:
+                await trio.sleep(0.05)
+            reason, how = ("OOMKilled", "by the kernel") if is_short_of_memory else ("Error", "by somebody on the host")
+            assert (found.exit_code, found.reason) == (137, reason)
+            assert found.message.startswith(f"PID 1 of the pod was killed {how}")
+            assert found.message.endswith(": how the container has ended is not known")
+            found = await status_of(node, ended)
+            assert (found.exit_code, found.reason, found.message) == (3, "Error", "")
+            asked = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox.pod_sandbox_id)
+            assert (await node.ask("PodSandboxStatus", asked)).status.state == api.SANDBOX_NOTREADY
+            await node.ask("StopPodSandbox", sandbox)
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+async def status_of(node: CriNode, container: api.ContainerId) -> api.ContainerStatus:
+    """Return what is told of a container."""
+    asked = api.ContainerStatusRequest(container_id=container.container_id)
+    status = (await node.ask("ContainerStatus", asked)).status
+    assert isinstance(status, api.ContainerStatus)
+    return status

@@ -11,7 +11,7 @@ import pytest
 
 from minit import syscalls
 from minit.manifest.capabilities import DEFAULT, capability_mask
-from tests.support.pods import MakePod, PodDirectory, guest, shell
+from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
 from tests.support.processes import status_of
 
 RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
@@ -158,17 +158,41 @@ def test_limits_are_where_tools_look(make_pod: MakePod) -> None:
     assert pod.control_groups() == []
 
 
+# Whatever of an app is not executed yet has less: the kernel kills the largest process.
+TAKE = "dd if=/dev/zero of=/dev/null bs=128M count=1"
+HUNGRY = [limit("memory", "65M")]
+LIMIT = "for want of memory: its limit is 65000000 bytes (62 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("section", "status", "killed"),
+    [
+        (shell(f"exec {TAKE}", isolators=HUNGRY), 137, "it"),
+        (shell(f"{TAKE}; exit 3", isolators=HUNGRY), 3, "1 of its processes"),
+        (shell(f"{TAKE}; {TAKE}; exit 3", isolators=HUNGRY), 3, "2 of its processes"),
+        (
+            shell("true", isolators=HUNGRY, eventHandlers=handlers(pre_start=("/bin/sh", "-c", TAKE))),
+            254,
+            "1 of its processes",
+        ),
+        (
+            shell("true", isolators=HUNGRY, eventHandlers=handlers(post_stop=("/bin/sh", "-c", TAKE))),
+            0,
+            "1 of its processes",
+        ),
+        (shell(f"exec {TAKE}", isolators=[limit("memory", "256M")]), 0, None),
+        (shell(f"{TAKE}; exit 0", isolators=HUNGRY), 0, None),
+    ],
+    ids=["itself", "child", "children", "pre-start", "post-stop", "enough", "well"],
+)
 @pytest.mark.private_users
-def test_memory_that_is_not_there(make_pod: MakePod) -> None:
-    """An app that takes more than its limit is killed, which a line says, and another with enough is not."""
-    take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=[limit("memory", "16M")])
-    pod = make_pod({"a": take})
+def test_memory_that_is_not_there(make_pod: MakePod, section: dict[str, Any], status: int, killed: str | None) -> None:
+    """A line says what of an app was killed and by which limit, if that made the app or a handler of it fail."""
+    pod = make_pod({"a": section})
     result = pod.run()
-    assert (result.returncode, pod.status("a")) == (137, 137)
-    line = 'stage1: app "a": the kernel has killed it for want of memory: its limit is 16000000 bytes'
-    assert line in result.stderr.splitlines()
-    pod = make_pod({"a": {**take, "isolators": [limit("memory", "256M")]}})
-    assert pod.run().returncode == 0
+    assert pod.status("a") == status
+    lines = [line for line in result.stderr.splitlines() if "want of memory" in line]
+    assert lines == ([] if killed is None else [f'stage1: app "a": the kernel has killed {killed} {LIMIT}'])
 
 
 def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
@@ -179,7 +203,9 @@ def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
     # Before it is executed it has a part of PID 1's memory, and might be the one that is killed.
     pod.wait_file("b", "/tmp/up")
     pod.file("a", "/tmp/go").touch()
-    assert (pod.finish(process).returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
+    assert "want of memory: the limit of all apps of the pod is 15998976 bytes (15.3 MiB)\n" in result.stderr
 
 
 @pytest.mark.private_users

@@ -31,6 +31,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
+from minit.launcher.start.killed import KillWitness
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_address, read_host_dns
@@ -118,7 +119,7 @@ class _Launch:
         with Step("shed what the caller left"):
             attributes, inherited = _shed(self._lock)
         with Step("find the control groups of this process"):
-            hierarchies = read_hierarchies()
+            own = hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
         with Step("load seccomp filters"):
             filtered, sidecar_filter = add_filters(plan.apps), read_sidecar_filter()
@@ -173,14 +174,15 @@ class _Launch:
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
-            code, cause = self._wait(pid, pidfd, link, terminal, host)
+            witness = KillWitness(own, subcgroup if plan.group_parent is None else None)
+            code, cause = self._wait(pid, pidfd, link, terminal, witness, host)
         _withdraw_names(plan)
         if self._flags.tell_failure and cause is not None:
             complain(f"run: {cause}")
         return code
 
     def _wait(
-        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, host: Host
+        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, witness: KillWitness, host: Host
     ) -> tuple[int, str | None]:
         """Wait for PID 1, with nothing open but what that needs; returns its code, and why the pod failed if it did."""
         kept = [helper.fileno() for helper in self._helpers]
@@ -191,6 +193,7 @@ class _Launch:
             pidfd,
             link,
             terminal,
+            witness,
             entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
             ended=self.kill_left,
         )

@@ -12,6 +12,7 @@ from minit import syscalls
 from minit.errors import EXIT_FAILURE
 from minit.hostnotify import READY, STOPPING, Host
 from minit.launcher.relay import Relay
+from minit.launcher.start.killed import KillWitness, tell_killed
 from minit.loop import Loop, wait_readable
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure
@@ -43,8 +44,8 @@ class Watch:
     The launcher's loop, over the pidfd of PID 1 and the socket to it.
 
     `entered` is called when PID 1 can be entered, `ended` when it has ended. `terminal` is given for a pod with a
-    console. The FORWARDED signals are blocked. `cause` says which app failed, once PID 1 has ended, if the pod ended
-    with that.
+    console, `witness` knows how PID 1 was killed if it was. The FORWARDED signals are blocked. `cause` says which app
+    failed, once PID 1 has ended, if the pod ended with that.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Watch:
         pidfd: int,
         link: Socket,
         terminal: CallerTerminal | None,
+        witness: KillWitness,
         *,
         entered: Callable[[], None],
         ended: Callable[[], None],
@@ -60,6 +62,7 @@ class Watch:
         self._pidfd = pidfd
         self._link = link
         self._terminal = terminal
+        self._witness = witness
         self._entered = entered
         self._ended = ended
         self._host: Host | None = None
@@ -126,6 +129,7 @@ class Watch:
         line = f"PID 1 does not stop the pod: it is killed, {_SLACK_SECONDS:g} s after it was due"
         complain(f"stage1: {line}")
         record_failure(line)
+        tell_killed("late", line)
         self._is_killed = True
         syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._expect_end(None)
@@ -232,12 +236,11 @@ class Watch:
         if result.si_code == os.CLD_EXITED:
             return result.si_status
         if result.si_status == signal.SIGKILL and not self._is_killed:
-            complain(
-                "stage1: PID 1 of the pod was killed, by somebody on the host or for want of memory:"
-                " how apps that ran have ended is not known"
-            )
+            complain(f"stage1: {self._witness.tell()}: how apps that ran have ended is not known")
             # Ended by force: whoever waits for rkt sees the same.
             os.kill(os.getpid(), signal.SIGKILL)
         if not self._is_killed:
-            complain(f"stage1: the supervisor died of signal {result.si_status}")
+            line = f"the supervisor died of signal {result.si_status}"
+            complain(f"stage1: {line}")
+            tell_killed("failed", line)
         return EXIT_FAILURE

@@ -16,7 +16,7 @@ from minit.errors import MinitError, describe
 from minit.manifest.names import is_ac_name
 from minit.mountinfo import Mount, find_mounts, read_mountinfo
 from minit.stage0.pods import overlay
-from minit.stage0.pods.poddirectory import Pod, PodState
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import (
     is_ready,
     read_app_image,
@@ -182,12 +182,14 @@ def _is_ready(pod: Pod) -> bool:
 
 
 def _facts(pod: Pod, apps: Sequence[_App]) -> PodFacts:
+    kill = podtraces.read_kill(pod) if pod.state in ENDED_STATES else None
     return PodFacts(
         state=pod.state,
         failure=podtraces.read_failure(pod),
         has_pid=read_shown_pid(pod) is not None,
         is_ready=_is_ready(pod),
         panic=next(iter(podtraces.read_panic(pod, 1) or ()), None),
+        kill=None if kill is None else str(kill.get("end")),
         ended_in_order=podtraces.has_ended_in_order(pod),
         apps=tuple(app.facts() for app in apps),
         free_share=_free_share(pod),

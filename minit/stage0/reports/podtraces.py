@@ -66,14 +66,25 @@ def read_events(pod: Pod, count: int) -> list[str] | None:
     return _last_lines(_read(pod, paths.STAGE1_EVENTS), count)
 
 
-def has_ended_in_order(pod: Pod) -> bool:
-    """Return whether PID 1 has seen all of its pod to its end."""
+def read_last_event(pod: Pod) -> dict[str, object]:
+    """Return the last event of the pod; an empty one if there is none that can be read."""
     last = read_events(pod, 1) or ["{}"]
     try:
         event = jsontext.parse(last[0].encode(errors="replace"), paths.STAGE1_EVENTS)
     except MinitError:
-        return False
-    return isinstance(event, dict) and event.get("event") == paths.PodEvent.POD_ENDED
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def has_ended_in_order(pod: Pod) -> bool:
+    """Return whether PID 1 has seen all of its pod to its end."""
+    return read_last_event(pod).get("event") == paths.PodEvent.POD_ENDED
+
+
+def read_kill(pod: Pod) -> dict[str, object] | None:
+    """Return the event that PID 1 of the pod was killed, None if it was not, or nobody could tell."""
+    event = read_last_event(pod)
+    return event if event.get("event") == paths.PodEvent.POD_KILLED else None
 
 
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:

@@ -28,7 +28,8 @@ class AppFacts(Value):
 
 class PodFacts(Value):
     """
-    Known facts about a pod; `free_share` is that of the file system with the data directory.
+    Known facts about a pod; `free_share` is that of the file system with the data directory, `kill` tells how PID 1 was
+    killed.
 
     `panic` tells of the end of the machine's kernel before this start, if that was none in order.
     """
@@ -41,6 +42,7 @@ class PodFacts(Value):
     apps: tuple[AppFacts, ...]
     free_share: float | None = None
     panic: str | None = None
+    kill: str | None = None
 
 
 def conclusions(pod: PodFacts) -> list[str]:
@@ -53,6 +55,8 @@ def conclusions(pod: PodFacts) -> list[str]:
 def _of_start(pod: PodFacts) -> Iterator[str]:
     if pod.failure is not None:
         yield f"The pod could not be started: {pod.failure}"
+    elif pod.kill is not None:
+        yield f"The pod was ended by force: {pod.kill}."
     elif pod.state in ENDED_STATES and not pod.has_pid:
         yield "The pod ended before its stage1 could report a pid; what it said then went to where the pod was started."
     if pod.state is PodState.PREPARED:

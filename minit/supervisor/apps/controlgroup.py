@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 
 from minit import syscalls
+from minit.supervisor.apps.memorygroup import MemoryGroup
 from minit.value import Value
 
 _READ_BYTES = 1 << 20
@@ -16,7 +17,6 @@ _READ_BYTES = 1 << 20
 _KILL_ROUNDS = 8
 # Between two readings of the group at most so many processes are held by a pidfd.
 _BATCH = 256
-_OOM_BYTES = 4096
 # Of a group's directory: its name and ".", and one more for each group below (fs/kernfs/inode.c).
 _LINKS_OF_LEAF = 2
 _GONE = (errno.ENOENT, errno.ENODEV)
@@ -34,8 +34,8 @@ class GroupEnds(Value):
     the groups that it is not started in, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
 
     Root of a user namespace may not start a process in a v2 group, so that `tasks` has its `cgroup.procs` too, nor open
-    what else there is written to, so that `files` has it by name. `oom` is `memory.oom_control` where v1 has the
-    memory controller.
+    what else there is written to, so that `files` has it by name. `memory` is the directory of the group that v1 has
+    with the memory controller.
     """
 
     app: str
@@ -44,7 +44,7 @@ class GroupEnds(Value):
     tasks: tuple[int, ...] = ()
     freezer: int | None = None
     files: tuple[tuple[str, int], ...] = ()
-    oom: int | None = None
+    memory: int | None = None
 
     @property
     def starts_processes(self) -> bool:
@@ -54,7 +54,7 @@ class GroupEnds(Value):
     def descriptors(self) -> list[int]:
         """Return them all."""
         files = [fd for _, fd in self.files]
-        optional = [fd for fd in (self.freezer, self.oom) if fd is not None]
+        optional = [fd for fd in (self.freezer, self.memory) if fd is not None]
         return [self.directory, *self.tasks, *files, *optional]
 
 
@@ -68,7 +68,7 @@ class Group:
         self._directory = ends.directory
         self._freezer = ends.freezer
         self._files = dict(ends.files)
-        self._oom = ends.oom
+        self.memory = MemoryGroup(ends.directory if ends.memory is None else ends.memory, is_v1=ends.memory is not None)
 
     @property
     def birthplace(self) -> int | None:
@@ -194,26 +194,6 @@ class Group:
             while others:
                 others = self._signal_first(others, (signal.SIGKILL,))
             self._thaw()
-
-    def oom_kills(self) -> int:
-        """Return how many processes of the group the OOM killer has killed; 0 where nobody counts."""
-        try:
-            if self._oom is not None:
-                text = os.pread(self._oom, _OOM_BYTES, 0)
-            elif self.is_v2:
-                fd = os.open("memory.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-                try:
-                    text = os.read(fd, _OOM_BYTES)
-                finally:
-                    os.close(fd)
-            else:
-                return 0
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-            return 0
-        counted = [line.split()[1] for line in text.splitlines() if line.startswith(b"oom_kill ")]
-        return int(counted[0]) if counted else 0
 
     def _thaw(self) -> None:
         """Undo a freeze of the group itself; that of a group above it can only be undone there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 from minit.loop import Loop
@@ -112,7 +113,8 @@ class Ends:
     def _record(self, app: App) -> None:
         run, status = app.run, app.run.status
         assert status is not None
-        run.end = end = self._pod.judge(app, status, had_oom_kill=app.group.oom_kills() > run.oom_kills)
+        oom_kills = app.oom_kills
+        run.end = end = self._pod.judge(app, status, had_oom_kill=oom_kills > 0)
         if end.status is None:
             return
         if run.last is not None and end is run.last.end:
@@ -126,11 +128,11 @@ class Ends:
         self._records.write_end(app)
         if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
             complain_at_once(f'stage1: app "{app.name}": {text}')
-        if end.reason == "oom-killed":
-            limits = app.spec.limits
-            limit_bytes = None if limits is None else limits.memory_bytes
-            limit = "it has no limit of its own" if limit_bytes is None else f"its limit is {limit_bytes} bytes"
-            complain_at_once(f'stage1: app "{app.name}": the kernel has killed it for want of memory: {limit}')
+        if oom_kills > 0 and end.number:
+            words = app.describe_oom_kills(is_main=end.status.signal == signal.SIGKILL)
+            complain_at_once(f'stage1: app "{app.name}": {words}')
+        # Those of its post-stop handler count from here on.
+        run.oom_kills += oom_kills
         self._pod.on_end(app)
 
     def _run_pre_stop(self, app: App) -> None:

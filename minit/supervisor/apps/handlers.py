@@ -151,10 +151,10 @@ class Handlers:
             return
         if name == HOOK_PRE_STOP:
             # Nothing else follows from it (Kubernetes).
-            complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
+            _complain(app, failure)
         elif name == HANDLER_POST_STOP:
             # The app has its status; that its handler failed is said beside it.
-            complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
+            _complain(app, failure)
             app.run.post_stop_pending = False
             app.run.post_stop_failure = status
             if app.run.end is not None and app.run.end.status is not None:
@@ -162,3 +162,9 @@ class Handlers:
         elif app.state == lifecycle.PRE_START:
             app.run.failure = failure
         self._handle(app, lifecycle.HANDLER_FAILED)
+
+
+def _complain(app: App, failure: ExitStatus) -> None:
+    complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
+    if app.oom_kills > 0:
+        complain_at_once(f'stage1: app "{app.name}": {app.describe_oom_kills(is_main=False)}')

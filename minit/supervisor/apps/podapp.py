@@ -64,6 +64,17 @@ class App:
         return self.namespace if self.run.namespace is None else self.run.namespace
 
     @property
+    def oom_kills(self) -> int:
+        """How many processes of its present run the kernel has killed for want of memory."""
+        return self.group.memory.oom_kills() - self.run.oom_kills
+
+    def describe_oom_kills(self, *, is_main: bool) -> str:
+        """Return that the kernel has killed these, the main process or others, and the limit, for a line."""
+        limits = self.spec.limits
+        asked_bytes = None if limits is None else limits.memory_bytes
+        return self.group.memory.describe_kills(self.oom_kills, asked_bytes, is_main=is_main)
+
+    @property
     def is_ready(self) -> bool:
         """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
         if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):

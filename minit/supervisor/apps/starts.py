@@ -149,7 +149,7 @@ class Starts:
     def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
         """Fork the process of an app once more, in the root it has."""
         app.begin_again(by_itself=by_itself)
-        app.run.oom_kills = app.group.oom_kills()
+        app.run.oom_kills = app.group.memory.oom_kills()
         try:
             self._records.unmark_log_end(app)
             spawn_app(app, pids=self._pids_to_join(app))

@@ -29,7 +29,7 @@ from minit.supervisor.exec.socketactivation import open_sockets
 
 # The purpose of each descriptor.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
-GROUP, TASKS, FREEZER, OOM, FILE = "group", "tasks", "freezer", "oom", "file:"
+GROUP, TASKS, FREEZER, MEMORY, FILE = "group", "tasks", "freezer", "memory", "file:"
 # Of a helper, with its kind: its socket, its pidfd, and what it lives by.
 HELPER, PROCESS, LIFE = "helper:", "process:", "life:"
 _MAXIMUM_SPEC_BYTES = 4 << 20
@@ -128,7 +128,7 @@ def _group_ends(app: str, of_role: dict[str, list[int]], *, is_v2: bool) -> Grou
         tasks=tuple(of_role.get(TASKS, ())),
         freezer=next(iter(of_role.get(FREEZER, ())), None),
         files=tuple(files),
-        oom=next(iter(of_role.get(OOM, ())), None),
+        memory=next(iter(of_role.get(MEMORY, ())), None),
     )
 
 

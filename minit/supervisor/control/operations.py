@@ -60,7 +60,7 @@ OP_APP_STOP = "app-stop"
 OP_APP_RM = "app-rm"
 APP_OPS = (OP_APP_ADD, OP_APP_START, OP_APP_STOP, OP_APP_RM)
 # Of what app-add means by its descriptors and the spec among them; both sides are of one image.
-ADDING_VERSION = 2
+ADDING_VERSION = 3
 # How many descriptors a request may have (SCM_MAX_FD of Linux).
 MAXIMUM_DESCRIPTORS = 253
 
