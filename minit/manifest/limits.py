@@ -326,6 +326,8 @@ LIMITS = (
         v1={"hugetlb.{name}.limit_in_bytes": _plain},
         v2={"hugetlb.{name}.max": _plain},
         words="{limit} bytes in pages of {name}",
+        isolator="resource/hugepages",
+        of_isolator=_read_pages,
         keys=("hugepages",),
         of_keys=_read_pages,
     ),

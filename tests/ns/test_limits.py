@@ -210,6 +210,19 @@ def read_only(path: Path) -> Iterator[None]:
 POD = "machine-rkt\\x2d" + UUID.replace("-", "\\x2d") + ".scope"
 
 
+def test_huge_pages(unified: Unified) -> None:
+    """Those of an app and of all apps are limited where there is the controller; elsewhere a warning says so."""
+    hierarchy = unified.hierarchy("/")
+    made = make_pod_groups([hierarchy], "pod", ["a"])
+    for fd in (*made.tasks, *made.apps[0].descriptors(), *([] if made.supervisor is None else [made.supervisor])):
+        os.close(fd)
+    own, every = (Limits(hugepages=(("2MB", size),)) for size in (4194304, 8388608))
+    warnings = set_limits(limited(own, every), [hierarchy], "pod")
+    files = [unified.mount_point / "pod/system.slice" / group / "hugetlb.2MB.max" for group in ("a.service", "")]
+    found = [file.read_text() for file in files if file.exists()]
+    assert (found, len(warnings)) == ((["4194304\n", "8388608\n"], 0) if unified.name == "hugetlb" else ([], 2))
+
+
 def test_controllers_are_given_all_the_way_down(unified: Unified) -> None:
     """Each group of the path gives them to those in it, also the second time; where there are processes it ends."""
     hierarchy = unified.hierarchy("/a/b/c")

@@ -203,6 +203,7 @@ _QUANTITY = 'a quantity such as "500m", "16M" or "1.5Gi"'
         ("memory", {"default": True, "limit": "1G"}, ".default: expected false or nothing, got true"),
         ("cpu", {"default": 0, "limit": "1"}, ".default: expected true or false, got 0"),
         ("memory", "1G", ': expected an object, got "1G"'),
+        ("hugepages", {"2MB": "4M"}, '["2MB"]: expected an integer from 0 to 9223372036854775807, got "4M"'),
     ],
 )
 def test_bad_limits(name: str, value: object, message: str) -> None:
@@ -217,6 +218,17 @@ def test_a_request_alone(name: str, controller: str) -> None:
         f"warning: isolator resource/{name} without a limit is not applied ({PLACE}[0])"
     ]
     assert warnings_of((f"resource/{name}", None)) == warnings_of((f"resource/{name}", {"limit": None})) == []
+
+
+def test_huge_pages() -> None:
+    """They are bytes by the size of pages, for apps and pods; only a limit of 0 needs no controller."""
+    facts = replace(FACTS, controllers=FACTS.controllers | {"hugetlb"})
+    pages = ("resource/hugepages", {"2MB": 4194304, "1GB": 0})
+    planned = Limits(hugepages=(("1GB", 0), ("2MB", 4194304))), list[str]()
+    assert plan_pod_limits(isolators(pages), place("pod", "isolators"), facts) == planned
+    isolation, warnings = plan_isolation(isolators(pages), WHERE, facts)
+    assert (isolation.limits, warnings) == planned
+    assert isolation_of(("resource/hugepages", {"1GB": 0})).limits == Limits(hugepages=(("1GB", 0),))
 
 
 def test_the_last_one_wins() -> None:
@@ -284,12 +296,13 @@ def test_unknown_isolators() -> None:
         ("resource/memory", {"limit": "1G"}, "memory"),
         ("resource/cpu", {"limit": "1"}, "cpu"),
         ("os/linux/cpu-shares", 512, "cpu"),
+        ("resource/hugepages", {"2MB": 1}, "hugetlb"),
     ],
 )
 def test_a_machine_without_the_controller(name: str, value: object, controller: str) -> None:
     """The limit is left out, with rkt's warning."""
     facts = replace(FACTS, controllers=FACTS.controllers - {controller})
-    text = f"warning: resource/{controller} isolator set but support disabled in the kernel, skipping ({PLACE}[0])"
+    text = f"warning: {name} isolator set but support disabled in the kernel, skipping ({PLACE}[0])"
     assert warnings_of((name, value), facts=facts) == [text]
 
 

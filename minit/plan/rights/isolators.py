@@ -101,8 +101,8 @@ def _plan_limits(nodes: Sequence[tuple[str, Node]], controllers: frozenset[str])
             warnings.append(f"warning: ignoring unknown isolator {name} ({node.where})")
         elif own == Limits() and node["value"]["request"].given:
             warnings.append(f"warning: isolator {name} without a limit is not applied ({node.where})")
-        elif own is not None and (missing := own.needed_controllers - controllers):
-            warnings.append(unsupported(f"resource/{min(missing)} isolator", node.where))
+        elif own is not None and own.needed_controllers - controllers:
+            warnings.append(unsupported(f"{name} isolator", node.where))
         elif own is not None:
             limits = limits.updated(own)
     return limits, warnings
