@@ -14,7 +14,6 @@ from benchmarks import (
     apps,
     attach,
     boot,
-    called,
     collecting,
     commands,
     enter,
@@ -64,7 +63,6 @@ _ONLY_BY_NAME = {
     "gc-1000": collecting.main_long,
     "boot-instructions": boot.main_goals,
     "node-110": node.main_full,
-    "called": called.main,
 }
 
 

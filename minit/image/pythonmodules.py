@@ -75,7 +75,7 @@ def source_files() -> list[tuple[str, Path]]:
     return [
         (str(path.relative_to(_PROJECT)), path)
         for package in _OURS
-        for pattern in ("*.py", "*.[ch]", "*.ld", "*.txt")
+        for pattern in ("*.py", "*.[ch]", "*.ld")
         for path in sorted((_PROJECT / package).rglob(pattern))
         if not module_name(path).startswith("minit.archives")
     ]

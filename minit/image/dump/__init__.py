@@ -21,7 +21,7 @@ The stage1 image is built by it, and so is the program of the command. Read `dum
     prepare.py      imports, and lets go of what is the building machine's
     preparecommand.py  imports the command
     features.py     what has to work in a restored interpreter
-    noting.py       what the functions in called.txt write to
+    noting.py       what its programs write to
     program.py      builds, dumps and checks
     hotblocks.py    what profile.c finds out, for the next dump
     command.py      the same for the command

@@ -2,7 +2,7 @@
 Has what a program writes to lie together in its memory, so that its processes copy fewer pages.
 
 To use an object CPython counts it, and so writes to it. Used objects lie anywhere among unused ones, and with each a
-page is copied. profile.c finds the memory that is written to, noting.py tells it from a list of functions.
+page is copied. profile.c finds the memory that a program writes to, noting.py tells where that is likely.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
-Run by a dumped program: prints where lies what is written to while certain functions run.
+Run by a dumped program: prints where lies what is written to while the programs of an image run.
 
 CPython 3.11 counts the references to whatever it uses, and so writes to it; later ones write to code while they
-specialize it. The code of a function tells its uses: constants, names and their values. Behind this text follows a line
-that calls `print_addresses` with the functions of called.txt.
+specialize it. The code of a function tells its uses: constants, names and their values. Which functions are called is
+not known. All of minit's are taken, and of other modules those that features.py calls, whose text is the first
+argument.
 """
 
 from __future__ import annotations
@@ -11,12 +12,37 @@ from __future__ import annotations
 import builtins
 import ctypes
 import gc
+import inspect
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
 
+from entrypoints import _dumped
+
 MOST_PARTS = 200
 """A container of more is a table, of which little is used."""
+OURS = ("minit/", "entrypoints/")
+SELDOM = ("minit/cli/", "minit/stage0/")
+"""The command of a machine, which ends at once."""
+MADE_OFTEN = inspect.CO_NESTED | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+"""Of code whose name goes to an object that each call makes: a generator, or the function itself."""
+
+called: set[types.CodeType] = set()
+
+
+def note_call(frame: types.FrameType, event: str, argument: object) -> None:
+    """Note the code of a frame that begins."""
+    if event == "call":
+        called.add(frame.f_code)
+
+
+text = sys.argv.pop(1)
+sys.setprofile(note_call)
+# trio draws the order of its tasks.
+for generator in _dumped.generators:
+    generator.seed(0)
+exec(text, {})
 
 gc.unfreeze()
 functions = [thing for thing in gc.get_objects() if isinstance(thing, types.FunctionType)]
@@ -44,10 +70,17 @@ def add_value(value: object) -> None:
             add_value(part)
 
 
-def add_code(code: types.CodeType, names: dict[str, object], called: set[str]) -> None:
+def is_called(code: types.CodeType) -> bool:
+    """Tell whether a function's code is to be taken for called."""
+    return code in called or (code.co_filename.startswith(OURS) and not code.co_filename.startswith(SELDOM))
+
+
+def add_code(code: types.CodeType, names: dict[str, object]) -> None:
     """Add what code uses if it is called, and so for the code within it."""
-    if f"{code.co_filename}:{code.co_qualname}" in called:
-        add(code, code.co_name, code.co_qualname, *code.co_names, names, names.get("__name__"))
+    if is_called(code):
+        add(code, *code.co_names, names, names.get("__name__"))
+        if code.co_flags & MADE_OFTEN:
+            add(code.co_name, code.co_qualname)
         attributes.update(code.co_names)
         # Their tuple is the code's alone, and not written to.
         for constant in code.co_consts:
@@ -61,7 +94,7 @@ def add_code(code: types.CodeType, names: dict[str, object], called: set[str]) -
                     add_value(vars(value).get(other))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            add_code(constant, names, called)
+            add_code(constant, names)
 
 
 def subclasses(base: type) -> dict[type, None]:
@@ -79,18 +112,15 @@ def parts_of(owner: type) -> Sequence[int]:
     return list((word * (size // ctypes.sizeof(word))).from_address(id(owner)))
 
 
-def print_addresses(called: Sequence[str]) -> None:
-    """Print those for functions of these names, `FILE:NAME`."""
-    names = set(called)
-    for function in functions:
-        code = function.__code__
-        add_code(code, function.__globals__, names)
-        if f"{code.co_filename}:{code.co_qualname}" in names:
-            add(function, function.__name__, function.__qualname__, function.__closure__, *(function.__closure__ or ()))
-            add_value(function.__defaults__)
-            add_value(function.__kwdefaults__)
-    for owner in subclasses(object):
-        for name, value in vars(owner).items():
-            if name in attributes and id(owner) in found:
-                add(value)
-    print(*found, *(address for thing in found.values() if isinstance(thing, type) for address in parts_of(thing)))
+for function in functions:
+    code = function.__code__
+    add_code(code, function.__globals__)
+    if is_called(code):
+        add(function, function.__closure__, *(function.__closure__ or ()))
+        add_value(function.__defaults__)
+        add_value(function.__kwdefaults__)
+for owner in subclasses(object):
+    for name, value in vars(owner).items():
+        if name in attributes and id(owner) in found:
+            add(value)
+print(*found, *(address for thing in found.values() if isinstance(thing, type) for address in parts_of(thing)))

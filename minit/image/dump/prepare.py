@@ -49,6 +49,9 @@ for module in sys.modules.values():
             spec.submodule_search_locations = []
 sys.path.clear()
 sys.path_importer_cache.clear()
+# What an entrypoint forgets anyway (forget_imports); the memory of it would be written to in each process.
+sys.meta_path.clear()
+sys.path_hooks.clear()
 sys.argv.clear()
 sys.orig_argv.clear()
 os.environ.clear()

@@ -121,15 +121,14 @@ def build_dump(
     profile, first = scratch / "profile", scratch / "first"
     profile.mkdir()
     write_dump(recipe, first, profile)
-    called = (_PARTS / "called.txt").read_text().splitlines()
-    noting = (_PARTS / "noting.py").read_text()
-    noted = _run([first, "-c", f"{noting}\nprint_addresses({called!r})"], Path("/"))
+    noting, features = ((_PARTS / name).read_text() for name in ("noting.py", "features.py"))
+    noted = _run([first, "-c", noting, features, *names], Path("/"))
     choose_blocks_at(profile, map(int, noted.split()))
     for path in (output, scratch / "again"):
         write_dump(recipe, path, profile)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
         raise ImageError("the interpreter cannot be dumped: two dumps of it differ")
-    _run([output, "-c", (_PARTS / "features.py").read_text(), *names], Path("/"))
+    _run([output, "-c", features, *names], Path("/"))
 
 
 def link_dumper(objects: Iterable[Path], scratch: Path) -> None:
