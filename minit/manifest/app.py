@@ -13,14 +13,17 @@ from minit.value import Value
 MAX_PORT = 65535
 MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is chown(2)'s and setresuid(2)'s "leave it as it is"
 
-_SECCOMP_SETS = ("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set")
-_SINGLE_ISOLATORS = (
-    *_SECCOMP_SETS,
-    "os/linux/cpu-shares",
-    "os/linux/oom-score-adj",
-    "os/linux/selinux-context",
-    "os/unix/sysctl",
-)
+# The isolators that have an effect, and two that rkt's stage1 does not apply.
+MEMORY, CPU, CPU_SHARES = "resource/memory", "resource/cpu", "os/linux/cpu-shares"
+OOM_SCORE_ADJ = "os/linux/oom-score-adj"
+CAPABILITIES_RETAIN, CAPABILITIES_REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
+SECCOMP_RETAIN, SECCOMP_REMOVE = "os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set"
+NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
+APPARMOR_PROFILE = "os/linux/apparmor-profile"
+SELINUX_CONTEXT, SYSCTL = "os/linux/selinux-context", "os/unix/sysctl"
+
+_SECCOMP_SETS = (SECCOMP_RETAIN, SECCOMP_REMOVE)
+_SINGLE_ISOLATORS = (*_SECCOMP_SETS, CPU_SHARES, OOM_SCORE_ADJ, SELINUX_CONTEXT, SYSCTL)
 
 
 class EventHandler(Value):

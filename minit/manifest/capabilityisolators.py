@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import ManifestError
-from minit.manifest.app import Isolator
+from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, Isolator
 from minit.manifest.capabilities import NAMES, capability_mask
 from minit.manifest.reader import Node
-
-RETAIN = "os/linux/capabilities-retain-set"
-REMOVE = "os/linux/capabilities-remove-set"
 
 
 def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[int, int]:
@@ -19,13 +16,13 @@ def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[in
 
     `where` is the place of the list in its manifest. ManifestError for a bad value, or if the list has both.
     """
-    masks = {RETAIN: 0, REMOVE: 0}
+    masks = {CAPABILITIES_RETAIN: 0, CAPABILITIES_REMOVE: 0}
     for index, isolator in enumerate(isolators):
         if isolator.name in masks:
             masks[isolator.name] |= _read_set(Node({"value": isolator.value}, where, index)["value"])
     if all(masks.values()):
-        raise ManifestError(f"{where.where}: cannot have both {RETAIN} and {REMOVE}")
-    return masks[RETAIN], masks[REMOVE]
+        raise ManifestError(f"{where.where}: cannot have both {CAPABILITIES_RETAIN} and {CAPABILITIES_REMOVE}")
+    return masks[CAPABILITIES_RETAIN], masks[CAPABILITIES_REMOVE]
 
 
 def _read_set(value: Node) -> int:

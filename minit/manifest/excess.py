@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.manifest.app import Isolator
+from minit.manifest.app import CAPABILITIES_RETAIN, CPU_SHARES, OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN, Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.capabilityisolators import RETAIN, read_capability_sets
+from minit.manifest.capabilityisolators import read_capability_sets
 from minit.manifest.reader import place
-from minit.manifest.seccomp import REMOVE as REMOVE_CALLS
-from minit.manifest.seccomp import RETAIN as RETAIN_CALLS
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.manifest.syscallsets import DEFAULT as DEFAULT_CALLS
@@ -24,8 +22,6 @@ CAPABILITIES = "capabilities"
 SECCOMP = "seccomp"
 PRIORITY = "priority"
 
-_OOM_SCORE_ADJ = "os/linux/oom-score-adj"
-_CPU_SHARES = "os/linux/cpu-shares"
 _DEFAULT_CPU_SHARES = 1024
 _MOST_NAMES = 3
 
@@ -47,10 +43,10 @@ def excess_of(app: str, isolators: Sequence[Isolator]) -> tuple[Excess, ...]:
     found = []
     retained, _ = read_capability_sets(isolators, place(f'app "{app}"', "isolators"))
     if beyond := retained & ~DEFAULT:
-        found.append(Excess(kind=CAPABILITIES, isolator=RETAIN, what=" ".join(capability_names(beyond))))
+        found.append(Excess(kind=CAPABILITIES, isolator=CAPABILITIES_RETAIN, what=" ".join(capability_names(beyond))))
     policy, _ = plan_seccomp(app, isolators)
     if calls := _calls_beyond(policy):
-        [name] = [isolator.name for isolator in isolators if isolator.name in (RETAIN_CALLS, REMOVE_CALLS)]
+        [name] = [isolator.name for isolator in isolators if isolator.name in (SECCOMP_RETAIN, SECCOMP_REMOVE)]
         found.append(Excess(kind=SECCOMP, isolator=name, what=calls))
     found += [
         Excess(kind=PRIORITY, isolator=isolator.name, what=str(isolator.value))
@@ -73,4 +69,4 @@ def _calls_beyond(policy: SeccompPolicy | None) -> str:
 
 
 def _is_above(name: str, value: int) -> bool:
-    return (name == _OOM_SCORE_ADJ and value < 0) or (name == _CPU_SHARES and value > _DEFAULT_CPU_SHARES)
+    return (name == OOM_SCORE_ADJ and value < 0) or (name == CPU_SHARES and value > _DEFAULT_CPU_SHARES)

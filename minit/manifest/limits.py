@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minit.errors import ManifestError
+from minit.manifest.app import CPU, CPU_SHARES, MEMORY
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
 from minit.value import Value, replace
@@ -268,7 +269,7 @@ LIMITS = (
         v2={"memory.max": _or_max},
         words="memory {limit} bytes",
         narrow=min,
-        isolator="resource/memory",
+        isolator=MEMORY,
         of_isolator=_read_memory,
     ),
     Limit(
@@ -285,7 +286,7 @@ LIMITS = (
         v2={"cpu.max": lambda cpu, limits: f"{_or_max(cpu.quota, limits)} {cpu.period}"},
         words="{limit}",
         narrow=lambda own, outer: own if own.quota * outer.period <= outer.quota * own.period else outer,
-        isolator="resource/cpu",
+        isolator=CPU,
         of_isolator=_read_cpu,
         keys=("cpuQuota", "cpuPeriod"),
         of_keys=_read_quota,
@@ -295,7 +296,7 @@ LIMITS = (
         v1={"cpu.shares": _plain},
         v2={"cpu.weight": lambda shares, _: str(shares_to_weight(shares))},
         words="cpu shares {limit}",
-        isolator="os/linux/cpu-shares",
+        isolator=CPU_SHARES,
         of_isolator=lambda value: value.integer(MIN_CPU_SHARES, MAX_CPU_SHARES),
     ),
     Limit(

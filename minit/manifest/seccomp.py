@@ -6,15 +6,12 @@ import errno
 
 from minit.value import Value
 
-RETAIN = "os/linux/seccomp-retain-set"
-REMOVE = "os/linux/seccomp-remove-set"
 # Of the annotation minit/seccomp, whose other values are profiles.
 WORD_UNCONFINED = "unconfined"
 WORD_GUARDED = "guarded"
 WORD_CAPABILITIES = "by-capabilities"
 SECCOMP_WORDS = (WORD_UNCONFINED, WORD_GUARDED, WORD_CAPABILITIES)
 MAXIMUM_PROFILE_BYTES = 1 << 18
-NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
 
 class SeccompPolicy(Value):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from minit.manifest.app import Isolator
+from minit.manifest.app import NO_NEW_PRIVILEGES, SECCOMP_REMOVE, SECCOMP_RETAIN, Isolator
 from minit.manifest.reader import Node
-from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ALL, EMPTY, SETS
 
 # Missing in Python's errno module.
@@ -21,7 +21,7 @@ def plan_seccomp(app: str, isolators: Iterable[Isolator]) -> tuple[SeccompPolicy
     ManifestError for a value that is none of a seccomp isolator.
     """
     for isolator in isolators:
-        if isolator.name in (RETAIN, REMOVE):
+        if isolator.name in (SECCOMP_RETAIN, SECCOMP_REMOVE):
             return _plan_set(app, isolator)
     return DEFAULT_POLICY, []
 
@@ -38,7 +38,7 @@ def _plan_set(app: str, isolator: Isolator) -> tuple[SeccompPolicy | None, list[
     if not words:
         raise node["set"].error("at least one system call")
     error = node["errno"].optional(_read_error)
-    is_blacklist = isolator.name == REMOVE
+    is_blacklist = isolator.name == SECCOMP_REMOVE
     decisive = next((word for word in words if word in (ALL, EMPTY)), None)
     policy: SeccompPolicy | None
     if decisive is None:

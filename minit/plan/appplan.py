@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.manifest.annotations import Annotation, Place, is_unknown
-from minit.manifest.app import App
+from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
@@ -45,9 +45,6 @@ TTY_STREAMS = (STREAM_TTY, STREAM_LOG_TTY)
 """The modes of a terminal of the app's own."""
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
-
-# All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
-_UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
 
 class Dependency(Value):
@@ -390,7 +387,7 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> None:
     """Raise PlanError for anything that would have an effect which is not built."""
     prefix = f'app "{runtime.name}": '
     for isolator in app.isolators:
-        if isolator.name in _UNBUILT_ISOLATORS:
+        if isolator.name == APPARMOR_PROFILE:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
     for annotation, value in runtime.annotations:
         if is_unknown(annotation, Place.APP):

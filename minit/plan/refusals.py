@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.manifest.annotations import Place, is_unknown
+from minit.manifest.app import APPARMOR_PROFILE
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
@@ -20,7 +21,7 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
     if not manifest.apps and not flags.mutable:
         raise PlanError("the pod has no apps")
-    if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
+    if any(isolator.name == APPARMOR_PROFILE for isolator in manifest.isolators):
         raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
     for name, value in manifest.annotations:
         check_keep_logs(name, value, "")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.app import App, Isolator
+from minit.manifest.app import NO_NEW_PRIVILEGES, SECCOMP_REMOVE, SECCOMP_RETAIN, App, Isolator
 from minit.manifest.pod import RuntimeApp
-from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
 from minit.plan.appplan import plan_app
@@ -47,30 +47,30 @@ def test_without_an_isolator() -> None:
 
 def test_sets_and_names() -> None:
     """The names of a set and its members of sets are one list; a name stands for itself, known or not."""
-    policy = policy_of(RETAIN, "read", "@systemd/clock", "odd", "read", error="EPERM")
+    policy = policy_of(SECCOMP_RETAIN, "read", "@systemd/clock", "odd", "read", error="EPERM")
     assert policy == SeccompPolicy(
         names=frozenset({"read", "odd"}) | SETS["@systemd/clock"], own=("read", "odd"), error=errno.EPERM
     )
-    assert policy_of(REMOVE, "@systemd/clock") == SeccompPolicy(is_blacklist=True, names=SETS["@systemd/clock"])
+    assert policy_of(SECCOMP_REMOVE, "@systemd/clock") == SeccompPolicy(is_blacklist=True, names=SETS["@systemd/clock"])
 
 
 def test_all_and_empty() -> None:
     """`all` to retain is no filter, `empty` to remove is the default; the other way round nothing is listed."""
-    assert policy_of(RETAIN, ALL) is None
-    assert policy_of(REMOVE, EMPTY, error="EDOM") == SeccompPolicy(error=errno.EDOM)
-    assert policy_of(RETAIN, EMPTY) == SeccompPolicy(names=frozenset())
-    policy, warnings = plan_seccomp("web", [isolator(REMOVE, ALL)])
+    assert policy_of(SECCOMP_RETAIN, ALL) is None
+    assert policy_of(SECCOMP_REMOVE, EMPTY, error="EDOM") == SeccompPolicy(error=errno.EDOM)
+    assert policy_of(SECCOMP_RETAIN, EMPTY) == SeccompPolicy(names=frozenset())
+    policy, warnings = plan_seccomp("web", [isolator(SECCOMP_REMOVE, ALL)])
     assert policy == SeccompPolicy(is_blacklist=True, names=frozenset())
-    assert warnings == [f'warning: app "web": {REMOVE}: {ALL} removes nothing: every system call is allowed']
+    assert warnings == [f'warning: app "web": {SECCOMP_REMOVE}: {ALL} removes nothing: every system call is allowed']
 
 
 @pytest.mark.parametrize(
     ("name", "words", "policy"),
     [
-        (RETAIN, ("read", ALL, EMPTY), None),
-        (RETAIN, (EMPTY, ALL), SeccompPolicy(names=frozenset())),
-        (REMOVE, ("read", EMPTY), DEFAULT_POLICY),
-        (REMOVE, (ALL, EMPTY), SeccompPolicy(is_blacklist=True, names=frozenset())),
+        (SECCOMP_RETAIN, ("read", ALL, EMPTY), None),
+        (SECCOMP_RETAIN, (EMPTY, ALL), SeccompPolicy(names=frozenset())),
+        (SECCOMP_REMOVE, ("read", EMPTY), DEFAULT_POLICY),
+        (SECCOMP_REMOVE, (ALL, EMPTY), SeccompPolicy(is_blacklist=True, names=frozenset())),
     ],
 )
 def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None) -> None:
@@ -84,9 +84,9 @@ def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], p
 @pytest.mark.parametrize("word", ["@x", "@", "@rkt/", "@rkt/default", "@systemd/everything", "@RKT/default-whitelist"])
 def test_unknown_sets(word: str) -> None:
     """They are ignored and said."""
-    policy, warnings = plan_seccomp("web", [isolator(REMOVE, word, "read")])
+    policy, warnings = plan_seccomp("web", [isolator(SECCOMP_REMOVE, word, "read")])
     assert policy == SeccompPolicy(is_blacklist=True, names=frozenset({"read"}), own=("read",))
-    assert warnings == [f'warning: app "web": {REMOVE}: ignoring unknown set {word}']
+    assert warnings == [f'warning: app "web": {SECCOMP_REMOVE}: ignoring unknown set {word}']
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_unknown_sets(word: str) -> None:
 )
 def test_errors(name: str, number: int | None) -> None:
     """Every error of Linux has its name; an empty one is none."""
-    assert policy_of(REMOVE, "read", error=name) == SeccompPolicy(
+    assert policy_of(SECCOMP_REMOVE, "read", error=name) == SeccompPolicy(
         is_blacklist=True, names=frozenset({"read"}), own=("read",), error=number
     )
 
@@ -116,11 +116,15 @@ def test_errors(name: str, number: int | None) -> None:
 def test_what_is_no_set(value: object, message: str) -> None:
     """The error names the app, the isolator and the place in it."""
     with pytest.raises(ManifestError) as caught:
-        plan_seccomp("web", [Isolator(name=RETAIN, value=value)])
-    assert str(caught.value).startswith(f'app "web": isolator {RETAIN}: {message}')
+        plan_seccomp("web", [Isolator(name=SECCOMP_RETAIN, value=value)])
+    assert str(caught.value).startswith(f'app "web": isolator {SECCOMP_RETAIN}: {message}')
 
 
-@given(st.sampled_from([RETAIN, REMOVE]), st.lists(WORDS, min_size=1, max_size=8), st.sampled_from(["", "EPERM"]))
+@given(
+    st.sampled_from([SECCOMP_RETAIN, SECCOMP_REMOVE]),
+    st.lists(WORDS, min_size=1, max_size=8),
+    st.sampled_from(["", "EPERM"]),
+)
 def test_any_set(name: str, words: list[str], error: str) -> None:
     """
     Of any words there are filters, of which a whitelist never lacks what an exec needs, and never allows what is not in
@@ -130,7 +134,7 @@ def test_any_set(name: str, words: list[str], error: str) -> None:
     unknown = [word for word in words if word.startswith("@") and word not in (ALL, EMPTY, *SETS)]
     assert len(warnings) >= (bool(unknown) if not {ALL, EMPTY} & {*words} else len(words) > 1)
     if policy is None:
-        assert ALL in words and name == RETAIN
+        assert ALL in words and name == SECCOMP_RETAIN
         return
     filter = filter_of(policy, DEFAULT_GUARDS)
     assert filter is not None
@@ -190,7 +194,7 @@ def test_no_new_privileges_is_a_boolean(value: object) -> None:
 )
 def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool) -> None:
     """An app that asks for it has it, and with a filter any that is not root."""
-    isolators: list[Isolator] = [] if words is None else [isolator(RETAIN, words)]
+    isolators: list[Isolator] = [] if words is None else [isolator(SECCOMP_RETAIN, words)]
     isolators += [Isolator(name=NO_NEW_PRIVILEGES, value=True)] if isolated else []
     app: App = replace(APP, isolators=tuple(isolators))
     spec, warnings = plan_app(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))

@@ -18,15 +18,9 @@ from minit.cli.flags.isolatorflags import (
 )
 from minit.cli.flags.volumeflags import parse_mount, parse_mounted_volume
 from minit.cli.flagwords import FlagError
-from minit.manifest.app import MAX_ID
+from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, MAX_ID, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.names import is_ac_identifier, is_ac_name
-from minit.stage0.pods.appsection import (
-    CAPABILITIES_REMOVE,
-    CAPABILITIES_RETAIN,
-    SECCOMP_REMOVE,
-    SECCOMP_RETAIN,
-    AppOverrides,
-)
+from minit.stage0.pods.appsection import AppOverrides
 from minit.value import replace
 
 STDIN_MODES = ("null", "stream", "tty")

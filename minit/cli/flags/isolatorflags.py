@@ -6,10 +6,19 @@ import errno
 
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
-from minit.manifest.app import Isolator
+from minit.manifest.app import (
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    CPU,
+    CPU_SHARES,
+    MEMORY,
+    OOM_SCORE_ADJ,
+    SECCOMP_REMOVE,
+    SECCOMP_RETAIN,
+    Isolator,
+)
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.seccomp import SECCOMP_WORDS
-from minit.stage0.pods import appsection
 
 # rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.
 _MIN_MEMORY_BYTES = 4096
@@ -20,7 +29,7 @@ _CAPABILITY_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 _SECCOMP_FORM = "mode=retain|remove[,errno=NAME],CALL,..."
 PROFILE_FILE = "profile="
-_SECCOMP_NAMES = {"retain": appsection.SECCOMP_RETAIN, "remove": appsection.SECCOMP_REMOVE}
+_SECCOMP_NAMES = {"retain": SECCOMP_RETAIN, "remove": SECCOMP_REMOVE}
 
 
 def parse_memory(flag: str, text: str) -> Isolator:
@@ -28,34 +37,34 @@ def parse_memory(flag: str, text: str) -> Isolator:
     limit = _quantity(flag, text)
     if limit < _MIN_MEMORY_BYTES * BILLION:
         raise FlagError(f'{flag}: expected at least {_MIN_MEMORY_BYTES} bytes, for example 16M, got "{text}"')
-    return _limit(appsection.MEMORY, text)
+    return _limit(MEMORY, text)
 
 
 def parse_cpu(flag: str, text: str) -> Isolator:
     """Return the isolator of a limit of processor time, in processors."""
     if _quantity(flag, text) <= 0:
         raise FlagError(f'{flag}: expected more than no processor, for example 500m for half of one, got "{text}"')
-    return _limit(appsection.CPU, text)
+    return _limit(CPU, text)
 
 
 def parse_cpu_shares(flag: str, text: str) -> Isolator:
     """Return the isolator of a weight against other apps."""
-    return Isolator(name=appsection.CPU_SHARES, value=parse_number(flag, text, 2, 262144))
+    return Isolator(name=CPU_SHARES, value=parse_number(flag, text, 2, 262144))
 
 
 def parse_oom_score_adj(flag: str, text: str) -> Isolator:
     """Return the isolator of what is added to the app's score when memory runs out, proc_pid_oom_score_adj(5)."""
-    return Isolator(name=appsection.OOM_SCORE_ADJ, value=parse_number(flag, text, -1000, 1000))
+    return Isolator(name=OOM_SCORE_ADJ, value=parse_number(flag, text, -1000, 1000))
 
 
 def parse_caps_retain(flag: str, text: str) -> Isolator:
     """Return the isolator of the only capabilities that an app may hold."""
-    return Isolator(name=appsection.CAPABILITIES_RETAIN, value={"set": _capabilities(flag, text)})
+    return Isolator(name=CAPABILITIES_RETAIN, value={"set": _capabilities(flag, text)})
 
 
 def parse_caps_remove(flag: str, text: str) -> Isolator:
     """Return the isolator of capabilities that an app may not hold."""
-    return Isolator(name=appsection.CAPABILITIES_REMOVE, value={"set": _capabilities(flag, text)})
+    return Isolator(name=CAPABILITIES_REMOVE, value={"set": _capabilities(flag, text)})
 
 
 def parse_seccomp(flag: str, text: str) -> Isolator:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.manifest.annotations import Annotation
-from minit.manifest.app import App
+from minit.manifest.app import SECCOMP_REMOVE, SECCOMP_RETAIN, App
 from minit.manifest.excess import CAPABILITIES, SECCOMP, Excess, excess_of
 from minit.manifest.image import ImageManifest
-from minit.manifest.seccomp import REMOVE, RETAIN
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value
@@ -32,7 +31,7 @@ class Origins(Value):
 
 def find_origins(name: str, app: App, image: ImageManifest, flags: RunFlags, *, trusted: bool) -> Origins:
     """Return whose the isolators of an app are; PlanError if its image goes beyond the default in both ways at once."""
-    has_calls = any(isolator.name in (RETAIN, REMOVE) for isolator in app.isolators)
+    has_calls = any(isolator.name in (SECCOMP_RETAIN, SECCOMP_REMOVE) for isolator in app.isolators)
     own = image.app.isolators if image.app is not None and not trusted else ()
     of_image = excess_of(name, own)
     excess = {each.kind: each for each in excess_of(name, app.isolators) if each in of_image}

@@ -12,30 +12,40 @@ from collections.abc import Sequence
 
 from minit.errors import ManifestError, PlanError
 from minit.manifest.annotations import Annotation
-from minit.manifest.app import Isolator
+from minit.manifest.app import (
+    APPARMOR_PROFILE,
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    CPU_SHARES,
+    NO_NEW_PRIVILEGES,
+    OOM_SCORE_ADJ,
+    SECCOMP_REMOVE,
+    SECCOMP_RETAIN,
+    SELINUX_CONTEXT,
+    SYSCTL,
+    Isolator,
+)
 from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
+from minit.manifest.capabilityisolators import read_capability_sets
 from minit.manifest.limits import Limits, read_isolator
 from minit.manifest.reader import Node
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.value import Value
 
-_CPU_SHARES = "os/linux/cpu-shares"
-_OOM_SCORE_ADJ = "os/linux/oom-score-adj"
 _UNAPPLIED = (
     *("resource/block-bandwidth", "resource/block-iops", "resource/network-bandwidth"),
-    *("os/linux/selinux-context", "os/unix/sysctl"),
+    *(SELINUX_CONTEXT, SYSCTL),
 )
 # Decided in other modules, or refused by `minit.plan.appplan`.
 _ELSEWHERE = (
-    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
-    "os/linux/apparmor-profile",
+    *(SECCOMP_RETAIN, SECCOMP_REMOVE, NO_NEW_PRIVILEGES),
+    APPARMOR_PROFILE,
 )
 
 # Of appc's scope "app" alone.
 _OF_APPS = (
-    *(RETAIN, REMOVE, _CPU_SHARES, _OOM_SCORE_ADJ),
-    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
+    *(CAPABILITIES_RETAIN, CAPABILITIES_REMOVE, CPU_SHARES, OOM_SCORE_ADJ),
+    *(SECCOMP_RETAIN, SECCOMP_REMOVE, NO_NEW_PRIVILEGES),
 )
 
 _MAX_PROCESSES = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels, proc_sys_kernel(5)
@@ -64,9 +74,9 @@ def plan_isolation(isolators: Sequence[Isolator], where: Node, facts: HostFacts)
     oom_score_adj: int | None = None
     others = []
     for name, node in _nodes(isolators, where):
-        if name == _OOM_SCORE_ADJ:
+        if name == OOM_SCORE_ADJ:
             oom_score_adj = node["value"].integer(-1000, 1000)
-        elif name not in (RETAIN, REMOVE):
+        elif name not in (CAPABILITIES_RETAIN, CAPABILITIES_REMOVE):
             others.append((name, node))
     limits, warnings = _plan_limits(others, facts.controllers)
     if missing := retained & ~facts.capabilities:

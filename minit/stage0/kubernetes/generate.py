@@ -10,13 +10,7 @@ from pathlib import Path
 from minit import jsontext
 from minit.goduration import parse_duration
 from minit.manifest.annotations import OWN, Annotation, Place, known_annotations
-from minit.manifest.app import App, Port
-from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
-from minit.manifest.seccomp import WORD_GUARDED
-from minit.stage0.kubernetes.manifest import GROUP_ANNOTATION, NAME_ANNOTATION, NAMESPACE_ANNOTATION
-from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
-from minit.stage0.kubernetes.unsaid import EVERY_CALL, warn_of_unsaid
-from minit.stage0.pods.appsection import (
+from minit.manifest.app import (
     CAPABILITIES_REMOVE,
     CAPABILITIES_RETAIN,
     CPU,
@@ -24,7 +18,14 @@ from minit.stage0.pods.appsection import (
     MEMORY,
     NO_NEW_PRIVILEGES,
     SECCOMP_RETAIN,
+    App,
+    Port,
 )
+from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
+from minit.manifest.seccomp import WORD_GUARDED
+from minit.stage0.kubernetes.manifest import GROUP_ANNOTATION, NAME_ANNOTATION, NAMESPACE_ANNOTATION
+from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
+from minit.stage0.kubernetes.unsaid import EVERY_CALL, warn_of_unsaid
 from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS, HOST_PIDS
 from minit.stage0.stage1.lastrun import LastRun
 from minit.stage0.volumes.volumestore import name_of

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from minit import paths
 from minit.manifest.annotations import OWN
+from minit.manifest.app import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
-from minit.stage0.pods.appsection import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 from minit.stage0.stage1.lastrun import LastRun
 

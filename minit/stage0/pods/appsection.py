@@ -11,7 +11,20 @@ from pathlib import Path
 
 from minit import jsontext
 from minit.errors import PodError
-from minit.manifest.app import App, Isolator, Port
+from minit.manifest.app import (
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    CPU,
+    CPU_SHARES,
+    MEMORY,
+    NO_NEW_PRIVILEGES,
+    OOM_SCORE_ADJ,
+    SECCOMP_REMOVE,
+    SECCOMP_RETAIN,
+    App,
+    Isolator,
+    Port,
+)
 from minit.manifest.excess import excess_of
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, Volume
@@ -20,15 +33,6 @@ from minit.value import Value, replace
 Pairs = tuple[tuple[str, str], ...]
 Json = dict[str, object]
 
-MEMORY = "resource/memory"
-CPU = "resource/cpu"
-CPU_SHARES = "os/linux/cpu-shares"
-OOM_SCORE_ADJ = "os/linux/oom-score-adj"
-CAPABILITIES_RETAIN = "os/linux/capabilities-retain-set"
-CAPABILITIES_REMOVE = "os/linux/capabilities-remove-set"
-SECCOMP_RETAIN = "os/linux/seccomp-retain-set"
-SECCOMP_REMOVE = "os/linux/seccomp-remove-set"
-NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
 # The isolators that options give, in rkt's order. Those of the image with one of the names are replaced, except that
 # limits of resources are only added: stage1 takes the last one.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from minit.manifest.app import MAX_ID, Isolator
+from minit.manifest.app import (
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    MAX_ID,
+    NO_NEW_PRIVILEGES,
+    SECCOMP_RETAIN,
+    Isolator,
+)
+from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner, read_text
-from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
 from minit.value import Value
 
-# The default capabilities of container runtimes, which are appc's default too.
-_DEFAULT_CAPABILITIES = (
-    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW"),
-    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
-)
+_DEFAULT_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in capability_names(DEFAULT))
 # Those that a cluster allows without being told to.
 _SAFE_SYSCTLS = (
     *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies"),
