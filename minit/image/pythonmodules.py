@@ -11,6 +11,7 @@ from pathlib import Path
 
 import minit
 from minit.errors import ImageError
+from minit.image.standins import write_standins
 from minit.value import Value
 
 PACKAGES = (
@@ -30,7 +31,6 @@ PACKAGES = (
 _OURS = ("minit", "entrypoints")
 _PROJECT = Path(minit.__file__).parent.parent
 _SCRIPTS = Path(__file__).parent
-_STANDINS = _SCRIPTS / "standins"
 
 # They run on the host only and would bring rich, codecs and this builder into the image; of the command there is what
 # a machine has of it.
@@ -103,14 +103,19 @@ def package_versions() -> list[str]:
     )
 
 
-def stage1_modules() -> list[Module]:
-    """Return every module the image needs beyond those frozen into the interpreter, sorted by name."""
+def stage1_modules(standins: Path) -> list[Module]:
+    """
+    Return every module the image needs beyond those frozen into the interpreter, sorted by name.
+
+    The texts of some are written below the directory `standins`.
+    """
+    write_standins(standins)
     return record_modules(
         _own_modules(),
         directories=[str(_PROJECT), *package_directories()],
         allowed=(*_OURS, *PACKAGES),
         omitted=_OMITTED,
-        standins=_STANDINS,
+        standins=standins,
         emptied=_EMPTIED,
     )
 

@@ -207,7 +207,7 @@ def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> st
     """Return why the interpreter is not dumped that should be."""
     interpreter = root / "usr/lib/minit"
     progress("finding modules", 0, 6)
-    modules = stage1_modules()
+    modules = stage1_modules(scratch / "standins")
     progress("copying the interpreter", 1, 6)
     copy = scratch / "interpreter"
     copy_interpreter(copy, modules)

@@ -89,9 +89,9 @@ OTHER = "__thread int missing;\n"
 
 
 @pytest.fixture(scope="module")
-def modules() -> list[Module]:
+def modules(tmp_path_factory: pytest.TempPathFactory) -> list[Module]:
     """Those of the image."""
-    return stage1_modules()
+    return stage1_modules(tmp_path_factory.mktemp("standins"))
 
 
 @pytest.fixture(scope="module")

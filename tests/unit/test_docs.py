@@ -23,7 +23,7 @@ from minit.paths import PodEvent
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MANUALS = sorted((ROOT / "docs/man").iterdir())
-FOLDERS = [path.parent for path in sorted((ROOT / "minit").rglob("*/__init__.py")) if "standins" not in path.parts]
+FOLDERS = [path.parent for path in sorted((ROOT / "minit").rglob("*/__init__.py"))]
 DOCUMENTS = [*MARKDOWN, *MANUALS]
 
 # First directories of the absolute paths a reader can look up: of any Linux, of the stage1 image, of the demo's app.

@@ -7,7 +7,6 @@ import importlib.util
 import marshal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from minit.errors import ImageError
 from minit.image.dump.command import command_modules
 from minit.image.pythonmodules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
+from minit.image.standins import STANDINS
 from minit.image.toolchain import run_tool
 
 
@@ -38,15 +38,27 @@ def compiled(tmp_path: Path, source: str) -> bytes:
     return (tmp_path / "out/package/module.pyc").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the stand-ins."""
+    return tmp_path_factory.mktemp("standins")
+
+
+@pytest.fixture(scope="module")
+def image_modules(standins: Path) -> list[Module]:
+    """The modules of the image."""
+    return stage1_modules(standins)
+
+
 @pytest.fixture(autouse=True)
 def package_directory(tmp_path: Path) -> None:
     """The directory of a package to compile into."""
     (tmp_path / "out/package").mkdir(parents=True)
 
 
-def test_what_is_installed_by_chance_stays_out() -> None:
+def test_what_is_installed_by_chance_stays_out(image_modules: list[Module]) -> None:
     """rich, which structlog uses where it finds it, is not carried, nor what makes images; trio and minit are."""
-    names = {module.name for module in stage1_modules()}
+    names = {module.name for module in image_modules}
     assert {"trio", "structlog", "minit.syscalls", "entrypoints.run"} <= names
     tops = {name.partition(".")[0] for name in names}
     assert not tops & {"rich", "pygments", "_pytest", "_ssl", "_hashlib"}
@@ -55,16 +67,15 @@ def test_what_is_installed_by_chance_stays_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "not_needed"),
-    [
-        # The second where there is no _syscalls.
-        (stage1_modules, {"minit.cli.completion"}),
-        (command_modules, {"minit.ctypescalls"}),
-    ],
+    ("is_command", "not_needed"),
+    # The second where there is no _syscalls.
+    [(False, {"minit.cli.completion"}), (True, {"minit.ctypescalls"})],
 )
-def test_whatever_functions_import_is_dumped(modules: Callable[[], list[Module]], not_needed: set[str]) -> None:
+def test_whatever_functions_import_is_dumped(
+    image_modules: list[Module], is_command: bool, not_needed: set[str]
+) -> None:
     """A program that was dumped has what its functions import, but for what no command needs there."""
-    carried = modules()
+    carried = command_modules() if is_command else image_modules
     names = {module.name for module in carried}
     missing = {
         name
@@ -87,34 +98,24 @@ def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
     assert f"replaced\t{tmp_path}/replaced.py" in recorded
 
 
-def test_large_modules_have_stand_ins() -> None:
-    """Modules that PID 1 imports and never calls come from minit's own stand-ins."""
-    sources = {module.name: module.source for module in stage1_modules()}
-    for name in (
-        "asyncio",
-        "idna",
-        "ssl",
-        "unicodedata",
-        "ctypes.util",
-        "pickle",
-        "pyroute2",
-        "pyroute2.config",
-        "pyroute2.netlink.nlsocket",
-    ):
-        assert "standins" in sources[name].parts
+def test_large_modules_have_stand_ins(image_modules: list[Module], standins: Path) -> None:
+    """Each stand-in that there is takes the place of a module that the image's modules import."""
+    sources = {module.name: module.source for module in image_modules}
+    assert sources["ssl"] == standins / "ssl.py"
+    assert {str(path.relative_to(standins)) for path in sources.values() if standins in path.parents} == {*STANDINS}
 
 
-def test_of_pyroute2_only_messages_are_carried() -> None:
+def test_of_pyroute2_only_messages_are_carried(image_modules: list[Module]) -> None:
     """The classes of messages come without the sockets, databases and tools that the package loads with them."""
-    names = {module.name for module in stage1_modules()}
+    names = {module.name for module in image_modules}
     assert {"pyroute2.netlink.rtnl.ifinfmsg", "pyroute2.netlink.rtnl.rtmsg"} <= names
     assert not names & {"pyroute2.ndb", "pyroute2.iproute", "pyroute2.netns", "multiprocessing", "sqlite3"}
     assert len([name for name in names if name.startswith("pyroute2")]) < 20
 
 
-def test_of_pyudev_no_toolkits_are_carried() -> None:
+def test_of_pyudev_no_toolkits_are_carried(image_modules: list[Module]) -> None:
     """Its modules for the event loops of graphical toolkits stay out."""
-    names = {module.name for module in stage1_modules()}
+    names = {module.name for module in image_modules}
     assert {"pyudev.core", "pyudev.monitor", "pyudev.device"} <= names
     assert not names & {"pyudev.glib", "pyudev.pyqt5", "pyudev.pyside6", "pyudev._qt_base"}
 

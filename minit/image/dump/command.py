@@ -24,7 +24,7 @@ _WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare", "preparecommand")),
-    *("minit.image.compile_modules", "minit.image.record_imports", "minit.image.standins"),
+    *("minit.image.compile_modules", "minit.image.record_imports"),
     "minit.image.disk.sign",
 )
 # By name or by functions, so that importing the others does not show them.

@@ -1,1 +1,0 @@
-"""The package of a stand-in; ctypes itself is not replaced."""

@@ -1,1 +1,0 @@
-"""Stands in for idna, which trio imports to resolve names that are not ASCII: PID 1 resolves none."""

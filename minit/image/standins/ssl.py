@@ -1,1 +1,0 @@
-"""Stands in for ssl, which trio imports for its TLS streams: a stage1 never speaks TLS."""

@@ -1,1 +1,0 @@
-"""The package of a stand-in; trio itself is not replaced."""

@@ -1,1 +1,0 @@
-"""The package of a stand-in; urllib itself is not replaced."""
