@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import gc
 import io
 import os
 import random
@@ -26,22 +27,45 @@ generators: list[random.Random] = []
 
 def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> NoReturn:
     """
-    Run the entrypoint that the second of the `arguments` names, or the program text behind `-c`.
+    Run the entrypoint that the second of the `arguments` names, the program text behind `-c`, or the command.
 
-    The first is the path of the program, `PREFIX/bin/NAME`. `ignored` are the signals that the caller ignores.
+    The first is the path of the program, in an image `PREFIX/bin/NAME`. The command is named by the path of the same in
+    plain Python, which runs in its place if it cannot begin. `ignored` are the signals that the caller ignores.
     """
     program, what, *rest = arguments
-    take_over(arguments, variables, ignored)
+    if "/" in what:
+        _start_command(arguments, variables, ignored)
+    _take_over(arguments, variables, ignored)
     sys.argv[:] = [what, *rest]
     sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     if what == "-c":
         sys.argv[1:] = rest[1:]
-        run(lambda: exec(rest[0], vars(sys.modules["__main__"])))
-    run(sys.modules[f"entrypoints.{what}"].main)
+        _run(lambda: exec(rest[0], vars(sys.modules["__main__"])))
+    _run(sys.modules[f"entrypoints.{what}"].main)
 
 
-def take_over(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
+def _start_command(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> NoReturn:
+    def main() -> None:
+        try:
+            if signal.SIGINT not in ignored:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.modules["minit.__main__"].main()
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
+
+    try:
+        _take_over(arguments, variables, ignored)
+        sys.argv[:] = arguments[1:]
+        gc.enable()
+        if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(write_through=True)
+    except Exception:
+        os.execv(arguments[1], list(arguments[1:]))
+    _run(main)
+
+
+def _take_over(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
     """Make arguments, environment, signals, streams and thread those of this process, and random numbers its own."""
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
@@ -56,7 +80,7 @@ def take_over(arguments: Sequence[str], variables: Sequence[bytes], ignored: Seq
         generator.seed()
 
 
-def run(main: Callable[[], object]) -> NoReturn:
+def _run(main: Callable[[], object]) -> NoReturn:
     """Call a function and end with its exit code, as Python does with a program's."""
     code = 0
     try:

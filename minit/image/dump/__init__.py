@@ -19,7 +19,6 @@ The stage1 image is built by it, and so is the program of the command. Read `dum
     systemcall.h    a system call without the C library, for guard.c and the entrypoints' launcher
     layout.ld       where the linker puts what is saved
     prepare.py      imports, and lets go of what is the building machine's
-    preparecommand.py  imports the command
     features.py     what has to work in a restored interpreter
     noting.py       what its programs write to
     program.py      builds, dumps and checks

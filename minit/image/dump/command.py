@@ -23,7 +23,7 @@ _WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
-    *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare", "preparecommand")),
+    *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare")),
     *("minit.image.compile_modules", "minit.image.record_imports"),
     "minit.image.disk.sign",
 )
@@ -66,13 +66,11 @@ def build_command(output: Path) -> None:
         work.mkdir()
         link_dumper(objects, work)
         arguments = (
-            ":".join([*_directories(), standard, f"{standard}/lib-dynload"]),
-            *(",".join(_OMITTED), "".join(openssl), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
+            *(str(sources), ":".join([*_directories(), standard, f"{standard}/lib-dynload"])),
+            *(",".join(_OMITTED), "".join(openssl), sys.executable, sys.prefix, sys.base_prefix),
             *(module.name for module in modules),
         )
-        recipe = Recipe(
-            seed=secrets.randbits(32), script="preparecommand.py", modules=standard, arguments=arguments, scratch=work
-        )
+        recipe = Recipe(seed=secrets.randbits(32), modules=standard, arguments=arguments, scratch=work)
         write_dump(recipe, output, make_profile(recipe, run_commands))
     if not is_current(output):
         raise ImageError("the command cannot be dumped: what was dumped does not work")

@@ -59,14 +59,13 @@ _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
 
 class Recipe(Value):
     """
-    A program that has run a `script` of this package with `arguments` in a `directory`, see main.c.
+    A program that has run prepare.py with `arguments` in a `directory`, see main.c.
 
     `seed` is that of the hashes of strings, `modules` where modules are imported from, `scratch` the directory of
     `link_dumper`.
     """
 
     seed: int
-    script: str
     modules: str
     arguments: tuple[str, ...]
     scratch: Path
@@ -112,9 +111,8 @@ def build_dump(
     link_dumper(objects, scratch)
     recipe = Recipe(
         seed=seed,
-        script="prepare.py",
         modules="/proc/self/cwd",  # no path of this machine
-        arguments=(*names, *libraries),
+        arguments=("", *names, *libraries),
         scratch=scratch,
         directory=modules,
     )
@@ -143,7 +141,7 @@ def link_dumper(objects: Iterable[Path], scratch: Path) -> None:
 def write_dump(recipe: Recipe, output: Path, profile: Path | None = None) -> None:
     """Write a program, whose memory is laid out by a profile of its writes if there is one."""
     scratch = recipe.scratch
-    text = (_PARTS / recipe.script).read_text()
+    text = (_PARTS / "prepare.py").read_text()
     _run(
         [
             *(scratch / _DUMPER, output, recipe.seed, scratch / _OBJECTS, recipe.modules, profile or ""),

@@ -67,7 +67,7 @@ static int is_utf8(void)
     return encoding && (!strncasecmp(encoding, ".utf-8", 6) || !strncasecmp(encoding, ".utf8", 5));
 }
 
-/* Variables for an interpreter, but for those without a meaning here and that which minit/cli/dumped.py knows. */
+/* Variables for an interpreter, but for those without a meaning here and that which entrypoints/_dumped.py knows. */
 static int is_told_something(void)
 {
     static const char *const names[] = {"DONTWRITEBYTECODE=", "HASHSEED=", "NOUSERSITE=", "PYCACHEPREFIX=", "UNBUFFERED="};
