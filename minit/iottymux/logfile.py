@@ -11,6 +11,7 @@ import fcntl
 import os
 import posixpath
 import time
+from collections.abc import Callable
 
 from minit.errors import describe
 from minit.hostlogs import open_log, open_parent, rotated_names
@@ -54,22 +55,24 @@ class Log:
         self._end = 0
         self._lost_bytes = 0
 
-    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
+    def write(self, stream: str, data: bytes, note_time: Callable[[int], object] = lambda _: None) -> None:
         """
         Append output; a full disk loses it here, with a note once there is space, but blocks no app.
 
-        The records are of `now_ns` since 1970, or of now.
+        `note_time` is told the time of the records, in nanoseconds since 1970, before any of them is there.
         """
-        now_ns = now_ns or time.time_ns()
-        records = format_records(stream, data, now_ns)
-        note = b""
-        if self._lost_bytes:
-            # Of another time: `written_bytes` is about output.
-            note = format_records(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns - 1)
-        pending = note + records
+        records, pending = data, None
         try:
             lock = self._take_lock()
             try:
+                # Not before: another sidecar may have had the lock, and times would go backwards.
+                now_ns = time.time_ns()
+                note_time(now_ns)
+                records = pending = format_records(stream, data, now_ns)
+                if self._lost_bytes:
+                    # Of another time: `written_bytes` is about output.
+                    text = b"minit: %d bytes of log were lost\n" % self._lost_bytes
+                    pending = format_records(stream, text, now_ns - 1) + records
                 while pending:
                     pending = pending[self._append(pending) :]
             finally:
@@ -78,8 +81,10 @@ class Log:
         except OSError as error:
             if self._place is not None and not self._lost_bytes:
                 complain_at_once(f"iottymux: app {self._app}: log {self._name}: {describe(error)}")
-            is_noted = len(pending) <= len(records)
-            self._lost_bytes = len(pending) if is_noted else self._lost_bytes + len(records)
+            if pending is not None and len(pending) <= len(records):
+                self._lost_bytes = len(pending)
+            else:
+                self._lost_bytes += len(records)
 
     def written_bytes(self, stream: str, now_ns: int) -> int:
         """Return how much of the output of `now_ns`, the last of its sidecar, was written before that was killed."""

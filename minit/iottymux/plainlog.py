@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 
 from minit.hostlogs import open_log
 
@@ -29,9 +30,10 @@ class PlainLog:
         self._lost_bytes = 0
         self._is_in_line = False
 
-    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
+    def write(self, stream: str, data: bytes, note_time: Callable[[int], object] = lambda _: None) -> None:
         """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
-        now_ns = now_ns or time.time_ns()
+        now_ns = time.time_ns()
+        note_time(now_ns)
         lines = format_lines(stream, data, now_ns)
         note = b"\n" if self._is_in_line else b""
         if self._lost_bytes:

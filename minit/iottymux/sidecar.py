@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import stat
-import time
 from collections.abc import Mapping, Sequence
 
 from minit import syscalls
@@ -161,9 +160,7 @@ class _Readers:
     def _log(self, stream: Stream, data: bytes) -> None:
         buffer = self._buffers[stream.fd]
         if len(data) > buffer.logged_bytes:
-            now_ns = time.time_ns()
-            buffer.note_logging(now_ns)
-            self._logs[0].write(stream.name, data[buffer.logged_bytes :], now_ns)
+            self._logs[0].write(stream.name, data[buffer.logged_bytes :], buffer.note_logging)
 
     def _flush(self, fd: int) -> None:
         """Have the console take what it has to, now or later; clients of other streams are served meanwhile."""

@@ -248,6 +248,30 @@ def test_an_output_that_does_not_block(make_pod: MakePod, arguments: tuple[str, 
     assert (result.returncode, result.stderr) == (254, b"logs: standard output: no space left on device\n")
 
 
+def test_the_order_of_runs(make_pod: MakePod) -> None:
+    """What an app has left when it is started again comes before the lines of its next run, though nobody read it."""
+    first = "echo begin; until [ -e /go ]; do sleep 0.01; done; seq 1000; exit 1"
+    script = f"[ -e /go ] || {{ {first}; }}; echo again; until [ -e /end ]; do sleep 0.01; done"
+    annotations = [
+        {"name": f"minit/{name}", "value": value}
+        for name, value in (("restart", "on-failure"), ("restart-delay", "10ms"))
+    ]
+    pod = make_pod({"a": shell(script, annotations=annotations)})
+    process = pod.start()
+    wait_for(lambda: b"begin" in pod.log("a"), "the first line")
+    sidecar = pod.children()["iottymux-a"]
+    os.kill(sidecar, signal.SIGSTOP)
+    pod.file("a", "/go").touch()
+    pod.wait_event("app.started-again", "a")
+    os.kill(sidecar, signal.SIGKILL)
+    wait_for(lambda: b"again" in pod.log("a"), "a line of the second run")
+    pod.file("a", "/end").touch()
+    assert pod.finish(process).returncode == 0
+    times, texts = zip(*(line.split(b" stdout F ") for line in pod.log("a").splitlines()))
+    assert texts == (b"begin", *(b"%d" % number for number in range(1, 1001)), b"again")
+    assert [*times] == sorted(times)
+
+
 @pytest.mark.parametrize("way", ["command", "control", "signal"])
 def test_reopening(make_pod: MakePod, way: str) -> None:
     """Files that a program of the host renamed are let go of on request, and the follower misses nothing."""

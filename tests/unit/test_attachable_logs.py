@@ -134,10 +134,10 @@ class _Killed(Exception):
 class _TornLog(Log):
     """A log whose sidecar dies in a write."""
 
-    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
+    def write(self, stream: str, data: bytes, note_time: Callable[[int], object] = lambda _: None) -> None:
         path = Path(f"/proc/self/fd/{self._directory}/web.log")
         before = path.stat().st_size if path.exists() else 0
-        super().write(stream, data, now_ns)
+        super().write(stream, data, note_time)
         os.truncate(path, (before + path.stat().st_size) // 2)
         raise _Killed
 

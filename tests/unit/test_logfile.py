@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from minit.iottymux.logfile import LINE_BYTES, Log, finish_log, format_records
 from minit.iottymux.plainlog import PlainLog, format_lines
+from minit.utctime import utc_text_ns
 from tests.support.forked import in_child, succeed_in_child
 from tests.support.waiting import wait_for
 
@@ -232,15 +233,16 @@ def test_the_end_of_a_torn_write_is_found(
     def check() -> None:
         directory = os.open(path, os.O_RDONLY)
         log = Log("web", directory, size_bytes, 100)
-        log.write("stdout", b"before\n", NOW_NS - 9)
+        log.write("stdout", b"before\n")
         log.note_lost(3)
-        log.write("stdout", output, NOW_NS)
+        times: list[int] = []
+        log.write("stdout", output, times.append)
         newest = path / "web.log"
         os.truncate(newest, int(newest.stat().st_size * part))
         successor = Log("web", directory, size_bytes, 100)
-        written = successor.written_bytes("stdout", NOW_NS)
-        assert successor.written_bytes("stderr", NOW_NS) == 0
-        successor.write("stdout", output[written:], NOW_NS + 9)
+        written = successor.written_bytes("stdout", times[0])
+        assert successor.written_bytes("stderr", times[0]) == 0
+        successor.write("stdout", output[written:])
         records = [match.groups() for each in files(path) for match in RECORD.finditer(each.read_bytes())]
         text = b"".join(text + (b"\n" if tag == b"F" else b"") for _, tag, text in records)
         assert text.removeprefix(b"before\n").removeprefix(b"minit: 3 bytes of log were lost\n") == output
@@ -253,12 +255,13 @@ def test_a_torn_write_to_a_renamed_file_is_found(tmp_path: Path, directory: int)
     (tmp_path / "own").mkdir()
     own = os.open(tmp_path / "own", os.O_RDONLY)
     log = Log("web", own, place=(directory, "0.log"))
-    log.write("stdout", b"one\ntwo\nthree\n", NOW_NS)
+    times: list[int] = []
+    log.write("stdout", b"one\ntwo\nthree\n", times.append)
     (tmp_path / "0.log.20231114-221319.gz").write_bytes(HEAD + b"F compressed\n")
     renamed = (tmp_path / "0.log").rename(tmp_path / "0.log.20231114-221320")
     os.truncate(renamed, renamed.stat().st_size - 3)
     successor = Log("web", own, place=(directory, "0.log"))
-    assert successor.written_bytes("stdout", NOW_NS) == len(b"one\ntwo\n")
+    assert successor.written_bytes("stdout", times[0]) == len(b"one\ntwo\n")
     successor.write("stdout", b"three\n")
     assert (texts(renamed), texts(tmp_path / "0.log")) == ([b"one", b"two"], [b"three"])
     with (tmp_path / "0.log").open("ab") as file:
@@ -322,7 +325,11 @@ def test_sidecars_share_a_rotated_log(tmp_path: Path, directory: int) -> None:
 
 
 def test_one_sidecar_writes_at_a_time(tmp_path: Path, directory: int) -> None:
-    """While one writes, which may include rotation and cutting off what a dead one left, the others wait."""
+    """
+    While one writes, which may include rotation and cutting off what a dead one left, the others wait.
+
+    The time of their records is a later one.
+    """
     Log("web", directory).write("stdout", b"one\n")
     lock = tmp_path / "web.lock"
     with lock.open() as held:
@@ -332,7 +339,9 @@ def test_one_sidecar_writes_at_a_time(tmp_path: Path, directory: int) -> None:
         waiting = f"-> FLOCK  ADVISORY  WRITE {pid} "
         wait_for(lambda: waiting in Path("/proc/locks").read_text(), "the other sidecar")
         assert texts(tmp_path / "web.log") == [b"one"]
+        before = utc_text_ns(time.time_ns()).encode()
     wait_well(pid)
+    assert (tmp_path / "web.log").read_bytes().splitlines()[1] > before
     assert texts(tmp_path / "web.log") == [b"one", b"two"]
 
 

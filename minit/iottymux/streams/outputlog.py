@@ -7,7 +7,8 @@ may not have come to its end: the records of that time are what came of it.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from minit.iottymux.logfile import LINE_BYTES
@@ -20,8 +21,8 @@ class LineLog(Protocol):
 
     kind: str
 
-    def write(self, stream: str, data: bytes, now_ns: int | None = None) -> None:
-        """Append output, as of `now_ns` since 1970."""
+    def write(self, stream: str, data: bytes, note_time: Callable[[int], object]) -> None:
+        """Append output, and tell its time, in nanoseconds since 1970, before any of it is there."""
 
     def written_bytes(self, stream: str, now_ns: int) -> int:
         """Return how much of the output of `now_ns` is there, if anybody can tell."""
@@ -67,8 +68,7 @@ class OutputLog:
             lines, line_feed, rest = lines + line_feed + rest, b"", b""
         self._unfinished = rest
         if lines or line_feed:
-            now_ns = time.time_ns()
-            self._counters.set_logged(self._ring.name, self._log.kind, self._position, now_ns)
-            self._log.write(self._stream, lines + line_feed, now_ns)
+            note_time = partial(self._counters.set_logged, self._ring.name, self._log.kind, self._position)
+            self._log.write(self._stream, lines + line_feed, note_time)
             self._position = end - len(rest)
             self._counters.set_logged(self._ring.name, self._log.kind, self._position)

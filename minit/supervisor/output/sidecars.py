@@ -28,6 +28,9 @@ _FIRST_DELAY_SECONDS = 0.1
 _NEVER = float("inf")
 # How long an app's output waits for others that are not executed yet.
 _PATIENCE_SECONDS = 0.1
+# How often output is looked at that comes first, and how often in vain: 4 seconds, less than the end of the pod waits.
+_EARLIER_LOOK_SECONDS = 0.05
+_MOST_VAIN_LOOKS = 80
 # A process in an uninterruptible sleep does not even die.
 _DEATH_SECONDS = 1.0
 
@@ -106,7 +109,7 @@ class Sidecars:
         for streams in [streams for streams in self._read if not (streams.started_at or streams.failures)]:
             if len(waiting) == _MOST_ASKED_FOR:
                 self._take(*waiting.pop(0))
-            if (link := self._ask(streams)) is not None:
+            if not self._has_to_wait(streams) and (link := self._ask(streams)) is not None:
                 waiting.append((streams, link))
         for streams, link in waiting:
             self._take(streams, link)
@@ -149,8 +152,26 @@ class Sidecars:
 
     def _start(self, streams: Streams) -> None:
         """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
-        if (link := self._ask(streams)) is not None:
+        if not self._has_to_wait(streams) and (link := self._ask(streams)) is not None:
             self._take(streams, link)
+
+    def _has_to_wait(self, streams: Streams) -> bool:
+        """
+        Tell whether output of the app that has ended before is to be read first, and have that looked at again then.
+
+        The log would not be in order. But what nobody reads is not waited for, or the app could not go on.
+        """
+        of_app = [each for each in self._read if each.app == streams.app]
+        # Rather out of order than given up for being too many.
+        if not streams.is_logged or len(of_app) > _MOST_OF_AN_APP // 2:
+            return False
+        left_bytes = sum(each.left_bytes() for each in of_app[: of_app.index(streams)])
+        before, looks = streams.earlier or (left_bytes, 0)
+        streams.earlier = left_bytes, 0 if left_bytes < before else looks + 1
+        if not left_bytes or streams.earlier[1] > _MOST_VAIN_LOOKS:
+            return False
+        streams.renew_at = time.monotonic() + _EARLIER_LOOK_SECONDS
+        return True
 
     def _ask(self, streams: Streams) -> Socket | None:
         """Ask for a sidecar, and return the link to it, which `_take` waits at; None if that is put off."""
@@ -317,4 +338,7 @@ class Sidecars:
             self._journal.event(PodEvent.APP_OUTPUT_LOST, app=streams.app, bytes=streams.lost_bytes)
         streams.close()
         self._read.remove(streams)
+        for each in self._read:
+            if each.app == streams.app and each.earlier is not None and not (each.started_at or each.failures):
+                each.renew_at = time.monotonic()
         self._on_end_of_output(streams.app)

@@ -26,7 +26,8 @@ class Streams:
 
     `failures` counts the sidecars that died soon, one after the other, without having done anything. The present one
     was started at `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no
-    more, `abandoned` are the outputs. `lost_bytes` is how much nobody has read.
+    more, `abandoned` are the outputs. `lost_bytes` is how much nobody has read. `earlier` is how much output of the
+    app that comes first was left when that was looked at, and how often it was the same; None if it never was.
     """
 
     def __init__(self, app: str, log: tuple[int, int, str | None]) -> None:
@@ -39,6 +40,7 @@ class Streams:
         self.noted = (0, 0)
         self.failures = 0
         self.started_at = self.renew_at = 0.0
+        self.earlier: tuple[int, int] | None = None
         self.abandoned: list[int] = []
         self.lost_bytes = 0
         self._last_counters: dict[str, int] | None = None
@@ -81,6 +83,19 @@ class Streams:
         """Tell whether every pipe is empty and has no writer left, and all of it is passed on."""
         logged = all(_at_end(fd) and not buffered_bytes(buffer) for _, fd, buffer in self.ends)
         return logged and not self.abandoned and (self.attachable is None or self.attachable.at_end)
+
+    @property
+    def is_logged(self) -> bool:
+        """Tell whether anything of it goes into the log."""
+        attachable = self.attachable
+        return bool(self.ends) or (attachable is not None and bool(attachable.logged or attachable.plain_log))
+
+    def left_bytes(self) -> int:
+        """Return how much has to be passed on of what nobody can add anything to; 0 if somebody can."""
+        others = [] if self.attachable is None else self.attachable.outputs
+        sources = [*(reader for _, reader, _ in self.ends), *self.abandoned, *others]
+        has_ended = all(wait_events({fd: 0}, 0) == {fd: select.POLLHUP} for fd in sources)
+        return max(self.unread_bytes(), self.unkept_bytes()) if has_ended else 0
 
     @property
     def has_clients(self) -> bool:
