@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.attach import APP, STREAMS, attach, attach_words, kill_sidecar, start_app
-from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.pods import TIMEOUT_SECONDS, MakePod, PodDirectory, shell
+from tests.support.processes import descriptors_of
 from tests.support.waiting import wait_for
 
 ECHO = 'while read x; do echo "o:$x"; echo "e:$x" >&2; done; echo over'
@@ -277,6 +278,21 @@ def test_refusals(logging_pod: PodDirectory, words: tuple[str, ...], code: int, 
     assert result.stderr.startswith("attach: ")
     assert message in result.stderr.splitlines()[0]
     assert code == 2 or result.stderr.count("\n") == 1
+
+
+def test_a_client_that_comes_with_the_end_of_the_app(make_pod: MakePod) -> None:
+    """It gets the output that is kept, though the app has ended before the sidecar knows of the client."""
+    pod = start_app(make_pod, "echo kept; until [ -e /go ]; do sleep 0.01; done", {"stdout": "stream"})
+    sidecar = wait_for(lambda: pod.children().get(f"iottymux-{APP}"), "the sidecar")
+    os.kill(sidecar, signal.SIGSTOP)
+    client = attach(pod, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Its session, and the stream in that.
+    wait_for(lambda: " ".join(descriptors_of(client.pid).values()).count("socket:") >= 2, "the connection")
+    pod.file(APP, "/go").touch()
+    pod.wait_status(APP)
+    os.kill(sidecar, signal.SIGCONT)
+    assert client.communicate(timeout=TIMEOUT_SECONDS) == (b"kept\n", b"")
+    assert client.returncode == 0
 
 
 def test_a_pod_that_has_ended(make_pod: MakePod) -> None:

@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import select
+import signal
 import socket
 import struct
 import termios
@@ -872,3 +873,21 @@ def test_a_sidecar_that_never_stops_talking(serve: Serve) -> None:
             sent -= 1
     assert sent > 0
     theirs.close()
+
+
+def test_a_client_that_comes_with_the_end(serve: Serve) -> None:
+    """Whoever has connected when the output ends gets what is kept, and one that never asks is refused in the end."""
+    served = serve(stdout="stream")
+    served.write(b"kept\n")
+    wait_for(lambda: served.status()["bytes_out"] == len(b"kept\n"), "the output")
+    assert served.sidecar is not None
+    os.kill(served.sidecar, signal.SIGSTOP)
+    with served.session() as client, served.session() as silent:
+        served.close_app()
+        os.kill(served.sidecar, signal.SIGCONT)
+        # At its end it says nothing before it is asked.
+        assert client.attach(["stdout"])["ok"]
+        assert client.streams["stdout"].recv(100) == b"kept\n"
+        client.wait_ended()
+        served.wait_end()
+        assert silent.receive() == {"ok": False, "error": "its output has ended"}

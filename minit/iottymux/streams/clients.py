@@ -155,11 +155,16 @@ class Session(Client):
     def __init__(self, mux: Streams, socket: Socket) -> None:
         super().__init__(mux)
         self._socket = socket
-        self._is_attached = False
+        self._is_attached = self._has_asked = False
         # Events that come before the answer to the request that they follow from.
         self._held: list[dict[str, object]] | None = None
         self._has_output = False
         mux.loop.watch(socket.fileno(), self._on_event)
+
+    @property
+    def is_flushing(self) -> bool:
+        """Tell whether output waits for it, or may, as it has not said yet what it wants."""
+        return not self._has_asked or super().is_flushing
 
     def close(self) -> None:
         """Let go of all that is its; once."""
@@ -170,7 +175,9 @@ class Session(Client):
 
     def end(self) -> None:
         """Tell that the app's output has ended, and how much of it the client has not got, and close."""
-        if not self._is_closed:
+        if not self._has_asked:
+            self._refuse("its output has ended")
+        elif not self._is_closed:
             for peer in self._peers:
                 if peer.output is not None and peer.unsent_bytes:
                     self.on_marked(peer, peer.unsent_bytes, 0)
@@ -225,6 +232,7 @@ class Session(Client):
         descriptors: list[int] = []
         try:
             message, descriptors = receive_message(self._socket)
+            self._has_asked = True
             if message is None:
                 self.close()
                 return

@@ -116,7 +116,7 @@ class Mux:
                 self._listen(name)
 
     def check(self) -> bool:
-        """Do what is due, and return whether all streams have ended and nothing waits for a client that still reads."""
+        """Do what is due, and return whether all streams have ended and no client waits that reads, or is about to."""
         now = time.monotonic()
         if self._await_until is not None and now >= self._await_until:
             self._await_until = None
@@ -127,6 +127,9 @@ class Mux:
             return False
         if self._stalled_at is None:
             self._stalled_at = now + PATIENCE_SECONDS
+        # Whoever has connected by now gets what is kept.
+        for name in self._listeners:
+            self._accept(name)
         return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
 
     @property
