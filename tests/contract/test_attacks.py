@@ -437,6 +437,12 @@ def test_sockets_that_lead_out_of_a_virtual_machine(make_pod: MakePod, hostile_r
     assert f"{line}\n" == (outside if wanted else "vsock: Address family not supported by protocol\n")
 
 
+def test_frames_that_the_kernel_completes(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """No socket has the kernel write two bytes of a frame behind the rules that keep a pod to its addresses."""
+    said = lines_of(make_pod({"a": attacker("frames")}, hostile_rootfs).run().stdout)
+    assert said == ["headers: Operation not permitted", "xdp: Address family not supported by protocol"]
+
+
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_a_handler_finds_no_keys_of_the_hosts_user(make_pod: MakePod, hostile_rootfs: Path, uid: int) -> None:
     """The keyring of uid 0 is that of the host's root; a handler, which is root, cannot look into it."""

@@ -12,6 +12,7 @@
  * attacker slow PID          tries to have a process scheduled after all others, and to have it killed before them
  * attacker limits PID        lowers limits of a process, and asks for them
  * attacker vsock             makes a socket that leads out of a virtual machine
+ * attacker frames            makes sockets for frames in which the kernel is to write a checksum
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
  * attacker pipes             takes all pipes that its user may have, says so, and takes those that others give up
  * attacker starve PID KIND   takes every resource from a process, by prlimit(2): its soft limits or also the hard ones
@@ -23,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/if_packet.h>
 #include <linux/keyctl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -358,6 +360,17 @@ static long make_vsock(void)
     return socket(AF_VSOCK, SOCK_STREAM, 0);
 }
 
+static long ask_for_headers(void)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW, 0), on = 1;
+    return fd < 0 ? -1 : setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on);
+}
+
+static long make_xdp(void)
+{
+    return socket(AF_XDP, SOCK_RAW, 0);
+}
+
 static const char *wanted;
 
 static long find_key(void)
@@ -547,6 +560,11 @@ int main(int argc, char **argv)
         return limits(atoi(argv[2]));
     if (!strcmp(verb, "vsock") && argc == 2)
         return !attempt("vsock", make_vsock);
+    if (!strcmp(verb, "frames") && argc == 2) {
+        attempt("headers", ask_for_headers);
+        attempt("xdp", make_xdp);
+        return 0;
+    }
     if (!strcmp(verb, "userkeys") && argc == 3) {
         wanted = argv[2];
         return !attempt("key", find_key);

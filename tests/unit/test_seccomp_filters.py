@@ -15,7 +15,7 @@ from minit.launcher.start.filterprograms import compile_filters, compile_sidecar
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
 from minit.plan.rights.filterprogram import compile_filter
-from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, MOUNTS, TYPING, VSOCK
+from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, FRAMES, HOST, LIMITS, MOUNTS, TYPING, VSOCK
 from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, Rule, fail_with
 from minit.plan.rights.syscallnumbers import is_system_call
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
@@ -172,6 +172,17 @@ def test_limits_of_others_cannot_be_set() -> None:
         number = calls.number("prlimit64")
         assert answer(programs, architecture, number, [1, 7, 0x1000, 0]) == NOT_PERMITTED
         assert {answer(programs, architecture, number, given) for given in ([0, 7, 0x1000], [1, 7, 0])} == {ALLOW}
+
+
+def test_frames_that_the_kernel_completes() -> None:
+    """No frame comes with the place of its checksum; other options of sockets for frames may be set."""
+    programs = programs_of(DEFAULT_POLICY, frozenset({FRAMES}))
+    for architecture, calls in TABLES.items():
+        number = calls.number("setsockopt")
+        for option in (15, 24, 15 | 1 << 32):
+            assert answer(programs, architecture, number, [3, 263, option]) == NOT_PERMITTED
+        assert {answer(programs, architecture, number, given) for given in ([3, 263, 14], [3, 1, 15])} == {ALLOW}
+        assert answer(programs, architecture, calls.number("socket"), [44, 3]) == fail_with(errno.EAFNOSUPPORT)
 
 
 def test_sockets_of_virtual_machines() -> None:

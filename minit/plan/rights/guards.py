@@ -13,12 +13,13 @@ from minit.plan.inputs.runflags import RunFlags
 
 TYPING = "typing"  # into a terminal, for whoever reads from it next
 LIMITS = "limits"  # those of other processes
+FRAMES = "frames"  # in which the kernel writes a checksum wherever the sender says, behind all rules of a packet filter
 VSOCK = "vsock"  # sockets to the host of a virtual machine, which are of no network namespace
 FILESYSTEMS = "filesystems"  # new file systems, control groups for one; what is there may be bound elsewhere
 MOUNTS = "mounts"  # any mounts, with which CAP_SYS_ADMIN undoes what is read-only or hidden
 HOST = "host"  # any mounts and namespaces, keys of the user, files by handles
 
-DEFAULT_GUARDS = frozenset((TYPING, LIMITS, VSOCK, FILESYSTEMS, HOST))
+DEFAULT_GUARDS = frozenset((TYPING, LIMITS, FRAMES, VSOCK, FILESYSTEMS, HOST))
 """Those of an app for which nobody asks for anything else."""
 
 
@@ -46,10 +47,10 @@ def plan_guards(
     if has_profile and (origins.capabilities is None or flags.disable_capabilities):
         if is_unconfined:
             return frozenset()
-        return frozenset((TYPING, LIMITS, FILESYSTEMS, *((MOUNTS,) if is_admin else ())))
+        return frozenset((TYPING, LIMITS, FRAMES, FILESYSTEMS, *((MOUNTS,) if is_admin else ())))
     guards = {FILESYSTEMS}
     if not flags.disable_seccomp:
-        guards |= {TYPING, LIMITS}
+        guards |= {TYPING, LIMITS, FRAMES}
         if not wants_vsock and (seccomp is not None or not origins.caller_calls):
             guards.add(VSOCK)
     if not (origins.caller_calls or flags.disable_seccomp) or (

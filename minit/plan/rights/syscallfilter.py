@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
-from minit.plan.rights.guards import FILESYSTEMS, HOST, LIMITS, MOUNTS, TYPING, VSOCK
+from minit.plan.rights.guards import FILESYSTEMS, FRAMES, HOST, LIMITS, MOUNTS, TYPING, VSOCK
 from minit.value import Value, replace
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
@@ -34,6 +34,10 @@ _MOVED_MOUNT = 0x20 | 0x1000 | 0x2000
 _CHANGED_MOUNT = 0x20000 | 0x40000 | 0x80000 | 0x100000
 _MAGIC, _MAGIC_MASK = 0xC0ED0000, 0xFFFF0000
 _AF_VSOCK = 40
+_AF_XDP = 44
+_SOL_PACKET = 263
+# PACKET_VNET_HDR, and PACKET_VNET_HDR_SZ of Linux 6.5: frames then come with the place of their checksum.
+_FRAME_HEADERS = (15, 24)
 _MOUNT_CALLS = (
     *("mount", "umount", "umount2", "pivot_root", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree"),
     *("open_tree_attr", "mount_setattr"),
@@ -119,6 +123,18 @@ _GUARDS = {
             Test(argument=0, value=0, operator=UNEQUAL),
             Test(argument=2, value=0, operator=UNEQUAL),
         )
+    ],
+    FRAMES: [
+        *(
+            _refuse(
+                "setsockopt",
+                Test(argument=1, mask=INT_MASK, value=_SOL_PACKET),
+                Test(argument=2, mask=INT_MASK, value=option),
+            )
+            for option in _FRAME_HEADERS
+        ),
+        # Since Linux 6.8 its frames have such places too.
+        _refuse("socket", Test(argument=0, mask=INT_MASK, value=_AF_XDP), error=errno.EAFNOSUPPORT),
     ],
     VSOCK: [_refuse("socket", Test(argument=0, mask=INT_MASK, value=_AF_VSOCK), error=errno.EAFNOSUPPORT)],
     FILESYSTEMS: [
