@@ -34,7 +34,8 @@ POD6 = ipv6_of(POD)
 SECOND_POD6 = ipv6_of(SECOND_POD)
 TABLE = table_name("x", "eth0")
 OTHER_MAC = "02:00:00:00:00:77"
-TAG = b"\x81\x00"
+PROVIDERS = 0x88A8  # the tag of a VLAN of VLANs
+TAGS = (b"\x81\x00", b"\x88\xa8")
 STP = 0x0027  # the length of a frame of the spanning tree, in the place of a protocol
 RARP = 0x8035
 QUESTION, ANSWER = 1, 2
@@ -68,7 +69,7 @@ def arrived(pod: Place, seen_at: Place, link: str, frames: dict[str, bytes], mar
             sending.send(frame)
         sending.send(marker)
         # The first tag of a frame is told apart from it.
-        payloads = {frame[18 if frame[12:14] == TAG else 14 :]: name for name, frame in frames.items()}
+        payloads = {frame[18 if frame[12:14] in TAGS else 14 :]: name for name, frame in frames.items()}
         found = set()
         while (got := seen.recv(2000)[14:]) != marker[14:]:
             if got in payloads:
@@ -139,6 +140,7 @@ def foreign_frames(mac: str) -> dict[str, bytes]:
         "relay of DHCP": udp4(POD, SECOND_POD, mac, ports=(67, 67)),
         "server of DHCP by another port": udp4(POD, SECOND_POD, mac, ports=(1067, 68)),
         "tagged server of DHCP": vlan(udp4(POD, SECOND_POD, mac, ports=(67, 1068)), 7),
+        "server of DHCP in a VLAN of VLANs": vlan(udp4(POD, SECOND_POD, mac, ports=(67, 3068)), 7, PROVIDERS),
         "server of DHCP with an empty tag": vlan(udp4(POD, SECOND_POD, mac, ports=(67, 2068)), 0),
         "server of DHCPv6 with an empty tag": vlan(udp6(POD6, SECOND_POD6, mac, ports=(547, 2546)), 0),
         "server of DHCPv6": udp6(local, "ff02::1", mac, ports=(547, 546)),
