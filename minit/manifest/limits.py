@@ -299,13 +299,7 @@ LIMITS = (
         isolator=CPU_SHARES,
         of_isolator=lambda value: value.integer(MIN_CPU_SHARES, MAX_CPU_SHARES),
     ),
-    Limit(
-        field="processes",
-        v1={"pids.max": _plain},
-        v2={"pids.max": _plain},
-        words="{limit} processes",
-        narrow=min,
-    ),
+    Limit(field="processes", v1={"pids.max": _plain}, v2={"pids.max": _plain}, words="{limit} processes", narrow=min),
     Limit(
         field="cpus",
         v1={"cpuset.cpus": _plain},
@@ -333,12 +327,7 @@ LIMITS = (
         of_keys=_read_pages,
     ),
     Limit(
-        field="unified",
-        v1={},
-        v2={"{name}": _plain},
-        words="{name}={limit}",
-        keys=("unified",),
-        of_keys=_read_files,
+        field="unified", v1={}, v2={"{name}": _plain}, words="{name}={limit}", keys=("unified",), of_keys=_read_files
     ),
 )
 """A row for each field of Limits, in the order in which files are written."""
