@@ -23,8 +23,7 @@ import minit
 from minit.cli.commandgroups import commands
 from minit.cli.completioncommand import SHELLS
 from minit.cli.manual import render
-from minit.image.shipped import SHIPPED
-from minit.image.stage1 import build_stage1
+from minit.image.stage1 import SHIPPED, build_stage1
 from minit.processors import this_processor
 from minit.progress import silent
 

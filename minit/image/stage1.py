@@ -48,6 +48,9 @@ from minit.progress import Progress
 
 NAME = "minit/stage1"
 
+SHIPPED = Path(__file__).with_name("stage1.aci")
+"""The image that a wheel or a package of minit brings, so that the machine needs nothing to build one."""
+
 ENTRYPOINT_ANNOTATIONS = {
     "run": "coreos.com/rkt/stage1/run",
     "enter": "coreos.com/rkt/stage1/enter",
@@ -201,6 +204,16 @@ def stage1_fingerprint() -> str:
         status = static_library().stat()
         digest.update(f"dumped {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def shipped_fingerprint() -> str | None:
+    """Return a word that changes with the shipped image; None if there is none, as in a checkout."""
+    try:
+        information = SHIPPED.stat()
+    except FileNotFoundError:
+        return None
+    # Files of two versions may have one date, and an installer sets it: the time of its change is the kernel's.
+    return f"shipped-{information.st_size}-{information.st_mtime_ns}-{information.st_ctime_ns}"
 
 
 def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> str | None:

@@ -22,8 +22,7 @@ import pytest
 
 from minit.cli.commands.ownprogram import PROGRAMS
 from minit.image.dump.command import build_command
-from minit.image.dump.hotblocks import can_trace
-from minit.image.dump.program import obstacle
+from minit.image.dump.program import can_trace, obstacle
 from minit.image.libraries import LibrarySearch
 from minit.stage0.images.layerunpacking import SMALL_BYTES
 from tests import tars

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import ImageError
-from minit.image.foreign.builder import ARM64, foreign_stage1
-from minit.image.foreign.packages import fetch_packages, unpack_packages
+from minit.image.foreign.builder import ARM64, fetch_packages, foreign_stage1, unpack_packages
 from minit.loop import wait_readable
 from minit.progress import silent
 from tests.support.foreignmachine import stand_in

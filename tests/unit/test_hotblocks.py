@@ -6,7 +6,7 @@ import struct
 from array import array
 from pathlib import Path
 
-from minit.image.dump.hotblocks import choose_hot_blocks
+from minit.image.dump.program import choose_hot_blocks
 
 GRANULE_BYTES = 16
 

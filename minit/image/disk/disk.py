@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 from minit import paths
 from minit.errors import ImageError
 from minit.image.cpio import write_cpio
-from minit.image.disk.filesystems import VerifiedRoot, make_boot, make_data, make_root
 from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout, EfiNames, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.image.kernelmodules import KernelModules
@@ -28,6 +29,18 @@ _STUBS = "usr/lib/systemd/boot/efi"
 _STEPS = 4
 _CHUNK_BYTES = 1 << 16
 _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
+_BLOCK_BYTES = 4096
+# In the superblock of veritysetup, which is no part of what is hashed.
+_UUID_OFFSET, _UUID_BYTES = 16, 16
+_KIB = 1 << 10
+
+
+class VerifiedRoot(Value):
+    """A root with its hash tree behind it, in `path`; `root_hash` is of the tree, in hexadecimal, `blocks` of 4 KiB."""
+
+    path: Path
+    root_hash: str
+    blocks: int
 
 
 class DiskParts(Value):
@@ -84,7 +97,7 @@ def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, s
     names = parts.names
     built_seconds = int((root / paths.MACHINE_CONFIG.lstrip("/")).stat().st_mtime)
     progress("compressing the root", 0, steps)
-    verified = make_root(root, scratch / "root", built_seconds)
+    verified = _make_root(root, scratch / "root", built_seconds)
     progress("making the kernel's program", 1, steps)
     # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
     words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
@@ -99,7 +112,7 @@ def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, s
     program.write_bytes(unified_kernel(parts.stub, sections, str(parts.stub_path)))
     layout = plan_disk(parts.disk, names, program.stat().st_size, verified.path.stat().st_size, seed=verified.root_hash)
     boot = layout.partition("boot-a")
-    make_boot(scratch / "boot", boot.size_bytes, program, names.program, boot.identifier, built_seconds)
+    _make_boot(scratch / "boot", boot.size_bytes, program, names.program, boot.identifier, built_seconds)
     return Slot(
         root=verified,
         boot=scratch / "boot",
@@ -114,7 +127,7 @@ def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, pro
     slot = make_slot(root, parts, scratch, progress, _STEPS)
     layout = slot.layout
     progress("making file systems", 2, _STEPS)
-    make_data(scratch / DATA, DATA_BYTES, layout.partition(DATA).identifier, slot.built_seconds)
+    _make_data(scratch / DATA, DATA_BYTES, layout.partition(DATA).identifier, slot.built_seconds)
     progress("writing the disk", 3, _STEPS)
     file.truncate(layout.size_bytes)
     table = ["--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never"]
@@ -168,3 +181,46 @@ def _copy(source: Path, target: IO[bytes], offset: int) -> None:
                 target.seek(offset)
                 target.write(data)
             offset += len(data)
+
+
+def _make_root(root: Path, path: Path, built_seconds: int) -> VerifiedRoot:
+    """
+    Make a squashfs of a directory, with a hash tree for dm-verity.
+
+    The tree's identifier is the first half of the root hash: by that the machine finds the root that belongs to its
+    command line.
+    """
+    options = ["-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-processors", "1", "-mkfs-time"]
+    run_tool("mksquashfs", str(root), str(path), *options, str(built_seconds), environment={"SOURCE_DATE_EPOCH": None})
+    size_bytes = -(-path.stat().st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+    os.truncate(path, size_bytes)
+    file_of_hash = path.with_suffix(".hash")
+    words = ["--salt=-", f"--uuid={uuid.UUID(int=0)}", f"--hash-offset={size_bytes}"]
+    run_tool("veritysetup", "format", *words, f"--root-hash-file={file_of_hash}", str(path), str(path))
+    root_hash = file_of_hash.read_text().strip()
+    with path.open("r+b") as file:
+        file.seek(size_bytes + _UUID_OFFSET)
+        file.write(bytes.fromhex(root_hash)[:_UUID_BYTES])
+    return VerifiedRoot(path=path, root_hash=root_hash, blocks=size_bytes // _BLOCK_BYTES)
+
+
+def _make_boot(path: Path, size_bytes: int, program: Path, name: str, identifier: str, built_seconds: int) -> None:
+    """Make a FAT32 that has a program with the name under which a firmware looks for it."""
+    environment = {"SOURCE_DATE_EPOCH": str(built_seconds), "TZ": "UTC", "MTOOLS_SKIP_CHECK": "1"}
+    number = identifier.replace("-", "")[:8]
+    # --invariant keeps the time of now out of it.
+    options = ["-F", "32", "-s", "1", "-n", "BOOT", "-i", number, "--invariant"]
+    run_tool("mkfs.vfat", *options, "-C", str(path), str(size_bytes // _KIB), environment=environment)
+    run_tool("mmd", "-i", str(path), "::/EFI", "::/EFI/BOOT", environment=environment)
+    run_tool("mcopy", "-i", str(path), str(program), f"::/EFI/BOOT/{name}", environment=environment)
+
+
+def _make_data(path: Path, size_bytes: int, identifier: str, built_seconds: int) -> None:
+    """Make an empty ext4 with the label `data`, which can grow some thousandfold."""
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    seed = uuid.uuid5(uuid.UUID(identifier), "seed")
+    options = ["-q", "-b", str(_BLOCK_BYTES), "-J", "size=8", "-m", "0", "-L", "data", "-U", identifier.lower()]
+    options += ["-E", f"hash_seed={seed},root_owner=0:0,lazy_itable_init=1,lazy_journal_init=0,nodiscard"]
+    environment: Mapping[str, str] = {"E2FSPROGS_FAKE_TIME": str(built_seconds)}
+    run_tool("mkfs.ext4", *options, str(path), environment=environment)

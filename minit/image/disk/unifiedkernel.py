@@ -3,7 +3,8 @@ A kernel, its initial file system and its command line as one program of a firmw
 
 The program is the stub of Debian's systemd-boot-efi, which starts the kernel with the other two; they are sections that
 are added to it (systemd-stub(7), and Microsoft's "PE Format" of files and headers). objcopy(1) can add sections to
-programs of the architectures that it was built for only.
+programs of the architectures that it was built for only. It stands apart from disk.py, its only importer, as a format
+of its own that needs no file.
 """
 
 from __future__ import annotations

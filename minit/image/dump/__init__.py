@@ -22,7 +22,5 @@ The stage1 image is built by it, and so is the program of the command. Read `dum
     features.py     what has to work in a restored interpreter
     noting.py       what its programs write to
     program.py      builds, dumps and checks
-    hotblocks.py    what profile.c finds out, for the next dump
     command.py      the same for the command
-    trainingcommands.py  what the command does while it is found out what it writes to
 """

@@ -8,15 +8,19 @@ import secrets
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from minit import jsontext
+from minit.archives.tarentry import Kind
+from minit.archives.tarwriter import TarWriter, new_entry
 from minit.errors import ImageError
 from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump
-from minit.image.dump.trainingcommands import run_commands
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, module_name, package_directories, record_modules
+from minit.manifest.image import APPC_VERSION
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "minit.manifest", "minit.stage0")
@@ -37,6 +41,13 @@ _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
 # loads libraries of the C library's, which no static program can.
 _OMITTED = ("_hashlib", "_sqlite3", "_ssl", "_uuid", "grp", "pwd")
 _OPENSSL = "libcrypto."
+
+# Of the training, on pods of no use.
+_TRAINING_SECONDS = 60
+"""For one of them, which takes less than one."""
+_STAGE1_PREFIX = "coreos.com/rkt/stage1/"
+_ENTRYPOINTS = ("run", "enter", "stop", "gc")
+_DIRECTORIES = ("etc", "opt", "opt/stage2", "rkt", "rkt/env", "rkt/status")
 
 
 def build_command(output: Path) -> None:
@@ -71,7 +82,7 @@ def build_command(output: Path) -> None:
             *(module.name for module in modules),
         )
         recipe = Recipe(seed=secrets.randbits(32), modules=standard, arguments=arguments, scratch=work)
-        write_dump(recipe, output, make_profile(recipe, run_commands))
+        write_dump(recipe, output, make_profile(recipe, _run_commands))
     if not is_current(output):
         raise ImageError("the command cannot be dumped: what was dumped does not work")
 
@@ -125,3 +136,52 @@ def _own_modules() -> list[str]:
 
 def _directories() -> list[str]:
     return [str(_PROJECT), *package_directories(_PACKAGES)]
+
+
+def _run_commands(program: Path) -> None:
+    """Run the command that `program` is on pods that end at once; what fails is only not found out."""
+    with TemporaryDirectory(prefix="minit-") as name, suppress(OSError, subprocess.TimeoutExpired):
+        scratch = Path(name)
+        data, stage1, app, uuid = (scratch / name for name in ("data", "stage1.aci", "app.aci", "uuid"))
+        _write_stage1(stage1)
+        _write_app(app)
+
+        def minit(*words: object) -> None:
+            command = [str(word) for word in (program, "/bin/false", f"--dir={data}", *words)]
+            subprocess.run(command, env={}, capture_output=True, check=False, timeout=_TRAINING_SECONDS)
+
+        run = ("run", "--no-overlay", "--net=none", f"--stage1-path={stage1}", f"--uuid-file-save={uuid}", app)
+        minit(*run, "--exec=/bin/true", "--", "argument")
+        pod = uuid.read_text() if uuid.exists() else "none"
+        for words in (["list"], ["status", pod], ["app", "list", pod], ["stop", pod], ["enter", pod, "true"]):
+            minit(*words)
+        minit("gc", "--grace-period=0s")
+
+
+def _write_stage1(output: Path) -> None:
+    annotations = [{"name": f"{_STAGE1_PREFIX}{name}", "value": f"/{name}"} for name in _ENTRYPOINTS]
+    directories = [f"rootfs/{name}" for name in _DIRECTORIES]
+    scripts = {f"rootfs/{name}": b"#!/bin/sh\n" for name in _ENTRYPOINTS}
+    _write_image(output, _manifest("stage1", annotations=annotations), directories, scripts)
+
+
+def _write_app(output: Path) -> None:
+    manifest = _manifest("app", app={"exec": ["/bin/true"], "user": "0", "group": "0"})
+    _write_image(output, manifest, ["rootfs/etc"], {})
+
+
+def _write_image(output: Path, manifest: bytes, directories: Iterable[str], programs: Mapping[str, bytes]) -> None:
+    """Write an ACI that need not outlive a crash."""
+    with open(output, "wb") as file:
+        tar = TarWriter(file.write)
+        for directory in ("rootfs", *directories):
+            tar.add(new_entry(directory, Kind.DIRECTORY, 0o755))
+        for path, content in {**programs, "manifest": manifest}.items():
+            tar.add(new_entry(path, Kind.FILE, 0o755), data=content)
+        tar.finish()
+
+
+def _manifest(name: str, **fields: object) -> bytes:
+    labels = [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}]
+    kind = {"acKind": "ImageManifest", "acVersion": APPC_VERSION}
+    return jsontext.dump({**kind, "name": f"minit/{name}", "labels": labels, **fields})

@@ -2,7 +2,7 @@
  * Which blocks of the arena are written to while a program runs: found out by a program that is dumped for that alone,
  * and used when another one is dumped of the same modules.
  *
- * A directory has the files of both (hotblocks.py). The first dumper leaves `numbers` there, the number of the block that
+ * A directory has the files of both (program.py). The first dumper leaves `numbers` there, the number of the block that
  * each granule of the arena belongs to. In its program no page of the arena can be written to: the handler of the fault
  * notes the place, opens the page, and has the processor stop after one instruction, whereupon the page is closed
  * again. So each write is seen, also one that leaves the memory as it was, as counting an object does. `written` has a

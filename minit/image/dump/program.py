@@ -4,19 +4,27 @@ Builds a program that starts with modules imported, from the static library of t
     libpython.a     the library, calling arena.c and objects.c instead of malloc(3), mmap(2) and dlopen(3)
     symbols.s       what extension modules and their libraries may use of the program
     dumper          the interpreter that imports the modules and writes itself with them
+
+What a program writes to lies together in its memory, so that its processes copy fewer pages: to use an object CPython
+counts it, and so writes to it. Used objects lie anywhere among unused ones, and with each a page is copied. profile.c
+finds the memory that a program writes to, noting.py tells where that is
+likely, and the next dumper has it lie together.
 """
 
 from __future__ import annotations
 
 import filecmp
+import platform
+import struct
 import subprocess
 import sys
 import sysconfig
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from minit.errors import ImageError
-from minit.image.dump.hotblocks import can_trace, choose_blocks_at, choose_hot_blocks
 from minit.image.toolchain import read_tool, run_tool
 from minit.value import Value
 
@@ -55,6 +63,13 @@ LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython",
 
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
 """Beginnings of the names of functions that a static library may call and not have, and those that sha2.c has."""
+
+_ARENA_ADDRESS = 0x10000000
+"""As layout.ld has it."""
+
+_GRANULE_BYTES = 16
+_MAX_BYTES = 1024
+"""A block that is larger has pages of its own in any case."""
 
 
 class Recipe(Value):
@@ -161,6 +176,47 @@ def make_profile(recipe: Recipe, train: Callable[[Path], object]) -> Path | None
     write_dump(recipe, traced, profile)
     train(traced)
     return profile if choose_hot_blocks(profile) else None
+
+
+def can_trace() -> bool:
+    """Tell whether writes can be found out on this processor."""
+    return platform.machine() == "x86_64"
+
+
+def choose_hot_blocks(profile: Path) -> bool:
+    """
+    Make of what a dumper and its program have left in a directory what the next dumper reads there.
+
+    False if the program has found out nothing.
+    """
+    numbers = array("I", (profile / "numbers").read_bytes())
+    try:
+        written = (profile / "written").read_bytes()
+    except FileNotFoundError:
+        return False
+    hot = {number for number, is_written in zip(numbers, written, strict=True) if is_written and number}
+    granules = Counter(number for number in numbers if number in hot)
+    hot = {number for number in hot if granules[number] * _GRANULE_BYTES <= _MAX_BYTES}
+    if hot:
+        _write_hot_blocks(profile, hot, sum(granules[number] for number in hot) * _GRANULE_BYTES)
+    return bool(hot)
+
+
+def choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
+    """Make what the next dumper reads of the blocks that lie at these addresses, of what a dumper has left."""
+    numbers = array("I", (profile / "numbers").read_bytes())
+    places = ((address - _ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
+    hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
+    # With room for blocks that were freed: these are counted only by the granules that no later one took.
+    size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 5 // 4
+    _write_hot_blocks(profile, hot, size_bytes)
+
+
+def _write_hot_blocks(profile: Path, hot: set[int], size_bytes: int) -> None:
+    table = bytearray(max(hot, default=0))
+    for number in hot:
+        table[number - 1] = 1
+    (profile / "hot").write_bytes(struct.pack("N", size_bytes) + table)
 
 
 def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:

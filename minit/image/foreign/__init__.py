@@ -5,7 +5,6 @@ An image is made by running its interpreter, on a kernel that does what pods nee
 which qemu emulates, from packages of Debian for it. Nothing is installed here, and nothing of it runs here.
 Read `builder.py` first.
 
-    packages.py     has apt fetch the packages, into a directory of its own
-    builder.py      makes a disk and a kernel of them, boots these, and takes the image
+    builder.py      has apt fetch the packages, makes a disk and a kernel of them, boots these, and takes the image
     onmachine.py    the program of that machine
 """

@@ -7,11 +7,12 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +21,8 @@ import minit
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, ImageError, describe
 from minit.image.foreign.onmachine import ERROR, IMAGE, OBSTACLE, PROGRESS
-from minit.image.foreign.packages import fetch_packages, unpack_packages
 from minit.image.pythonmodules import PACKAGES, package_directories, package_versions, source_files
-from minit.image.toolchain import require_tool, run_tool
+from minit.image.toolchain import read_tool, require_tool, run_tool
 from minit.progress import Progress
 from minit.value import Value
 
@@ -51,6 +51,21 @@ ARM64 = ForeignProcessor(
     console="ttyAMA0",
 )
 PROCESSORS = {processor.name: processor for processor in (ARM64,)}
+
+_APT_CONFIGURATION = """\
+APT::Architecture "{architecture}";
+APT::Architectures {{ "{architecture}"; }};
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Dir::State "{directory}/state";
+Dir::State::status "{directory}/status";
+Dir::Cache "{directory}/cache";
+"""
+_ARCHIVES = "cache/archives"
+# A line of `apt-get --simulate`: Inst libc6 (2.36-9+deb12u10 Debian:12.11/stable [arm64])
+_CHOSEN = re.compile(r"^Inst (\S+) \((\S+) [^)]*\[(\S+)\]\)", re.MULTILINE)
+# The directories of a Debian that are links since version 12.
+_MERGED = ("bin", "lib", "sbin")
 
 _KERNEL, _DISK = "kernel", "disk"
 _PACKAGES = (
@@ -276,3 +291,39 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     assert file is not None
     return file.read()
+
+
+def fetch_packages(architecture: str, names: Sequence[str], directory: Path) -> list[Path]:
+    """
+    Return the files of packages and of all that they depend on, which are then below `directory`.
+
+    ImageError if this is no Debian, or there is no mirror or no such package.
+    """
+    for name in ("state/lists/partial", f"{_ARCHIVES}/partial"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "status").touch()  # of a machine on which nothing is installed
+    configuration = directory / "apt.conf"
+    configuration.write_text(_APT_CONFIGURATION.format(architecture=architecture, directory=directory.absolute()))
+    apt = ("-c", str(configuration), "-qq")
+    run_tool("apt-get", *apt, "update")
+    chosen = _CHOSEN.findall(read_tool("apt-get", *apt, "--simulate", "install", *names))
+    run_tool("apt-get", *apt, "--download-only", "--yes", "install", *names)
+    return [directory / _ARCHIVES / _file_name(*package) for package in chosen]
+
+
+def unpack_packages(packages: Iterable[Path], root: Path) -> None:
+    """Unpack packages into one root, which has what they bring and nothing that installing them would make."""
+    for name in _MERGED:
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for package in packages:
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as reader:
+            # dpkg-deb alone would put a directory in the place of a link.
+            command = ["tar", "--extract", "--keep-directory-symlink", "--directory", str(root)]
+            unpacked = subprocess.run(command, stdin=reader.stdout, capture_output=True, text=True, check=False)
+        if reader.returncode != 0 or unpacked.returncode != 0:
+            raise ImageError(f"cannot unpack {package}: {unpacked.stderr.strip() or 'dpkg-deb has failed'}")
+
+
+def _file_name(name: str, version: str, architecture: str) -> str:
+    return f"{name}_{version.replace(':', '%3a')}_{architecture}.deb"

@@ -12,8 +12,14 @@ from minit.cli.commands.ownprogram import renew_program
 from minit.cli.flags.stage1flags import choose_file
 from minit.cli.invocation import Invocation
 from minit.image.requirements import require_all
-from minit.image.shipped import SHIPPED, shipped_fingerprint
-from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
+from minit.image.stage1 import (
+    SHIPPED,
+    build_stage1,
+    shipped_fingerprint,
+    stage1_facts,
+    stage1_fingerprint,
+    stage1_sources,
+)
 from minit.progress import Progress
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.knownsources import result_of_sources
