@@ -59,6 +59,7 @@ def read_docker_archive(blobs: Blobs, file_name: str, reference: str | None = No
         name=parse_image_name(tag) if tag is not None else name_of_file(file_name, None),
         id=f"sha256:{digits}",
         config=config,
+        document=document,
         layers=tuple(
             _layer(blobs, path, check_digest(diff_id, where))
             for path, diff_id in zip(image.layers, config.diff_ids, strict=True)

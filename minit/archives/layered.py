@@ -33,14 +33,15 @@ class LayeredImage(Value):
     """
     An image of a layout or an archive, its layers lowest first.
 
-    `id` is the digest of its configuration, which is Docker's image ID, `manifest_digest` that by which a registry gave
-    it, None if none did. `source` names it in errors.
+    `document` is its configuration as it came, `id` the digest of that, which is Docker's image ID, `manifest_digest`
+    that by which a registry gave it, None if none did. `source` names it in errors.
     """
 
     source: str
     name: ImageName
     id: str
     config: ImageConfig
+    document: bytes
     layers: tuple[Layer, ...]
     manifest_digest: str | None = None
 

@@ -293,7 +293,8 @@ def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: Ima
             f'{where}: a configuration of media type "{config_descriptor.media_type[:120]}":'
             " an artifact of another kind, not an image to run"
         )
-    config = parse_image_config(_read_blob(blobs, config_descriptor), f"{source}: {config_descriptor.digest}")
+    configuration = _read_blob(blobs, config_descriptor)
+    config = parse_image_config(configuration, f"{source}: {config_descriptor.digest}")
     if len(layer_descriptors) > LAYERS_LIMIT:
         raise ImageError(f"{where}: {len(layer_descriptors)} layers (at most {LAYERS_LIMIT})")
     if len(config.diff_ids) != len(layer_descriptors):
@@ -305,6 +306,7 @@ def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: Ima
         name=name,
         id=config_descriptor.digest,
         config=config,
+        document=configuration,
         layers=tuple(
             _layer(blobs, layer, check_digest(diff_id, f"{source}: {config_descriptor.digest}"))
             for layer, diff_id in zip(layer_descriptors, config.diff_ids, strict=True)

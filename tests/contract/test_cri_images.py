@@ -8,6 +8,7 @@ import select
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
 from tests.support.commands import Stage0
-from tests.support.crinode import CallFailed, CriNode, Daemon, pull_request
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, pull_request, sandbox_config
 from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped
 from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.skopeostandin import SkopeoStandIn
@@ -120,7 +121,7 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
                 assert image is not None and image.id == image_id, reference
                 assert (image.username, image.HasField("uid"), image.size > 100_000) == ("app", False, True)
             image = await status(node, tool)
-            assert image is not None and (image.uid.value, image.HasField("uid")) == (0, True)
+            assert image is not None and (image.username, image.HasField("uid")) == ("", False)
             assert await status(node, "box") is None  # which is box:latest
 
             config = api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a", namespace="b", uid="c"))
@@ -165,18 +166,68 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
 
 
 async def test_what_an_image_was_built_of(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
-    """A verbose status has the time and the layers of the image's configuration."""
+    """A verbose status has the image's configuration as it came, or what is left of that in an older store."""
     layout, created = Layout(), "2020-02-03T04:05:06.789Z"
-    layout.add(busybox_layer(), bytes(1024), tag="1", architecture=MACHINE, created=created)
+    history = [{"created": created, "created_by": "COPY /bin", "empty_layer": False}, {"comment": "ü"}]
+    layout.add(busybox_layer(), bytes(1024), tag="1", architecture=MACHINE, created=created, history=history)
     skopeo.put(BOX, layout)
     daemon.start()
     with trio.fail_after(PATIENCE_SECONDS):
         async with daemon.node() as node:
-            image = api.ImageSpec(image=await node.pull(f"{BOX}:1"))
-            answer = await node.ask("ImageStatus", api.ImageStatusRequest(image=image, verbose=True))
+
+            async def told() -> Any:
+                request = api.ImageStatusRequest(image=api.ImageSpec(image=f"{BOX}:1"), verbose=True)
+                return json.loads((await node.ask("ImageStatus", request)).info["info"])["imageSpec"]
+
+            await node.pull(f"{BOX}:1")
             built = json.loads(layout.files["blobs/" + configuration(layout).replace(":", "/")])
-            told = json.loads(answer.info["info"])["imageSpec"]
-            assert (told["created"], told["rootfs"]) == (created, built["rootfs"])
+            assert await told() == built and built["history"] == history
+            [kept] = (daemon.minit.data / "minit/cas/configuration").rglob("sha512-*")
+            kept.unlink()
+            left = await told()
+            assert (left["created"], left["rootfs"]) == (created, built["rootfs"])
+            await node.pull(f"{BOX}:1")
+            assert await told() == built
+            await remove(node, BOX + ":1")
+            assert not kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "name"), [(None, None, ""), ("", None, ""), ("0", 0, ""), ("7:8", 7, ""), ("app:8", None, "app")]
+)
+async def test_the_user_of_an_image(
+    daemon: Daemon, skopeo: SkopeoStandIn, user: str | None, uid: int | None, name: str
+) -> None:
+    """It is that of the configuration, and none if that has none."""
+    skopeo.put(BOX, box("1") if user is None else box("1", User=user))
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            await node.pull(f"{BOX}:1")
+            image = await status(node, f"{BOX}:1")
+            assert image is not None and image.username == name
+            assert (image.uid.value if image.HasField("uid") else None) == uid
+
+
+async def test_an_image_that_there_is_not(daemon: Daemon, skopeo: SkopeoStandIn, tmp_path: Path) -> None:
+    """Who pulls it, or makes a container of it or with it as a volume, gets NOT_FOUND."""
+    skopeo.put(BOX, box("1"))
+    daemon.start()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            await node.pull(f"{BOX}:1")
+            assert await status(node, f"{BOX}:2") is None
+            with pytest.raises(CallFailed, match="manifest unknown") as caught:
+                await node.pull(f"{BOX}:2")
+            assert caught.value.code == Code.NOT_FOUND
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            there, not_there = api.ImageSpec(image=f"{BOX}:1"), api.ImageSpec(image=f"{BOX}:2")
+            volume = api.Mount(container_path="/v", image=not_there)
+            for config in (container_config("", image=not_there), container_config("", image=there, mounts=[volume])):
+                with pytest.raises(CallFailed, match="is not in the store .*: pull it first") as caught:
+                    await node.create(sandbox, config)
+                assert caught.value.code == Code.NOT_FOUND
+            await node.ask("RemovePodSandbox", sandbox)
 
 
 async def test_images_are_removed(daemon: Daemon, skopeo: SkopeoStandIn) -> None:
@@ -348,6 +399,9 @@ async def test_a_registry_that_demands_credentials(
                     with pytest.raises(CallFailed, match="unauthorized|authentication required"):
                         await node.pull(name, **auth)
                 assert not served.seen
+                with pytest.raises(CallFailed, match="manifest unknown|name unknown") as caught:
+                    await node.pull(f"{served.host}/team/box:2", **right)
+                assert caught.value.code == Code.NOT_FOUND
                 async with trio.open_nursery() as calls:
                     for _ in range(4):
                         calls.start_soon(lambda: node.pull(name, **right))

@@ -8,6 +8,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from minit.cri.api import cri_pb2 as api
 from tests.support.commands import Stage0
 from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
 from tests.support.loopdevices import needs_loop_devices
+from tests.support.stage0_world import write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -94,10 +96,55 @@ async def test_what_is_mounted_unasked(daemon: Daemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("kind", ["users", "privileged", "host"])
+async def test_what_is_there_in_other_sandboxes(daemon: Daemon, kind: str, tmp_path: Path) -> None:
+    """With users of its own, privileged, or in the host's namespaces, a container has the same files and variables."""
+    mapping = [api.IDMapping(host_id=0xF763 << 16, length=65536)]
+    users = api.UserNamespace(mode=api.POD, uids=mapping, gids=mapping) if kind == "users" else None
+    modes: dict[str, Any] = {"pid": api.CONTAINER}
+    if kind == "host":
+        modes = dict.fromkeys(("network", "pid", "ipc"), api.NODE)
+    options = api.NamespaceOption(userns_options=users, **modes)
+    security: dict[str, Any] = {"namespace_options": options, "privileged": kind == "privileged"}
+    of_sandbox = api.LinuxPodSandboxConfig(security_context=api.LinuxSandboxSecurityContext(**security))
+    own: dict[str, Any] = {
+        "linux": api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(**security))
+    }
+    config = sandbox_config(tmp_path, linux=of_sandbox, hostname="" if kind == "host" else "web-1")
+    asked = container_config("tr '\\0' '\\n' < /proc/$$/cmdline | head -n 1; env; echo; exec sleep 1000", **own)
+    asked.command[0] = "sh"
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            container = await started(node, sandbox, asked)
+            log = tmp_path / "logs/main/2.log"
+            while not log.read_bytes().endswith(b" F \n"):
+                await trio.sleep(0.02)
+            name, *variables = [line.split(" ", 3)[3] for line in log.read_text().splitlines()[:-1]]
+            hostname = os.uname().nodename if kind == "host" else "web-1"
+            path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            assert name == "sh"
+            assert {*variables} - {"PWD=/", "SHLVL=1"} == {"HOME=/root", f"HOSTNAME={hostname}", path}
+            assert await told(node, container, "cat /etc/hostname") == [hostname]
+            script = "for n in hostname hosts resolv.conf; do (echo >> /etc/$n) 2> /dev/null && echo $n; done; true"
+            assert await told(node, container, script) == ["hostname", "hosts", "resolv.conf"]
+            sizes = "for p in /dev /dev/shm; do df -k $p | tail -n 1; done | tr -s ' ' | cut -d ' ' -f 2"
+            of_host = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize // 1024  # noqa: S108
+            assert await told(node, container, sizes) == ["65536", f"{of_host if kind == 'host' else 65536}"]
+            assert await told(node, container, "grep -c ' /dev/mqueue mqueue rw,' /proc/mounts") == ["1"]
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
 async def test_the_environment(daemon: Daemon, tmp_path: Path) -> None:
-    """A container has HOSTNAME, PATH, HOME and what is asked for, and its command the name that it was given."""
+    """A container has PATH, HOME, HOSTNAME and what is asked for, before it what its image has."""
     config = container_config("exec sleep 1000", envs=[api.KeyValue(key="A", value=b"1")])
-    config.command[0] = "sh"
+    words = [{"name": name, "value": "image"} for name in ("A", "HOSTNAME")]
+    write_app(tmp_path / "x.aci", "example.com/x", {"exec": ["/x"], "user": "0", "group": "0", "environment": words})
+    assert daemon.minit.call("fetch", tmp_path / "x.aci").returncode == 0
+    named = container_config(
+        "exec sleep 1000", "named", image=api.ImageSpec(image="example.com/x:1.0"), envs=config.envs
+    )
     with trio.fail_after(PATIENCE_SECONDS):
         async with daemon.node() as node:
             config_of_pod = sandbox_config(tmp_path, hostname="")
@@ -111,6 +158,8 @@ async def test_the_environment(daemon: Daemon, tmp_path: Path) -> None:
                 "cd /proc; for p in [0-9]*; do [ $(cat $p/comm) = sleep ] && tr '\\0' '\\n' < $p/environ; done; true"
             )
             assert {*await told(node, container, script)} - {"PWD=/", "SHLVL=1"} == expected
+            found = {*await told(node, await started(node, sandbox, named), "env")}
+            assert {"A=1", "HOSTNAME=image"} <= found
             await node.ask("RemovePodSandbox", sandbox)
 
 

@@ -175,5 +175,5 @@ def test_the_digest_of_an_image() -> None:
 def test_the_processor_of_an_image(architecture: str, name: str) -> None:
     """It is told by the name that OCI has for it."""
     [image] = node_images([stored(1, f"{HUB}:1", architecture=architecture)], processor_of_appc(architecture))
-    told = json.loads(image_info(image)["info"])["imageSpec"]
+    told = json.loads(image_info(image, None)["info"])["imageSpec"]
     assert (told["os"], told["architecture"]) == ("linux", name)

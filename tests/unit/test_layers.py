@@ -36,6 +36,7 @@ def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredIma
         name=ImageName(registry="", repository="x"),
         id=sha256(b"config"),
         config=ImageConfig(platform=Platform(os="linux", architecture="amd64"), diff_ids=tuple(wanted)),
+        document=b"config",
         layers=tuple(
             Layer(
                 name=f"x.tar: layer {number}",

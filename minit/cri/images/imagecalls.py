@@ -20,6 +20,7 @@ from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
 from minit.errors import ImageError
 from minit.processors import this_processor
+from minit.stage0.images.registry import tells_absence
 from minit.stage0.images.store import Store
 
 _ID = re.compile(r"(sha256:)?[0-9a-f]{64}")
@@ -60,7 +61,8 @@ class ImageCalls:
         found = self.find(request.image.image)
         if found is None:
             return api.ImageStatusResponse()
-        return api.ImageStatusResponse(image=_described(found), info=image_info(found) if request.verbose else None)
+        info = image_info(found, self._images.configuration(found)) if request.verbose else None
+        return api.ImageStatusResponse(image=_described(found), info=info)
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
         """Fetch an image from a registry, and return its id."""
@@ -76,7 +78,12 @@ class ImageCalls:
 
     async def _fetch(self, name: str, credentials: bytes) -> str:
         words = ("fetch", "--full", "--quiet", "--authfile=/dev/stdin", f"docker://{name}")
-        stored = await self._commands.run_cancellable(*words, stdin=credentials)
+        try:
+            stored = await self._commands.run_cancellable(*words, stdin=credentials)
+        except CallError as error:
+            if tells_absence(str(error)):  # of its kind a program tells nothing
+                raise CallError(Code.NOT_FOUND, str(error)) from error
+            raise
         self._settle_tags()
         image = self.find(stored)
         if image is None:
@@ -114,17 +121,15 @@ class ImageCalls:
 
 
 def _described(image: NodeImage) -> api.Image:
-    latest = image.stored[-1]
     described = api.Image(
         id=image.id,
         repo_tags=image.tags,
         repo_digests=image.digests,
-        size=latest.size_bytes,
+        size=image.stored[-1].size_bytes,
         spec=api.ImageSpec(image=image.id),
     )
-    user = latest.manifest.app.user if latest.manifest.app is not None else "0"
-    if user.isascii() and user.isdigit() and int(user) <= _LARGEST_USER_ID:
-        described.uid.value = int(user)
+    if image.user.isascii() and image.user.isdigit() and int(image.user) <= _LARGEST_USER_ID:
+        described.uid.value = int(image.user)
     else:
-        described.username = user
+        described.username = image.user
     return described

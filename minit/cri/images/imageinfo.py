@@ -1,4 +1,4 @@
-"""What a verbose status of an image tells beside its fields. Pure."""
+"""What the configuration of an image tells, as it came, or else as the manifest of its ACI has it. Pure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,45 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from minit import jsontext
+from minit.archives.imageconfig import parse_image_config
 from minit.cri.images.nodeimages import NodeImage
-from minit.errors import MinitError
+from minit.errors import ImageError, MinitError
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.processors import processor_of_appc
+from minit.stage0.images.storedimage import StoredImage
 
 _COMMAND = "appc.io/docker/cmd"
 
 
-def image_info(image: NodeImage) -> Mapping[str, str]:
+def image_user(image: NodeImage, document: bytes | None) -> str:
+    """Return the user of an image whose configuration is `document`, empty if that names none; an ACI has one."""
+    if document is not None:
+        with suppress(ImageError):  # which a damaged disk has written: the other images are still told of
+            return parse_image_config(document, image.id).user.partition(":")[0]
+    app = image.stored[-1].manifest.app
+    return app.user if app is not None else "0"
+
+
+def image_info(image: NodeImage, document: bytes | None) -> Mapping[str, str]:
     """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
-    latest = image.stored[-1]
+    spec = _spec(image.stored[-1]) if document is None else jsontext.parse(document, image.id)
+    return {"info": jsontext.dump({"imageSpec": spec}).decode()}
+
+
+def _spec(latest: StoredImage) -> dict[str, object]:
     manifest = latest.manifest
     processor = processor_of_appc(manifest.label("arch") or "")
     machine = {"architecture": processor.architecture, "os": manifest.label("os") or ""}
     config = {} if manifest.app is None else _image_config(manifest, manifest.app)
     created = manifest.annotation("created")
-    spec = {
+    return {
         **({} if created is None else {"created": created}),
         **machine,
         "config": {name: value for name, value in config.items() if value},
         "rootfs": {"type": "layers", "diff_ids": list(latest.diff_ids)},
     }
-    return {"info": jsontext.dump({"imageSpec": spec}).decode()}
 
 
 def _image_config(manifest: ImageManifest, app: App) -> dict[str, object]:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minit.cri.images.imageinfo import image_user
 from minit.cri.images.nodeimages import NodeImage, node_images
 from minit.processors import this_processor
 from minit.stage0.images.store import Store
+from minit.value import replace
 
 _STORES = ("cas", "minit/cas")
 # Manifests, of which the time is that of the last import, and the directories of what else images are described by.
@@ -30,10 +32,20 @@ class ImageList:
         state = self._read_state()
         if state != self._state:
             with Store(self._data) as store:
-                self._images = node_images(store.list(), this_processor())
+                images = node_images(store.list(), this_processor())
+                documents = [store.configuration(image.stored[-1].id) for image in images]
+            self._images = [
+                replace(image, user=image_user(image, document))
+                for image, document in zip(images, documents, strict=True)
+            ]
             newest_ns = max((time_ns for _, time_ns in state), default=0)
             self._state = state if newest_ns < time.time_ns() - _SETTLED_NS else None
         return self._images
+
+    def configuration(self, image: NodeImage) -> bytes | None:
+        """Return the configuration of an image as it came, None if it is not known."""
+        with Store(self._data) as store:
+            return store.configuration(image.stored[-1].id)
 
     def _read_state(self) -> list[tuple[str, int]]:
         places = (self._data / store for store in _STORES)

@@ -25,12 +25,14 @@ class NodeImage(Value):
     An image; `id` is the digest of its configuration, or the store's id of an ACI that never had one.
 
     `stored` are the store's images of it, oldest import first, `tags` and `digests` its names, all with their registry.
+    `user` is that of its configuration, empty if that names none.
     """
 
     id: str
     stored: tuple[StoredImage, ...]
     tags: tuple[str, ...]
     digests: tuple[str, ...]
+    user: str = ""
 
     def name_of(self, reference: str) -> str:
         """Return the name that a reference is, or for an id any name, or else the id."""

@@ -20,7 +20,9 @@ from minit.value import Value
 
 _UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
 # Of an image each; what else is beside them is there for speed, or left over.
-_OF_IMAGES = frozenset({"blob", "recipe", "layer", "imageManifest", "lastUsed", "treeSize", "digests", "untagged"})
+_OF_IMAGES = frozenset(
+    {"blob", "recipe", "layer", "imageManifest", "lastUsed", "treeSize", "digests", "configuration", "untagged"}
+)
 
 
 class Item(Value):

@@ -161,7 +161,8 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[i
         meter.complete(number)
     _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
-    return store.add_layered(f"import {image.source}", manifest, layers, names, _digests(image), added)
+    action = f"import {image.source}"
+    return store.add_layered(action, manifest, layers, names, _digests(image), image.document, added)
 
 
 def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:

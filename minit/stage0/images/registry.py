@@ -34,6 +34,7 @@ _WITHOUT_TLS = (
     ": containers-registries.conf(5) says which registries have no certificates,"
     " or for one command --insecure-options=http,tls"
 )
+_ABSENT = re.compile(r"skopeo: .*(manifest|name) unknown")
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
 
@@ -66,6 +67,11 @@ class RawManifest(Value):
     wanted: str
     digest: str | None = None
     configuration: str | None = None
+
+
+def tells_absence(message: str) -> bool:
+    """Tell whether the message of a failure is that a registry has no such image."""
+    return _ABSENT.search(message) is not None
 
 
 def skopeo_source(reference: str) -> SkopeoSource:

@@ -51,7 +51,7 @@ _IMPORT_AGAIN = "import it again with: minit fetch FILE"
 _ANY_RECIPE = "recipe/sha512/*/sha512-*"
 _CONTENT = ("blob", "recipe")
 # In the order in which they are removed: the blob or recipe is how what was left of a removal is found.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "untagged", *_CONTENT)
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "configuration", "untagged", *_CONTENT)
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -158,6 +158,7 @@ class Store:
         layers: Sequence[UnpackedLayer],
         names: Sequence[str],
         digests: ImageDigests | None = None,
+        configuration: bytes | None = None,
         unpacked: Container[str] = (),
     ) -> StoredImage:
         """
@@ -173,7 +174,7 @@ class Store:
                 write_recipe(manifest, layers, names, file)
                 os.fsync(file.fileno())
             image_id = assembled_id(read_recipe(scratch / "recipe"), layers, unpacked)
-            self._place(scratch, "recipe", image_id, manifest, digests)
+            self._place(scratch, "recipe", image_id, manifest, digests, configuration)
         self._assembled.add(image_id)
         return self.get(image_id)
 
@@ -182,7 +183,13 @@ class Store:
         return image_id in self._assembled
 
     def _place(
-        self, scratch: Path, kind: str, image_id: str, manifest: bytes, digests: ImageDigests | None = None
+        self,
+        scratch: Path,
+        kind: str,
+        image_id: str,
+        manifest: bytes,
+        digests: ImageDigests | None = None,
+        configuration: bytes | None = None,
     ) -> None:
         """Move a blob or a recipe to its place, and the manifest after it."""
         create_file(scratch / "imageManifest", manifest, _FILE_MODE)
@@ -190,6 +197,9 @@ class Store:
             self._move(scratch, kind, image_id)
             if digests is not None:
                 self._note_digests(scratch, image_id, digests)
+            if configuration is not None:
+                create_file(scratch / "configuration", configuration, _FILE_MODE)
+                self._move(scratch, "configuration", image_id)
             self._move(scratch, "imageManifest", image_id)
             remove_file(_file_of(self._own, "untagged", image_id))
             for other in _CONTENT:
@@ -212,6 +222,14 @@ class Store:
                 return parse_digests(file.read(_DIGESTS_LIMIT_BYTES).decode("ascii", "replace"))
         except FileNotFoundError:
             return None
+
+    def configuration(self, image_id: str) -> bytes | None:
+        """Return the configuration that an image of layers came with, None if it is not known."""
+        with disk_errors(f"image {image_id}", self.data):
+            try:
+                return _file_of(self._own, "configuration", image_id).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def renew(self, image_id: str, digests: ImageDigests | None = None) -> None:
         """Make an image that minit imported the last import, which came with these digests."""
