@@ -284,8 +284,8 @@ _IMAGE_COMMANDS = {
 _SYSTEM_COMMANDS = {
     "df": Listing(
         place="commands.systemcommands:df",
-        help="Show the room that images, unpacked images, pods, volumes and caches take, and what of it could be"
-        " reclaimed.",
+        help="Show the room that images, layers, unpacked images, pods, volumes and caches take, and what could "
+        "be reclaimed.",
     ),
     "prune": Listing(
         place="commands.systemcommands:prune",
@@ -329,26 +329,8 @@ def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 
 
-@click.group("app", cls=MinitGroup, commands=CommandTable(APP_COMMANDS))
-def app_group() -> None:
-    """Make a pod whose apps come and go, and work with the apps of a running pod."""
-
-
-@click.group("image", cls=MinitGroup, commands=CommandTable(_IMAGE_COMMANDS))
-def image_group() -> None:
-    """Build images, and manage those of the store."""
-
-
-@click.group("generate", cls=MinitGroup, commands=CommandTable(_GENERATE_COMMANDS))
-def generate_group() -> None:
-    """Write pods down for others."""
-
-
-@click.group("volume", cls=MinitGroup, commands=CommandTable(_VOLUME_COMMANDS))
-def volume_group() -> None:
-    """Manage named volumes, which outlive the pods that mount them."""
-
-
-@click.group("system", cls=MinitGroup, commands=CommandTable(_SYSTEM_COMMANDS))
-def system_group() -> None:
-    """Show what takes room, and remove what nobody needs."""
+app_group = MinitGroup("app", commands=CommandTable(APP_COMMANDS))
+image_group = MinitGroup("image", commands=CommandTable(_IMAGE_COMMANDS))
+generate_group = MinitGroup("generate", commands=CommandTable(_GENERATE_COMMANDS))
+volume_group = MinitGroup("volume", commands=CommandTable(_VOLUME_COMMANDS))
+system_group = MinitGroup("system", commands=CommandTable(_SYSTEM_COMMANDS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 
@@ -16,8 +17,15 @@ class Listing(Value):
     place: str
     """`module:attribute` in `minit.cli`."""
     help: str
-    """The first sentence of its own help."""
+    """What its own help begins with, if that has no short form of its own."""
     section: str = ""
+
+    def complete(self, command: click.Command) -> click.Command:
+        """Return the command with the whole of its help; in its docstring is what follows."""
+        details = inspect.cleandoc(command.help or "")
+        if command.short_help is None and not details.startswith(self.help):
+            command.help = f"{self.help}\n\n{details}".rstrip()
+        return command
 
     def short_help(self, limit: int) -> str:
         """Return the sentence in at most `limit` characters, as click shortens it."""
@@ -35,7 +43,8 @@ class CommandTable(MutableMapping[str, click.Command]):
         """Return a command; KeyError if there is none of this name."""
         if name not in self._loaded:
             module, _, attribute = self.listings[name].place.partition(":")
-            self._loaded[name] = getattr(import_module(f"minit.cli.{module}"), attribute)
+            command: click.Command = getattr(import_module(f"minit.cli.{module}"), attribute)
+            self._loaded[name] = self.listings[name].complete(command)
         return self._loaded[name]
 
     def import_all(self) -> None:

@@ -117,14 +117,8 @@ def commands() -> None:
     """Look at the apps of this machine and work with them."""
 
 
-@click.group("app", cls=MinitGroup, commands=_APP_COMMAND_TABLE)
-def app_group() -> None:
-    """Work with the apps of the machine."""
-
-
-@click.group("init", cls=MinitGroup, commands=_INIT_COMMAND_TABLE)
-def init_group() -> None:
-    """Look at the versions of the machine and choose between them."""
+app_group = MinitGroup("app", commands=_APP_COMMAND_TABLE)
+init_group = MinitGroup("init", commands=_INIT_COMMAND_TABLE)
 
 
 def main() -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import click
 import pytest
 
 from minit.cli.commandgroups import app_group, commands, image_group
+from minit.cli.commandtable import CommandTable
 from minit.cli.flags.stage1flags import choose_file
 from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import run
@@ -77,6 +79,16 @@ def test_the_tables_of_commands_say_what_the_commands_say(group: MinitGroup, lim
     assert [(name, text) for name, _, text in group.listed(limit)] == told
     assert len({section == "" for _, section, _ in group.listed(limit)}) == 1
     assert not any(command.hidden for command in group.commands.values())
+
+
+@pytest.mark.parametrize("group", [commands, app_group, image_group])
+def test_help_texts_stand_once(group: MinitGroup) -> None:
+    """The help of a command begins with the text of its table, which its docstring does not repeat."""
+    assert isinstance(group.commands, CommandTable)
+    for name, listing in group.commands.listings.items():
+        command = group.commands[name]
+        assert not (inspect.getdoc(command.callback) or "").startswith(listing.help), name
+        assert command.short_help == listing.help or (command.help or "").startswith(listing.help), name
 
 
 def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,8 +87,6 @@ def cri(
     stage1_path: str | None,
 ) -> NoReturn:
     """
-    Serve a kubelet: the Container Runtime Interface, v1 and v1alpha2, on a socket.
-
     Sandboxes are pods of the data directory, which should be one of their own. They go on when this ends, and are found
     again by the next one.
 

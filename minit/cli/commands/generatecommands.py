@@ -62,8 +62,6 @@ def write_documents(documents: Iterable[object]) -> str:
 @click.pass_obj
 def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) -> None:
     """
-    Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.
-
     Files of its ConfigMaps and Secrets become a Secret. What a Pod cannot say is a warning.
 
     \b

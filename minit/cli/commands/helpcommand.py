@@ -13,8 +13,6 @@ from minit.cli.invocation import Invocation
 @click.pass_context
 def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
     """
-    Show what a command does and how it is called, as its --help does.
-
     \b
       minit help run
       minit help image build

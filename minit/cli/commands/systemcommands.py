@@ -33,8 +33,6 @@ _KINDS = ("images", "layers", "trees", "pods", "volumes", "caches")
 @click.pass_obj
 def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
     """
-    Show the room that images, layers, unpacked images, pods, volumes and caches take, and what could be reclaimed.
-
     That is what `minit system prune --volumes` removes.
 
     \b
@@ -62,8 +60,6 @@ def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> No
 @click.pass_obj
 def prune(invocation: Invocation, volumes: bool, force: bool, dry_run: bool) -> None:
     """
-    Remove pods that have ended, and the images, packed and unpacked, that no other pod has.
-
     minit's own stage1 image stays, and so do prepared pods. Named volumes are only removed with --volumes.
 
     \b

@@ -26,8 +26,6 @@ from minit.stage0.volumes.volumestore import create_volume, list_volumes
 @click.pass_obj
 def create(invocation: Invocation, names: tuple[str, ...]) -> None:
     """
-    Make named volumes; one that there is already stays as it is.
-
     A pod makes those that it lacks itself. The first one to have a volume gives it the files that its image has at the
     volume's place, if it is still empty then.
 
@@ -48,8 +46,6 @@ def create(invocation: Invocation, names: tuple[str, ...]) -> None:
 @click.pass_obj
 def list_all(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
     """
-    List the named volumes, with the number of pods that have them and the place of their files.
-
     \b
       minit volume ls
       minit volume ls --format=json-pretty
@@ -77,8 +73,6 @@ def list_all(invocation: Invocation, no_legend: bool, output_format: str | None)
 @click.pass_obj
 def remove(invocation: Invocation, names: tuple[str, ...]) -> None:
     """
-    Remove named volumes that no pod has, running or not, with all their files.
-
     \b
       minit volume rm pgdata
 
@@ -98,8 +92,6 @@ def remove(invocation: Invocation, names: tuple[str, ...]) -> None:
 @click.pass_obj
 def prune(invocation: Invocation, force: bool, dry_run: bool) -> None:
     """
-    Remove all named volumes that no pod has, running or not, with all their files.
-
     \b
       minit volume prune --dry-run
       minit volume prune --force

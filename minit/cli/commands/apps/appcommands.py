@@ -64,8 +64,6 @@ def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.pass_obj
 def enter(invocation: Invocation, /, **options: Any) -> None:
     """
-    Run a command, by default /bin/bash, in an app of a running pod.
-
     It is root there, or with --as-app the app's user, and as confined as the app. A terminal in front of it is one
     of the pod.
 
@@ -85,8 +83,6 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
 @click.pass_obj
 def execute(invocation: Invocation, /, **options: Any) -> None:
     """
-    Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.
-
     \b
       minit app exec --app=web 2d381b2a nginx -s reload
 
@@ -104,8 +100,6 @@ _uuid_operand = click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
-    Start an app that was added to a pod, or one that has exited; one that runs goes on.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
@@ -131,8 +125,6 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 @click.pass_obj
 def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: float | None) -> None:
     """
-    Stop an app of a pod, and return when it has stopped; one that does not run is no error.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
@@ -161,8 +153,6 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: flo
 @click.pass_obj
 def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
-    Remove an app from a pod with all its files, and stop it first if it runs.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b

@@ -38,8 +38,6 @@ _LEGEND = ("NAME", "STATE")
 @click.pass_obj
 def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None, uuid: str | None) -> None:
     """
-    List the apps of a pod and their states.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
@@ -67,8 +65,6 @@ def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None
 @click.pass_obj
 def status(invocation: Invocation, uuid: str | None, app: str | None, output_format: str | None) -> None:
     """
-    Show the state of an app of a pod, its times, its exit code and its volumes.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b

@@ -52,8 +52,6 @@ def attach(
     uuid: str,
 ) -> None:
     """
-    Attach to an app of a running pod whose streams have the modes stream or tty.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b

@@ -57,8 +57,6 @@ def stats(
     invocation: Invocation, apps: tuple[str, ...], watch: float | None, output_format: str, uuids: tuple[str, ...]
 ) -> None:
     """
-    Show what the apps of running pods use: processors, memory, processes, block devices and networks.
-
     Without a UUID it is about all running pods. Numbers that the machine does not count are dashes, or left out of
     JSON.
 

@@ -128,8 +128,6 @@ def _screen(console: Console, rows: list[TopRow], by: str) -> Text:
 @click.pass_obj
 def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None:
     """
-    Show what the apps of all running pods use, the busiest first, and go on doing so.
-
     The keys c, m, p and n sort by processor, memory, processes and name; q quits. The traffic of a pod's network stands
     in the row of its first app. If standard output is no terminal, one table is printed after one interval.
 

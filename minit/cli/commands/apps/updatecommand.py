@@ -46,8 +46,6 @@ def update(
     limits: str | None,
 ) -> None:
     """
-    Change limits of an app while its pod runs.
-
     Limits that are not given stay. If one cannot be set, all stay as they were. They count as long as the pod runs.
 
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.

@@ -139,8 +139,6 @@ def build_image(
     **building: Any,
 ) -> None:
     """
-    Build an app image from files of this machine, or from another image.
-
     With --from the image has what that has, what --copy adds, and what the commands of --run make of it. They run in a
     pod, as confined as any app. What the options about the app do not say stays as it is.
 

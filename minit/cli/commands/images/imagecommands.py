@@ -53,8 +53,6 @@ def fetch(
     images: tuple[str, ...],
 ) -> None:
     """
-    Import images into the store and print their ids.
-
     \b
       minit fetch app.aci
       minit fetch oci:DIR[:TAG] oci-archive:FILE[:TAG] docker-archive:FILE[:NAME]
@@ -96,9 +94,7 @@ def _read_authfile(path: Path) -> bytes:
     return content
 
 
-@click.group("stage1", cls=MinitGroup)
-def stage1_group() -> None:
-    """Build minit's stage1 image."""
+stage1_group = MinitGroup("stage1")
 
 
 @stage1_group.command("build")
@@ -139,8 +135,6 @@ def build_stage1_image(invocation: Invocation, output: Path, plain: bool, arch: 
 @click.pass_obj
 def version(invocation: Invocation) -> None:
     """
-    Print the versions of minit and of what it runs on.
-
     \b
       minit version
 

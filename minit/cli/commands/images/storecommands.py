@@ -62,8 +62,6 @@ def list_images(
     output_format: str | None,
 ) -> None:
     """
-    List the images of the store.
-
     \b
       minit image list
       minit image list --sort=size --order=desc --fields=name,size
@@ -91,8 +89,6 @@ def list_images(
 @click.pass_obj
 def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...]) -> None:
     """
-    Remove images from the store; pods that use them are not affected.
-
     \b
       minit image rm example.com/web:1.2 sha512-78c08a541997
 
@@ -129,8 +125,6 @@ def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...
 @click.pass_obj
 def collect(invocation: Invocation, grace_period: float) -> None:
     """
-    Remove unpacked images that no pod refers to, and images that were not used for some time.
-
     minit's own stage1 image stays.
 
     \b
@@ -151,8 +145,6 @@ def collect(invocation: Invocation, grace_period: float) -> None:
 @click.pass_obj
 def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -> None:
     """
-    Print the manifest of an image of the store.
-
     \b
       minit image cat-manifest example.com/web
 
@@ -171,8 +163,6 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
 @click.pass_obj
 def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
     """
-    Write an image of the store to an uncompressed ACI file.
-
     \b
       minit image export example.com/web web.aci
 
@@ -190,8 +180,6 @@ def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, out
 @click.pass_obj
 def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
     """
-    Unpack the archive of an image of the store, without its dependencies, to a directory.
-
     \b
       minit image extract example.com/web ./web
 
@@ -208,8 +196,6 @@ def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: b
 @click.pass_obj
 def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
     """
-    Unpack an image of the store to a directory as apps see it, with all its dependencies.
-
     \b
       minit image render --rootfs-only example.com/web ./rootfs
 
@@ -223,8 +209,6 @@ def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bo
 @click.pass_obj
 def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None:
     """
-    Check that images of the store, packed and unpacked, are what they were.
-
     An unpacked one that was changed is unpacked again, unless a pod refers to it.
 
     \b

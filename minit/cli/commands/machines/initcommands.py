@@ -62,9 +62,7 @@ _MOST_SHOWN = 4
 _MODULE_OF_SWAP, _ALIAS_OF_SWAP = "zram", "crypto-lzo-rle"
 
 
-@click.group("init", cls=MinitGroup)
-def init_group() -> None:
-    """Build machines that minit boots, without any other system in them."""
+init_group = MinitGroup("init")
 
 
 @init_group.command("build", cls=MinitCommand)

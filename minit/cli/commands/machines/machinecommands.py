@@ -101,8 +101,6 @@ def _run_interruptibly(words: Sequence[str], root: click.Group) -> int:
 @click.pass_obj
 def enter(invocation: Invocation, app: str | None, privileged: bool, words: tuple[str, ...]) -> None:
     """
-    Run a command, by default /bin/sh, in an app.
-
     It is root there, and as confined as the app. A terminal in front of it is one of the pod.
 
     The exit code is the command's, 127 if it is not found, 126 if it cannot be executed.
@@ -125,8 +123,6 @@ def enter(invocation: Invocation, app: str | None, privileged: bool, words: tupl
 @click.pass_obj
 def start(invocation: Invocation, app: str) -> None:
     """
-    Start an app that has exited; one that runs goes on.
-
     \b
       minit app start web
 
@@ -140,8 +136,6 @@ def start(invocation: Invocation, app: str) -> None:
 @click.pass_obj
 def stop(invocation: Invocation, app: str) -> None:
     """
-    Stop an app, and return when it has stopped; one that does not run is no error.
-
     It is not started again by itself, and the machine stays even if no app is left that runs.
 
     \b
@@ -165,8 +159,6 @@ def _running_pod(invocation: Invocation, app: str) -> Iterator[Pod]:
 @click.pass_obj
 def shell(invocation: Invocation) -> None:
     """
-    Run /bin/sh outside of all apps, though none runs.
-
     Its root is that of the machine. If there is no shell, it is the root of the first app that has one, with the
     machine's processes, devices and /run; all else of the machine is below /proc/1/root.
 
@@ -200,8 +192,6 @@ def _enter_image(root: str) -> None:
 @click.pass_obj
 def poweroff(invocation: Invocation) -> None:
     """
-    Stop the apps and switch the machine off.
-
     \b
       minit poweroff
 
@@ -214,8 +204,6 @@ def poweroff(invocation: Invocation) -> None:
 @click.pass_obj
 def reboot(invocation: Invocation) -> None:
     """
-    Stop the apps and start the machine again.
-
     \b
       minit reboot
 
@@ -228,8 +216,6 @@ def reboot(invocation: Invocation) -> None:
 @click.pass_context
 def console(ctx: click.Context) -> None:
     """
-    Read commands like these from the terminal, one a line.
-
     A line is split into words as a shell does it, without anything else of a shell. `minit` before them may be left
     out.
 

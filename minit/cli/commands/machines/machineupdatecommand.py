@@ -25,8 +25,6 @@ def update(
     invocation: Invocation, image: str, allow_downgrade: bool, reboot: bool, output_format: str | None, quiet: bool
 ) -> None:
     """
-    Write another version to the slot that does not run, and have the firmware boot it once.
-
     IMAGE is an update that `init build --format update` made: a file, a block device, a URL of HTTP, or `-` for
     standard input. It is refused unless it is signed with one of the keys in machine.toml, for this model, and newer.
 

@@ -31,8 +31,6 @@ _RESULTS = {
 @click.pass_obj
 def status(invocation: Invocation, output_format: str | None) -> None:
     """
-    Show which version runs, which one is kept, and what came of the last trial.
-
     \b
       minit init status
       minit init status --format=json-pretty
@@ -50,8 +48,6 @@ def status(invocation: Invocation, output_format: str | None) -> None:
 @click.pass_obj
 def rollback(invocation: Invocation) -> None:
     """
-    Start the machine again with the other version, on trial.
-
     It is kept when its apps have been healthy for as long as its machine.toml says. Otherwise the next start of the
     machine is with the version that runs now.
 

@@ -62,8 +62,6 @@ def _parse(text: str) -> PodPath | str:
 @click.pass_obj
 def copy(invocation: Invocation, archive: bool, source: str, target: str) -> None:
     """
-    Copy files into an app of a pod, or out of it, while it runs or when it has ended.
-
     One of SOURCE and TARGET is POD:/PATH, or POD:APP:/PATH in a pod of several apps; the other one is a path of this
     machine, or `-` for a tar on standard input or output. A directory is copied with all that is in it, into TARGET if
     that is a directory; `DIRECTORY/.` is only what is in it. Copies belong to root, and have no bits that run them as

@@ -58,8 +58,6 @@ def diagnose(
     uuid: str,
 ) -> None:
     """
-    Show why a pod does not do what it should, and everything that is known about it.
-
     First comes what went wrong, then what it is concluded from: how apps ended, their last output, events, plan,
     mounts, control groups, networks, the manifest and the machine. It works for pods in every state. Values of
     variables and options whose names sound like secrets are masked, so that the report can be passed on; read it

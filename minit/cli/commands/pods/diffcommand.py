@@ -24,8 +24,6 @@ from minit.stage0.pods.poddirectory import find_pod
 @click.pass_obj
 def diff(invocation: Invocation, app: str | None, output_format: str | None, quiet: bool, uuid: str) -> None:
     """
-    Show the files that an app has added (A), changed (C) or deleted (D) since its image.
-
     The pod runs or has ended. Files on volumes are not looked at. All directories above a change are changed.
 
     \b

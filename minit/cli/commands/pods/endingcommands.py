@@ -27,8 +27,6 @@ from minit.stage0.stage1.stopcall import stop_pod
 @click.pass_obj
 def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
     """
-    Remove pods that do not run, with all their files.
-
     \b
       minit rm 2d381b2a
       minit rm --uuid-file=pod.uuid
@@ -54,8 +52,6 @@ def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
 @click.pass_obj
 def release(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
     """
-    Give back the networks, addresses and ports of pods that have ended.
-
     The pods stay, with their files and logs. What was given back already is no error.
 
     
@@ -102,8 +98,6 @@ def _stop(pod: Pod, *, force: bool = False) -> bool:
 @click.pass_obj
 def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
     """
-    Remove pods that exited, were never run, or were never finished.
-
     \b
       minit gc
       minit gc --grace-period=0s

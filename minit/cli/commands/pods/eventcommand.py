@@ -42,8 +42,6 @@ def events(
     uuid: str,
 ) -> None:
     """
-    Show what happened in a pod, also after it exited.
-
     Each event has a number, so that a later call can go on after it. Where some are no longer there, a "gap" tells how
     many.
 

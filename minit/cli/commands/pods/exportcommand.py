@@ -31,8 +31,6 @@ def export(
     invocation: Invocation, app: str | None, name: str | None, overwrite: bool, quiet: bool, uuid: str, output: Path
 ) -> None:
     """
-    Make an image of an app of a pod that exited, with everything the app changed.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b

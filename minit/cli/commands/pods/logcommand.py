@@ -67,8 +67,6 @@ def logs(
     uuid: str,
 ) -> None:
     """
-    Show what the apps of a pod have written, also after it exited.
-
     Lines of several apps are sorted by time and have the app's name before them.
 
     \b

@@ -49,8 +49,6 @@ def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.pass_obj
 def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
     """
-    List pods.
-
     \b
       minit list
       minit list --full --no-legend
@@ -104,8 +102,6 @@ def status(
     uuid: str,
 ) -> None:
     """
-    Show the state of a pod and the exit codes of its apps.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
@@ -185,8 +181,6 @@ def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
 @click.pass_obj
 def cat_manifest(invocation: Invocation, pretty_print: bool, uuid: str) -> None:
     """
-    Print the manifest of a pod.
-
     \b
       minit cat-manifest 2d381b2a
 

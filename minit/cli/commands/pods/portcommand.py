@@ -21,8 +21,6 @@ from minit.stage0.pods.podstatus import read_pod_manifest
 @click.pass_obj
 def port(invocation: Invocation, output_format: str | None, uuid: str, port: str | None) -> None:
     """
-    Show the ports of the host that lead to a running pod, or to one port of it, by its number or name.
-
     \b
       minit port 2d381b2a
       minit port web 80/tcp

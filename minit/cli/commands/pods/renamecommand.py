@@ -16,8 +16,6 @@ from minit.stage0.pods.poddirectory import find_pod, name_pod
 @click.pass_obj
 def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
     """
-    Give a pod a name, or another one.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's present name. All commands take the name
     in the place of the UUID. It is the pod's alone until the pod is removed.
 

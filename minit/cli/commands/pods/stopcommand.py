@@ -29,8 +29,6 @@ T = TypeVar("T")
 @click.pass_obj
 def stop(invocation: Invocation, force: bool, wait: float | None, uuids: tuple[str, ...]) -> None:
     """
-    Stop running pods.
-
     Returns at once, or with --wait when they have ended.
 
     \b

@@ -64,8 +64,6 @@ def play(
     file: str,
 ) -> None:
     """
-    Run the Pods of a Kubernetes YAML file, and those of its Deployments, DaemonSets and Jobs; `-` is standard input.
-
     They run in the foreground, as with run. Their images are those of the store, or else of a registry. A field that
     is not supported is an error that names it.
 

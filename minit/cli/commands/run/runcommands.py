@@ -65,8 +65,6 @@ def run(
     **options: Any,
 ) -> None:
     """
-    Run images in a new pod, in the foreground.
-
     IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
     id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
     at the end of the line.
@@ -136,8 +134,6 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 @click.pass_obj
 def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bool, **options: Any) -> None:
     """
-    Run a pod that prepare made, in the foreground.
-
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b

@@ -24,8 +24,6 @@ from minit.stage0.start.startagain import claim_ended, clear_last_run, is_intera
 @click.pass_obj
 def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
     """
-    Start pods again that have ended, in the background; print their UUIDs when they are ready.
-
     A pod has the options of its last run, its UUID, name and volumes, and all that its apps have written. One with
     --interactive is run in the foreground.
 
