@@ -69,16 +69,16 @@ def test_a_stream_for_each_file(compression: str) -> None:
     assert copy(b"".join(parts))[2] == data
 
 
-SKIPPED = b"\x50\x2a\x4d\x18" + bytes(4)
+NEXT_TO_NOTHING = {
+    **{name: compress(b"") for name, compress in COMPRESSIONS.items() if name != "tar"},
+    "a letter in zstd": zstd.compress(b"x"),
+    "zeros in zstd": zstd.compress(bytes(512)),
+    "zeros in gzip": gzip.compress(bytes(4096)),
+    "a frame to be skipped": b"\x50\x2a\x4d\x18" + bytes(4),
+}
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        *(compress(b"") for name, compress in COMPRESSIONS.items() if name != "tar"),
-        *(zstd.compress(b"x"), zstd.compress(bytes(512)), gzip.compress(bytes(4096)), SKIPPED),
-    ],
-)
+@pytest.mark.parametrize("stream", NEXT_TO_NOTHING.values(), ids=NEXT_TO_NOTHING.keys())
 @pytest.mark.parametrize("padding", [b"", b"\0"])
 def test_streams_with_nothing_in_them(stream: bytes, padding: bytes) -> None:
     """However many streams of next to nothing follow each other, no more than a thousand or two are read."""
