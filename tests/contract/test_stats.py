@@ -174,7 +174,7 @@ def test_top(make_pod: MakePod) -> None:
     with Terminal(24, 140) as terminal:
         before = terminal.settings
         screen = Screen(terminal, 24, 140)
-        command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "top", "--interval=200ms"]
+        command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "top", "--interval=1s"]
         process = subprocess.Popen(command, env={**ENVIRONMENT, "TERM": "xterm"}, **terminal.options)
         lines = screen.wait("1 pod, 2 apps", "% ", "idle")
         assert lines[1].split() == [
