@@ -6,8 +6,9 @@ import os
 import posixpath
 import secrets
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from minit import paths
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containerlogs import make_log
+from minit.cri.containerstops import ContainerStops
 from minit.cri.failurepipe import failure_pipe
 from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code, code_of
@@ -49,9 +51,17 @@ _OUTPUT_BYTES = 7 << 20
 class ContainerCalls:
     """CreateContainer to ListContainers, UpdateContainerResources, ReopenContainerLog and ExecSync."""
 
-    def __init__(self, node: Node, commands: OwnCommands, images: ImageCalls, cdi_directories: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        commands: OwnCommands,
+        stops: ContainerStops,
+        images: ImageCalls,
+        cdi_directories: Sequence[Path],
+    ) -> None:
         self._node = node
         self._commands = commands
+        self._stops = stops
         self._images = images
         self._cdi_directories = cdi_directories
 
@@ -113,8 +123,7 @@ class ContainerCalls:
     ) -> ContainerRecord:
         record = sandbox.record.keep_container(secrets.token_hex(_ID_BYTES), request)
         try:
-            # In a thread: a file system of the network may take its time.
-            await trio.to_thread.run_sync(_make_host_paths, request.config.mounts)
+            await _in_thread(partial(_make_host_paths, request.config.mounts))
             first = ("app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid)
             with sandbox.record.held() as held:
                 await self._commands.run(*first, *words, stdin=environment, held=held)
@@ -171,9 +180,11 @@ class ContainerCalls:
         return api.Nothing()
 
     async def _stop(self, container: Container, timeout_seconds: int) -> None:
+        has_stopped = await self._stops.stop(container, limited(timeout_seconds))
         try:
-            timeout = f"--timeout={duration(timeout_seconds)}"
-            await self._do("stop", container, timeout, lasts=timeout_seconds > 0)
+            if not has_stopped:  # the command knows why
+                timeout = f"--timeout={duration(timeout_seconds)}"
+                await self._do("stop", container, timeout, lasts=has_stopped is None and timeout_seconds > 0)
         except CallError:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
@@ -190,7 +201,7 @@ class ContainerCalls:
             change, after = completed(request.linux, container.resources)
             limits = resource_limits(change)
             with container.record.changing_resources(after):
-                await trio.to_thread.run_sync(self._change_limits, container, limits)
+                await _in_thread(partial(self._change_limits, container, limits))
             container.resources = after
         return api.Nothing()
 
@@ -257,6 +268,11 @@ class ContainerCalls:
         """Have a command of minit start, stop or remove a container's app."""
         words = ("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
         await self._commands.run(*words, lasts=lasts)
+
+
+async def _in_thread(action: Callable[[], None]) -> None:
+    """Do what may wait for the kernel or a file system of the network, in a thread that nobody else waits for."""
+    await trio.to_thread.run_sync(action, limiter=trio.CapacityLimiter(1))
 
 
 def _has_group(image: ImageManifest) -> bool:

@@ -15,6 +15,7 @@ import trio
 from google.protobuf.message import DecodeError
 
 from minit.cri.containercalls import ContainerCalls
+from minit.cri.containerstops import ContainerStops
 from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
 from minit.cri.images.imagecalls import ImageCalls
@@ -35,7 +36,7 @@ from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import lock_directory
 from minit.value import Value
 
-_BACKLOG = 128
+_BACKLOG = 1024  # of clients that come together, one for each command of a script say
 _PATIENCE_SECONDS = 6.0
 """From a signal on, for calls that are being carried out; streams have ended their commands long before."""
 
@@ -145,7 +146,8 @@ async def _run(
             handlers = settings.runtime_handlers
             sandboxes = SandboxCalls(node, records, commands, watch, settings.sandbox_words, handlers)
             images = ImageCalls(node, commands, nursery)
-            containers = ContainerCalls(node, commands, images, settings.cdi_directories)
+            stops = ContainerStops(nursery, settings.data)
+            containers = ContainerCalls(node, commands, stops, images, settings.cdi_directories)
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, tokens, _base_url(streaming))
