@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -86,12 +86,6 @@ def all_methods(
     }
 
 
-def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]], field: str) -> Method:
+def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]], items: str) -> Method:
     """Return a method that has the items of a list in messages of their own, so that no list is too long for one."""
-
-    async def stream(asked: Any) -> AsyncGenerator[Message, None]:
-        listed = await answer(asked)
-        for item in getattr(listed, field):
-            yield type(listed)(**{field: [item]})
-
-    return Method(request=request, stream=stream)
+    return Method(request=request, answer=answer, items=items)

@@ -68,7 +68,7 @@ class GrpcClient:
         usual = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
         usual |= {"content-type": "application/grpc", "te": "trailers"} | dict(headers)
         self.h2.send_headers(stream_id, list(usual.items()))
-        rest = body
+        rest = memoryview(body)
         while rest and not answer.ended.is_set():
             room = self._room
             size = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size, len(rest))
@@ -76,7 +76,7 @@ class GrpcClient:
                 await self.flush()
                 await room.wait()
                 continue
-            self.h2.send_data(stream_id, rest[:size])
+            self.h2.send_data(stream_id, bytes(rest[:size]))
             rest = rest[size:]
         if end and not answer.ended.is_set():
             self.h2.end_stream(stream_id)

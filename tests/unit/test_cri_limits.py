@@ -47,6 +47,7 @@ class Served:
             "/t.T/Exec": Method(request=ExecSyncRequest, answer=self.version),
             "/t.T/Large": Method(request=VersionRequest, answer=self.large),
             "/t.T/Stay": Method(request=VersionRequest, answer=self.stay),
+            "/t.T/Wait": Method(request=VersionRequest, answer=self.wait),
         }
         self.server = Server(methods, self.failures.append)
 
@@ -65,13 +66,21 @@ class Served:
             await self.go_on.wait()
         return VersionResponse()
 
+    async def wait(self, request: Message) -> Message:
+        """Wait, as calls do that stop something."""
+        self.begun += 1
+        await self.go_on.wait()
+        return VersionResponse()
+
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[_Connect]:
         """Take connections, all of which end with the block."""
         async with trio.open_nursery() as nursery:
-            yield _Connect(self.server, nursery)
-            self.go_on.set()
-            nursery.cancel_scope.cancel()
+            try:
+                yield _Connect(self.server, nursery)
+            finally:
+                self.go_on.set()
+                nursery.cancel_scope.cancel()
 
     async def check(self, nursery_of: _Connect) -> None:
         """Check that another client is served."""
@@ -158,8 +167,11 @@ async def test_half_of_a_request(served: Served, autojump_clock: trio.testing.Mo
 
 
 @pytest.mark.trio
-async def test_many_large_requests(served: Served, autojump_clock: trio.testing.MockClock) -> None:
-    """All connections together hold no more than the limit; small requests are answered meanwhile."""
+async def test_many_large_requests(
+    served: Served, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that want too much have no more than their shares; small requests are answered meanwhile."""
+    monkeypatch.setattr(server, "MOST_BYTES", 32 << 20)
     tracemalloc.start()
     async with served.connections() as connect, trio.open_nursery() as nursery:
         answers = []
@@ -171,15 +183,15 @@ async def test_many_large_requests(served: Served, autojump_clock: trio.testing.
                 _, answer = await client.start("/t.T/Exec", frame(b"x" * LARGE)[:-1], end=False)
                 answers.append(answer)
         await trio.testing.wait_all_tasks_blocked()
-        assert served.server.large_bytes <= server.MOST_LARGE_BYTES
-        assert tracemalloc.get_traced_memory()[1] < 4 * server.MOST_LARGE_BYTES
+        assert served.server.taken_bytes <= 2 * server.MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 4 * server.MOST_BYTES
         refused = [answer for answer in answers if answer.ended.is_set()]
         assert {(answer.code, answer.message) for answer in refused} == {
-            (Code.RESOURCE_EXHAUSTED, "too much is being sent: try again later")
+            (Code.RESOURCE_EXHAUSTED, "too much is being asked for: try again later")
         }
         await served.check(connect)
         await trio.sleep(server.REQUEST_SECONDS + 1)
-        assert served.server.large_bytes == 0
+        assert served.server.taken_bytes == 0
         async with grpc_client(connect.stream()) as client:
             large = ExecSyncRequest(cmd=["x" * LARGE])
             assert (await client.call("/t.T/Exec", large)).code == Code.OK
@@ -205,21 +217,122 @@ async def test_a_connection_of_many_calls(served: Served) -> None:
 
 
 @pytest.mark.trio
-async def test_calls_that_are_made_to_be_given_up(served: Served) -> None:
-    """Those that go on count as calls: resets begin no more of them than a connection may have."""
+async def test_thousands_of_calls_that_wait(served: Served) -> None:
+    """None of them is refused, on one connection or several, and others are answered meanwhile, on each of these."""
     with trio.fail_after(PATIENCE_SECONDS):
-        async with served.connections() as connect, grpc_client(connect.stream()) as client:
-            for _ in range(3 * server.MOST_CALLS):
-                stream, _ = await client.start("/t.T/Stay", frame(b""))
-                await trio.testing.wait_all_tasks_blocked()
-                if not client.answers[stream].ended.is_set():
-                    client.h2.reset_stream(stream)
-                    await client.flush()
-            assert served.begun == server.MOST_CALLS
-            await served.check(connect)
+        async with served.connections() as connect, trio.open_nursery() as nursery:
+            clients = [GrpcClient(connect.stream()) for _ in range(3)]
+            waiting = []
+            for client, count in zip(clients, (2000, 200, 200), strict=True):
+                client.h2.initiate_connection()
+                nursery.start_soon(client.receive)
+                waiting += [(await client.start("/t.T/Wait", frame(b"")))[1] for _ in range(count)]
+            for client in clients:
+                lists = [(await client.start("/t.T/Version", frame(b"")))[1] for _ in range(150)]
+                for answer in lists:
+                    await answer.ended.wait()
+                assert {answer.code for answer in lists} == {Code.OK}
+            assert served.begun == len(waiting)
+            assert not any(answer.ended.is_set() for answer in waiting)
             served.go_on.set()
-            await trio.testing.wait_all_tasks_blocked()
-            assert (await client.call("/t.T/Version", VersionRequest())).code == Code.OK
+            for answer in waiting:
+                await answer.ended.wait()
+            assert {answer.code for answer in waiting} == {Code.OK}
+            nursery.cancel_scope.cancel()
+    assert served.server.taken_bytes == 0
+
+
+@pytest.mark.trio
+async def test_calls_within_the_limit(
+    served: Served, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hears of the end of a call may make the next one at once, though there is no room for two."""
+    monkeypatch.setattr(server, "MOST_BYTES", server.CALL_BYTES + 1000)
+    ours, theirs = trio.testing.memory_stream_pair()
+    deliver = theirs.send_stream.send_all_hook
+    assert deliver is not None
+
+    async def deliver_and_go_on_later() -> None:
+        await deliver()
+        await trio.sleep(1)
+
+    theirs.send_stream.send_all_hook = deliver_and_go_on_later
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served.server.serve, theirs)
+        async with grpc_client(ours) as client:
+            codes = {(await client.call("/t.T/Version", VersionRequest())).code for _ in range(10)}
+            assert codes == {Code.OK}
+            await client.start("/t.T/Wait", frame(b""))
+            assert (await client.call("/t.T/Version", VersionRequest())).code == Code.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.trio
+async def test_calls_that_are_made_to_be_given_up(
+    served: Served, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that go on take their memory: resets begin no more of them than there is room for."""
+    monkeypatch.setattr(server, "MOST_BYTES", 100 * server.CALL_BYTES)
+    async with served.connections() as connect, grpc_client(connect.stream()) as client:
+        for _ in range(300):
+            stream, answer = await client.start("/t.T/Stay", frame(b""))
+            await trio.sleep(1)
+            if not answer.ended.is_set():
+                client.h2.reset_stream(stream)
+                await client.flush()
+        assert 90 < served.begun < 100
+        await served.check(connect)
+        served.go_on.set()
+        await trio.sleep(1)
+        assert served.server.taken_bytes == 0
+        assert (await client.call("/t.T/Version", VersionRequest())).code == Code.OK
+
+
+@pytest.mark.trio
+async def test_resets_one_after_the_other(served: Served, autojump_clock: trio.testing.MockClock) -> None:
+    """Whoever makes calls only to give them up is read from slowly."""
+    async with served.connections() as connect, grpc_client(connect.stream()) as client:
+        for _ in range(4000):
+            stream = client.h2.get_next_available_stream_id()
+            client.h2.send_headers(stream, HEADERS)
+            client.h2.reset_stream(stream)
+        await client.flush()
+        await served.check(connect)
+        assert (await client.call("/t.T/Version", VersionRequest())).code == Code.OK
+        assert trio.current_time() > 1
+    assert served.server.taken_bytes == 0
+
+
+@pytest.mark.trio
+async def test_streams_that_are_only_opened(
+    served: Served, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many as there is room for, half a minute long, and a share of it is there for others."""
+    monkeypatch.setattr(server, "MOST_BYTES", 200 * server.CALL_BYTES)
+    async with served.connections() as connect, grpc_client(connect.stream()) as client:
+        opened = [(await client.start("/t.T/Version", b"", end=False))[1] for _ in range(1000)]
+        await trio.sleep(1)
+        assert 190 < sum(not answer.ended.is_set() for answer in opened) < 200
+        async with grpc_client(connect.stream()) as other:
+            waiting = [(await other.start("/t.T/Wait", frame(b"")))[1] for _ in range(90)]
+            assert (await other.call("/t.T/Version", VersionRequest())).code == Code.OK
+            assert not any(answer.ended.is_set() for answer in waiting)
+        await trio.sleep(server.REQUEST_SECONDS + 1)
+        assert {answer.code for answer in opened} == {Code.RESOURCE_EXHAUSTED, Code.DEADLINE_EXCEEDED}
+        assert served.server.taken_bytes == 0
+
+
+@pytest.mark.trio
+async def test_answers_that_nobody_takes(served: Served, autojump_clock: trio.testing.MockClock) -> None:
+    """They take the memory of a few, however many are asked for, and those of other connections come."""
+    tracemalloc.start()
+    async with served.connections() as connect, grpc_client(connect.stream()) as client:
+        client.reads_answers = False
+        for _ in range(500):
+            await client.start("/t.T/Large", frame(b""))
+        await trio.testing.wait_all_tasks_blocked()
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+        await served.check(connect)
+    tracemalloc.stop()
 
 
 @pytest.mark.trio
