@@ -106,7 +106,7 @@ class Container:
                 # As a kubelet is told something, it is told that the code is none of the program's.
                 kill = kill or {}
                 self.reason = _REASONS.get(str(kill.get("reason")), "Error")
-                how = harmless(str(kill.get("end") or "its pod was killed"))
+                how = harmless(str(kill.get("end") or "nothing was written down"))
                 self.message = f"{how}: how the container has ended is not known"
 
 

@@ -279,8 +279,10 @@ class Supervisor:
 
     def retry_soon(self) -> None:
         """Try again in a moment what a disk has not taken."""
-        self._retry.set(time.monotonic() + RETRY_SECONDS)
+        # Not later than it was to be: whoever asks again and again must not hold up the others.
+        if self._retry.moment is None:
+            self._retry.set(time.monotonic() + RETRY_SECONDS)
 
     def _try_again(self) -> None:
-        self._records.write_ends()
+        self._records.catch_up()
         self._listeners.resume()

@@ -66,29 +66,6 @@ async def test_too_late(daemon: Daemon, tmp_path: Path) -> None:
             assert await code_of(node, "CreateContainer", asked) == Code.FAILED_PRECONDITION
 
 
-@pytest.mark.trio
-async def test_an_end_that_a_disk_takes_late(daemon: Daemon, minit: Stage0, tmp_path: Path) -> None:
-    """A container whose status cannot be written at its end has ended as soon as that can be written."""
-    with trio.fail_after(PATIENCE_SECONDS):
-        async with daemon.node() as node:
-            sandbox, [one] = await node.run(
-                tmp_path, container_config("until [ -e /end ]; do sleep 0.02; done; exit 3")
-            )
-            rkt = minit.data / "pods/run" / sandbox.pod_sandbox_id / "stage1/rootfs/rkt"
-            [obstacle] = (rkt / "minit/state").glob("*.json")
-            # A directory in its place: rename cannot replace it.
-            obstacle.unlink()
-            obstacle.mkdir()
-            await node.execute(one, ": >/end")
-            while "status.unwritten" not in (rkt / "minit/supervisor.log").read_text():
-                await trio.sleep(0.05)
-            obstacle.rmdir()
-            request = api.ContainerStatusRequest(container_id=one.container_id)
-            while (status := (await node.ask("ContainerStatus", request)).status).state != api.CONTAINER_EXITED:
-                await trio.sleep(0.05)
-            assert status.exit_code == 3
-
-
 @pytest.mark.parametrize("is_short_of_memory", [False, True], ids=["by somebody", "for want of memory"])
 @pytest.mark.trio
 async def test_a_sandbox_whose_pid_1_is_killed(

@@ -1,7 +1,7 @@
 """
 The records of apps: the end of each of them, and the markers of its progress.
 
-An end that cannot be written, on a full disk say, is kept and written later.
+What cannot be written or removed, on a full disk say, is kept in mind and done later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minit.supervisor.journal import Journal
 
 
 class Records:
-    """The files of apps; `retry` is called when `write_ends` has something to do later."""
+    """The files of apps; `retry` is called when `catch_up` has something to do later."""
 
     def __init__(self, journal: Journal, retry: Callable[[], None]) -> None:
         self._journal = journal
@@ -28,14 +28,25 @@ class Records:
         self._unwritten: dict[str, App] = {}
         self._recorded: set[str] = set()
         self._late: set[str] = set()
+        # Files that are of a run before, and logs of which nobody knows yet that they are complete.
+        self._stale: dict[str, App] = {}
+        self._unmarked: dict[str, App] = {}
 
     def write_end(self, app: App) -> None:
         """Write how an app ended, or what has been found out about that since, now or later."""
         self._unwritten[app.name] = app
-        self.write_ends()
+        self._stale.pop(paths.status_file(app.name), None)
+        self._write_ends()
 
-    def write_ends(self) -> None:
-        """Write all that is not written yet."""
+    def catch_up(self) -> None:
+        """Do what could not be done before."""
+        self._write_ends()
+        for path, app in sorted(self._stale.items(), key=lambda item: item[0]):
+            self._remove(app, path)
+        for name in sorted(self._unmarked):
+            self.mark_log_end(self._unmarked[name])
+
+    def _write_ends(self) -> None:
         for name, app in sorted(self._unwritten.items()):
             assert app.run.end is not None
             try:
@@ -59,7 +70,7 @@ class Records:
 
     def write_last_ends(self) -> None:
         """Try once more to write what could not be written, and say which statuses are lost if that fails."""
-        self.write_ends()
+        self.catch_up()
         for name, app in sorted(self._unwritten.items()):
             if name not in self._recorded and app.run.end is not None:
                 complain_at_once(f'stage1: app "{name}": status {app.run.end.number} could not be written')
@@ -69,6 +80,9 @@ class Records:
         self._recorded.discard(app.name)
         self._late.discard(app.name)
         self._unwritten.pop(app.name, None)
+        self._unmarked.pop(app.name, None)
+        for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
+            self._stale.pop(path, None)
 
     def remove_status(self, app: App) -> None:
         """Remove what says that the app has ended; OSError if it could not be removed."""
@@ -81,12 +95,15 @@ class Records:
     def _remove(self, app: App, path: str) -> None:
         try:
             remove_file(path)
+            self._stale.pop(path, None)
         except OSError as error:
-            # On a disk that has failed (ext4(5), "errors=") it stays, and the app is started in spite of it: nobody can
-            # be told anything there.
-            if error.errno != errno.EROFS:
+            # On a disk that has failed (ext4(5), "errors=") it stays for now, and the app is started in spite of it:
+            # nobody can be told anything there.
+            if error.errno != errno.EROFS and path not in self._stale:
                 raise
             self._journal.info("status.unremoved", app=app.name, reason=describe(error))
+            self._stale[path] = app
+            self._retry()
 
     def note_state(self, app: App) -> None:
         """Write what an app has come to before its end."""
@@ -97,12 +114,16 @@ class Records:
             self._journal.info("state.unwritten", app=app.name, reason=describe(error))
 
     def mark_log_end(self, app: App) -> None:
-        """Tell who follows the app's log that it is complete."""
+        """Tell who follows the app's log that it is complete, now or later."""
+        self._stale.pop(paths.log_end_marker(app.name), None)
         try:
             write_file(paths.log_end_marker(app.name), b"")
         except OSError as error:
-            # They find out when the pod has ended.
             self._journal.info("log.end-unmarked", app=app.name, reason=describe(error))
+            self._unmarked[app.name] = app
+            self._retry()
+        else:
+            self._unmarked.pop(app.name, None)
 
 
 def mark_started(app: App) -> None:
