@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import random
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.campaign import campaign
-from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.campaign import LONG, campaign
+from tests.support.pods import TIMEOUT_SECONDS, MakePod, PodDirectory, handlers, shell
 from tests.support.processes import named
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
@@ -75,23 +77,60 @@ def test_a_stop_while_an_app_waits_to_be_started_again(make_pod: MakePod) -> Non
     assert (pod.stage1 / "rkt/minit/log/a.ended").exists()
 
 
-def test_a_stop_at_any_moment_of_a_restart(make_pod: MakePod) -> None:
-    """Apps that fail again and again have the status of their last end, whenever their pod is stopped."""
+Process = subprocess.Popen[bytes]
+# How all apps of a pod are ended, by its name.
+ENDS: dict[str, Callable[[PodDirectory, Process], object]] = {
+    "stop": lambda pod, _: pod.stop(),
+    "force": lambda pod, _: pod.stop("--force"),
+    "signal": lambda _, launcher: launcher.terminate(),
+    "death of the launcher": lambda _, launcher: launcher.kill(),
+    "failure": lambda pod, _: pod.file("other", "/tmp/go").touch(),
+}
+MOMENTS = ("app.exited", "app.restart-planned", "app.started-again", "app.state")
+
+
+@pytest.mark.timeout(1200 if LONG else 240)
+@pytest.mark.parametrize("how", ENDS)
+def test_an_end_at_any_moment_of_a_restart(make_pod: MakePod, how: str) -> None:
+    """Apps that fail again and again have the status of their last end, whenever and however all are ended."""
     section = shell("exit 7", annotations=restarting(restart="always"))
-    cancelled = 0
-    for number in range(campaign(5)):
-        pod = make_pod(dict.fromkeys("abcdefgh", section))
+    other = shell("until [ -e /tmp/go ]; do sleep 0.02; done; exit 9")
+    generator = random.Random(how)
+    for _ in range(campaign(2)):
+        pod = make_pod({**dict.fromkeys("abcdefgh", section), "other": other})
         process = pod.start()
-        pod.wait_status("a")
-        wait_for(lambda: names(pod, "a").count("app.exited") > number % 5, "its ends")  # noqa: B023
-        pod.stop()
-        assert pod.finish(process).returncode == 0
-        for app in "abcdefgh":
-            state = json.loads((pod.stage1 / f"rkt/minit/state/{app}.json").read_text())
-            assert state["status"] == pod.status(app)
-            assert (state["reason"], state["status"]) in (("exited", 7), ("stopped", 7), ("stopped", 0))
-        cancelled += [event["event"] for event in pod.events()].count("app.restart-cancelled")
-    assert cancelled
+        app, moment, count = generator.choice("abcdefgh"), generator.choice(MOMENTS), generator.randrange(1, 5)
+        wait_for(lambda: happened(pod, app, moment) >= count, f"{moment} of {app}")  # noqa: B023
+        ENDS[how](pod, process)
+        process.communicate(timeout=TIMEOUT_SECONDS)
+        pod.wait_exited()
+        found = {name: (pod.record(name).get("reason"), pod.status(name)) for name in "abcdefgh"}
+        ends = {("exited", 7), ("stopped", 7), ("stopped", 0), *([("stopped", 137)] if how == "force" else ())}
+        assert set(found.values()) <= ends, found
+        assert all(pod.record(name)["status"] == pod.status(name) for name in "abcdefgh")
+
+
+def test_a_stop_of_one_app_at_any_moment_of_a_restart(make_pod: MakePod) -> None:
+    """An app of a mutable pod that fails again and again has the status of its last end when it is stopped."""
+    sandbox = Sandbox(make_pod)
+    assert sandbox.add("a", shell("exit 7", annotations=restarting(restart="always"))).returncode == 0
+    generator = random.Random(0)
+    for _ in range(campaign(20)):
+        before = {moment: happened(sandbox.pod, "a", moment) for moment in MOMENTS}
+        sandbox.mark_started("a")
+        assert sandbox.pod.ask({"op": "app-start", "app": "a"})["ok"]
+        moment, count = generator.choice(MOMENTS), generator.randrange(1, 5)
+        wait_for(lambda: happened(sandbox.pod, "a", moment) >= before[moment] + count, f"{count} {moment}")  # noqa: B023
+        assert sandbox.pod.ask({"op": "app-stop", "app": "a"})["ok"]
+        record = sandbox.pod.record("a")
+        assert record["status"] == sandbox.pod.status("a")
+        assert (record["reason"], record["status"]) in {("exited", 7), ("stopped", 7), ("stopped", 0)}
+    assert sandbox.end().returncode == 0
+
+
+def happened(pod: PodDirectory, app: str, event: str) -> int:
+    """Return how often something has happened to an app."""
+    return sum((one["event"], one.get("app")) == (event, app) for one in pod.events())
 
 
 def test_a_killed_app_comes_back(make_pod: MakePod) -> None:
