@@ -25,6 +25,12 @@ SAME = "the parent's"
 NULL = "/dev/null"
 CLOSED = "closed"
 
+# Where the arguments begin and end, fields 48 and 49 of proc_pid_stat(5). It is the same in all forks, and some of them
+# have no /proc.
+_arguments: tuple[int, int] | None = None
+_ARG_START = 48 - 3
+_STAT_BYTES = 4096
+
 Kept = int | Iterable[int | None] | None
 _NOTHING: Mapping[str, Kept] = {}
 
@@ -34,13 +40,16 @@ class Forked(Value):
     A kind of process that minit forks.
 
     `name` is the one that ps(1) shows, with something of the process's own behind it if it ends in a hyphen; None for
-    the parent's. `keeps` names the descriptors beside 0 to 2 that it keeps of its parent's, None for all, and `streams`
-    what it has as 0 to 2: SAME, NULL, CLOSED, or a descriptor that it gets. It is not dumpable, or like its parent,
-    prctl(2). `death_signal` is what it gets if its parent ends, 0 for none. `unblocks` tells that no signal is blocked.
+    the parent's. `words` are in place of the parent's command line, None for those that the name consists of.
+
+    `keeps` names the descriptors beside 0 to 2 that it keeps of its parent's, None for all, and `streams` what it has
+    as 0 to 2: SAME, NULL, CLOSED, or a descriptor that it gets. It is not dumpable, or like its parent, prctl(2).
+    `death_signal` is what it gets if its parent ends, 0 for none. `unblocks` tells that no signal is blocked.
     """
 
     who: str
     name: str | None = None
+    words: str | None = None
     keeps: tuple[str, ...] | None = ()
     streams: tuple[str, str, str] = (SAME, SAME, SAME)
     has_session: bool = False
@@ -64,6 +73,7 @@ USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",)
 PID_1 = Forked(
     who="PID 1",
     name="minit",
+    words="minit: supervisor",
     keeps=(
         *("launcher", "lock", "image", "stage1 root", "volumes", "other mounts", "hierarchies", "control groups"),
         *("sockets", "logs of kubernetes", "of the machine"),
@@ -281,6 +291,7 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
         os.setsid()
     if row.name is not None:
         syscalls.set_process_name(row.name + of)
+        _set_words(row.words or (row.name + of).replace("-", ": ", 1))
     if not row.is_dumpable:
         # Before anything is opened.
         syscalls.set_dumpable(False)
@@ -299,6 +310,32 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
         syscalls.close_all_but((*streams, *numbers(kept[name] for name in row.keeps)))
     if row.unblocks:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _set_words(words: str) -> None:
+    """
+    Show these words in place of the command line, which names what the caller asked for, and goes on in the parent.
+
+    They take its place in memory, where the kernel reads them for /proc/PID/cmdline. What is longer is cut.
+    """
+    global _arguments
+    if _arguments is None:
+        try:
+            fd = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # there is no /proc
+        try:
+            fields = os.read(fd, _STAT_BYTES).rpartition(b") ")[2].split()
+        finally:
+            os.close(fd)
+        _arguments = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+    start, end = _arguments
+    size = end - start
+    try:
+        # The last byte is no NUL: so the kernel knows that the first one ends the words.
+        syscalls.write_memory(start, words.encode()[: size - 2].ljust(size - 1, b"\0") + b" ")
+    except OSError:
+        pass  # a kernel without the call, or a filter of system calls around minit: the name is right all the same
 
 
 @contextmanager

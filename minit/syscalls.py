@@ -49,6 +49,7 @@ _SYS_MOUNT = 165 if _IS_X86_64 else 40
 _SYS_PERSONALITY = 135 if _IS_X86_64 else 92
 _SYS_PIVOT_ROOT = 155 if _IS_X86_64 else 41
 _SYS_PRCTL = 157 if _IS_X86_64 else 167
+_SYS_PROCESS_VM_WRITEV = 311 if _IS_X86_64 else 271
 _SYS_REBOOT = 169 if _IS_X86_64 else 142
 _SYS_RT_SIGACTION = 13 if _IS_X86_64 else 134
 _SYS_SECCOMP = 317 if _IS_X86_64 else 277
@@ -494,6 +495,13 @@ def _prctl(option: int, argument: int | bytes = 0, third: int = 0) -> int:
 def set_process_name(name: str) -> None:
     """Name this process for ps(1), at most 15 bytes."""
     _prctl(_PR_SET_NAME, _bytes(name)[:15])
+
+
+def write_memory(place: int, data: bytes) -> None:
+    """Write to the memory of this process, at the address `place`."""
+    source = bytearray(data)
+    local, remote = (struct.pack("QQ", at, len(data)) for at in (address(source), place))
+    call(None, _SYS_PROCESS_VM_WRITEV, os.getpid(), local, 1, remote, 1, 0)
 
 
 def set_parent_death_signal(number: int) -> None:

@@ -59,6 +59,22 @@ DESCRIPTORS = {
 }
 
 
+def test_an_app_sees_names_only(make_pod: MakePod) -> None:
+    """For ps(1) in an app no process of minit's has the words of `run`, which the launcher keeps for the host."""
+    look = "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' > /tmp/seen"
+    # The app may be earlier than its sidecar.
+    script = f"until grep -q 'iotty[m]ux' /tmp/seen; do {look}; sleep 0.01; done; touch /tmp/done; {FOREVER}"
+    pod = make_pod({"web": shell(script)})
+    process = pod.start()
+    pod.wait_file("web", "/tmp/done")
+    seen = pod.file("web", "/tmp/seen").read_text().splitlines()
+    assert {"minit: supervisor", "minit: spawner", "iottymux: web"} <= {*seen}
+    assert not [line for line in seen if pod.uuid in line or "--net" in line]
+    assert pod.uuid.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    pod.stop("--force")
+    pod.finish(process)
+
+
 # More of PID 1 if it is root of a user namespace only, for each app: what it could not open itself.
 WRITTEN = r"/sys/fs/cgroup/unified/.*/system.slice/[ab].service/cgroup\.(kill|freeze)"
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,29 @@ def test_the_table_of_the_design_has_the_rows() -> None:
     written = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [line[:8] for line in written] == [cells(row) for row in ROWS]
     assert all(len(line) == 10 for line in written)
+
+
+def test_words_in_place_of_the_command_line() -> None:
+    """A fork with a name shows these alone, cut to the room that there is, and its parent keeps its own."""
+    script = """if True:
+        import os, sys
+        from minit.forks import Forked, fork
+        show = lambda: print(open("/proc/self/cmdline").read(), flush=True)
+        def nested(count):
+            show()
+            if count:
+                row = Forked(who="x", name="other-", keeps=None)
+                os.waitpid(fork(row, lambda: nested(count - 1), of="x" * count), 0)
+        for row in Forked(who="x", name="a-b-", keeps=None), Forked(who="x", name="a", words="w" * 9999, keeps=None):
+            os.waitpid(fork(row, lambda: nested(2), of="c-d"), 0)
+        show()
+    """
+    words = [sys.executable, "-c", script, "secret"]
+    result = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    own = "\0".join(words) + "\0"
+    others = ["other: xx\0", "other: x\0"]
+    wanted = ["a: b-c-d\0", *others, "w" * (len(own.encode()) - 2) + "\0", *others, own]
+    assert result.stdout.split("\n") == [*"\n".join(wanted).split("\n"), ""]
 
 
 def test_nobody_else_forks() -> None:
