@@ -126,8 +126,8 @@ class Node:
         is_ready = True
         try:
             self.do(_version)
-        except* CallFailed:
-            is_ready = False  # its services come after its socket
+        except* (CallFailed, ConnectionRefusedError):
+            is_ready = False  # it listens after its socket is there, and its services come after that
         return is_ready
 
     def do(self, work: Callable[[CriNode], Awaitable[None]]) -> None:

@@ -30,16 +30,23 @@ class OwnCommands:
         self._hands = Hands(nursery, program)
         self._turns = Turns(nursery, MOST_IDLE)
 
-    async def run(self, *command: str, stdin: bytes = b"", held: int | None = None, lasts: bool = False) -> str:
+    async def run(
+        self,
+        *command: str,
+        stdin: bytes = b"",
+        held: int | None = None,
+        lasts: bool = False,
+        begins: bool = False,
+    ) -> str:
         """
         Run a command to its end and return what it prints; CallError with its last lines if it fails.
 
-        It waits for its turn, but for one that `lasts`, which mostly waits for something itself; a call that is
-        cancelled before has done nothing. What has begun goes on when the call that wanted it is cancelled: the caller
-        asks again. It inherits the descriptor `held`.
+        It waits for its turn, but for one that `lasts`, which mostly waits for something itself; one that `begins` a
+        pod lets all others go first. A call that is cancelled before has done nothing. What has begun goes on when the
+        call that wanted it is cancelled: the caller asks again. It inherits the descriptor `held`.
         """
         refuse_impossible_words(command)
-        async with nullcontext() if lasts else self._turns.taken():
+        async with nullcontext() if lasts else self._turns.taken(begins=begins):
             with trio.CancelScope(shield=True):
                 done = await self._hands.run([*self._options, *command], stdin, held)
         return _printed(done)

@@ -75,9 +75,8 @@ class SandboxCalls:
         try:
             _make_log_directory(request.config.log_directory)
             with record.held() as held:
-                uuid = await self._commands.run(
-                    "app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}", *words, held=held
-                )
+                first = ("app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}")
+                uuid = await self._commands.run(*first, *words, held=held, begins=True)
             record.mark_made()
         except BaseException:
             with trio.CancelScope(shield=True):

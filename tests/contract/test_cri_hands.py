@@ -141,6 +141,25 @@ async def test_many_at_once(minit: Stage0, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
+async def test_pods_at_once(minit: Stage0, tmp_path: Path) -> None:
+    """Of pods that are asked for together the first one runs before the last one has its sandbox."""
+    steps: list[str] = []
+    with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
+        daemon.start(under=ONE_PROCESSOR)
+        async with daemon.node() as node, trio.open_nursery() as nursery:
+
+            async def make(name: str) -> None:
+                sandbox = await node.ask("RunPodSandbox", a_sandbox(tmp_path, name))
+                steps.append("sandbox")
+                await node.ask("StartContainer", await node.create(sandbox, container_config(IDLE)))
+                steps.append("started")
+
+            for number in range(6):
+                nursery.start_soon(make, f"pod-{number}")
+    assert steps.index("started") < len(steps) - 1 - steps[::-1].index("sandbox")
+
+
+@pytest.mark.trio
 async def test_a_hand_that_does_not_go_on(minit: Stage0, tmp_path: Path) -> None:
     """It holds up other calls for a while, and not until its command ends."""
     with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):

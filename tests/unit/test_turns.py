@@ -19,16 +19,16 @@ class Workers:
         self.ends: list[trio.Event] = []
         self.scopes: list[trio.CancelScope] = []
 
-    async def add(self) -> None:
+    async def add(self, *, begins: bool = False) -> None:
         """Add a worker, and return when it has its turn or waits for it."""
-        self._nursery.start_soon(self._work, len(self.ends))
+        self._nursery.start_soon(self._work, len(self.ends), begins)
         self.ends.append(trio.Event())
         self.scopes.append(trio.CancelScope())
         await wait_all_tasks_blocked()
 
-    async def _work(self, number: int) -> None:
+    async def _work(self, number: int, begins: bool) -> None:
         with self.scopes[number]:
-            async with self._turns.taken():
+            async with self._turns.taken(begins=begins):
                 self.begun.append(number)
                 await self.ends[number].wait()
 
@@ -45,6 +45,20 @@ async def test_order(mock_clock: MockClock) -> None:
             workers.ends[ended].set()
             await wait_all_tasks_blocked()
             assert workers.begun == begun
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_what_was_begun_goes_on_first(mock_clock: MockClock) -> None:
+    """Who begins something waits for all that go on with something, and else for those who came before."""
+    async with trio.open_nursery() as nursery:
+        workers = Workers(nursery, Turns(nursery, 1))
+        for begins in (True, True, True, False, False):
+            await workers.add(begins=begins)
+        for number, begun in ((0, 3), (3, 4), (4, 1), (1, 2)):
+            workers.ends[number].set()
+            await wait_all_tasks_blocked()
+            assert workers.begun[-1] == begun
         nursery.cancel_scope.cancel()
 
 

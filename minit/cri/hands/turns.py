@@ -1,4 +1,4 @@
-"""Turns at the processors: who wants to work waits until it is his turn, first come, first served."""
+"""Turns at the processors: who wants to work waits for one, and who goes on with something before who begins it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ class Turns:
 
     def __init__(self, nursery: trio.Nursery, most: int) -> None:
         self._nursery = nursery
-        self._free = trio.Semaphore(most)
+        self._free = most
+        self._going_on = trio.lowlevel.ParkingLot()
+        self._beginning = trio.lowlevel.ParkingLot()
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Have a turn for the length of a with block, or for its first seconds."""
-        await self._free.acquire()
+    async def taken(self, *, begins: bool = False) -> AsyncIterator[None]:
+        """
+        Have a turn for the length of a with block, or for its first seconds.
+
+        Those wait in the order in which they came, but who `begins` something longer after all others: of many
+        such things at once the first are done early, and not all of them at the end.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._free:
+            self._free -= 1
+        else:
+            await (self._beginning if begins else self._going_on).park()
         scope = trio.CancelScope()
         self._nursery.start_soon(self._give_back, scope)
         try:
@@ -34,4 +45,5 @@ class Turns:
             with scope:
                 await trio.sleep(_SECONDS)
         finally:
-            self._free.release()
+            if not self._going_on.unpark() and not self._beginning.unpark():
+                self._free += 1
