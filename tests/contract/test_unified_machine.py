@@ -61,6 +61,20 @@ for run in "unit system.slice/one.service" "session user.slice/session.scope" "p
 done
 (start greedy user.slice/session.scope) > /machine/out 2>&1
 echo "greedy code $?"
+while read -r line; do echo "greedy said $line"; done < /machine/out
+(start starved user.slice/session.scope) > /machine/out 2>&1 &
+cd /machine/pods/starved
+until [ -L stage1/rootfs/rkt/supervisor-status ]; do sleep 0.1; done
+group=/sys/fs/cgroup/$(cat subcgroup)/init.scope
+mkdir /full && mount -t tmpfs none /full
+echo $(($(cat $group/memory.current) + 1048576)) > $group/memory.max
+(echo 0 > $group/cgroup.procs; exec dd if=/dev/zero of=/full/file bs=1M count=64) > /dev/null 2>&1
+wait $!
+echo "starved code $?"
+while read -r line; do echo "starved said $line"; done < /machine/out
+echo "starved limit $(cat $group/memory.max)"
+while read -r line; do echo "starved event $line"; done < stage1/rootfs/rkt/minit/events.log
+cd /
 (start makes user.slice/session.scope) > /machine/out 2>&1
 echo "makes code $?"
 while read -r line; do echo "makes said $line"; done < /machine/out
@@ -128,6 +142,7 @@ def test_limits_of_the_unified_hierarchy(make_plain_pod: MakePod, tmp_path: Path
         "greedy": make_plain_pod(
             "greedy", {"a": shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=limits(memory="16M"))}
         ),
+        "starved": make_plain_pod("starved", {"a": shell(IDLE, isolators=limits(memory="64Mi"))}),
         "sees": make_plain_pod("sees", {"a": shell(look, isolators=limits(memory="32Mi"))}),
     }
     said = run_on_machine(kernel, tmp_path / "machine", _SCRIPT % {"files": " ".join(MEASURED)}, tmp_path)
@@ -156,6 +171,14 @@ def test_limits_of_the_unified_hierarchy(make_plain_pod: MakePod, tmp_path: Path
     for name in ("unit", "session", "plain"):
         assert (facts[name]["code"], facts[name]["left"]) == ("0", "0")
     assert facts["greedy"]["code"] == "137"
+    line = 'app "a": the kernel has killed it for want of memory: its limit is 16000000 bytes (15.3 MiB)'
+    assert f"greedy said stage1: {line}" in said
+    assert facts["starved"]["code"] == "137"
+    line = f"the limit of /sys/fs/cgroup/user.slice/{own['starved']}/init.scope is {facts['starved']['limit']} bytes"
+    [told] = [text for text in said if text.startswith("starved said stage1: PID 1 ")]
+    assert f"was killed by the kernel for want of memory: {line} (" in told
+    [event] = [text for text in said if text.startswith("starved event ") and "pod.killed" in text]
+    assert '"reason":"oom-killed"' in event
     assert [line.rpartition(" ")[2] for line in said if line.startswith("sees said a[")] == ["33554432"]
     answers = [line.partition("]: ")[2].rpartition(": ")[2] for line in said if line.startswith("makes said a[")]
     refused = "Operation not permitted"
