@@ -143,6 +143,8 @@ class _Launch:
                 prepared.devices.follow(prepared.followed)
         with Step("open the control group hierarchies"):
             shown = open_hierarchies(hierarchies)
+        with Step("look at the control groups of PID 1"):
+            witness = KillWitness(own, subcgroup if plan.group_parent is None else None)
         with Step("prepare the console"):
             terminal = _prepare_console(plan)
         specs = self._join_network(plan, filtered)
@@ -174,7 +176,6 @@ class _Launch:
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
-            witness = KillWitness(own, subcgroup if plan.group_parent is None else None)
             code, cause = self._wait(pid, pidfd, link, terminal, witness, host)
         _withdraw_names(plan)
         if self._flags.tell_failure and cause is not None:

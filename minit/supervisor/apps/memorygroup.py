@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
 
+from minit.errors import describe
 from minit.value import Value, replace
 
 _FILE_BYTES = 4096
 # v1 says "no limit" by the largest multiple of a page that a signed 64-bit number holds.
 _UNLIMITED_BYTES = 1 << 62
 _MIB = 1 << 20
+# There is no such file, or the group was removed meanwhile.
+_GONE = (errno.ENOENT, errno.ENODEV)
 NO_LIMIT = "no limit was reached, but the machine had no memory left"
 
 
@@ -34,8 +38,11 @@ class MemoryGroup:
         self._is_v1 = is_v1
 
     def oom_kills(self) -> int:
-        """Return how many processes of the group the kernel has killed for want of memory; 0 where nobody counts."""
-        return count_oom_kills(self._read("memory.oom_control" if self._is_v1 else "memory.events")) or 0
+        """Return how many processes of the group the kernel has killed for want of memory; 0 where nobody can tell."""
+        try:
+            return count_oom_kills(self._read("memory.oom_control" if self._is_v1 else "memory.events")) or 0
+        except OSError:
+            return 0  # for want of a descriptor, say: PID 1 goes on
 
     def nearest_oom_kills(self) -> tuple[int, int] | None:
         """
@@ -71,7 +78,13 @@ class MemoryGroup:
 
         `asked_bytes` is the limit that was asked for, of which the kernel has made whole pages.
         """
-        limit, whose = self.reached_limit(), {0: "its limit", 1: "the limit of all apps of the pod"}
+        whose = {0: "its limit", 1: "the limit of all apps of the pod"}
+        try:
+            limit = self.reached_limit()
+        except OSError as error:
+            return (
+                f"the kernel has killed processes of it for want of memory: its limit cannot be read: {describe(error)}"
+            )
         if limit is not None and limit.levels == 0 and asked_bytes is not None:
             is_as_asked = limit.size_bytes <= asked_bytes < limit.size_bytes + resource.getpagesize()
             limit = replace(limit, size_bytes=asked_bytes) if is_as_asked else limit
@@ -91,7 +104,7 @@ class MemoryGroup:
     def _is_group(self, around: str) -> bool:
         try:
             os.stat(f"{around}cgroup.procs", dir_fd=self._directory)
-        except OSError:
+        except FileNotFoundError:
             return False
         return True
 
@@ -99,14 +112,14 @@ class MemoryGroup:
         """Return a file of the group, or of one around it; empty if there is none."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-        except OSError:
+            try:
+                return os.read(fd, _FILE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
             return b""
-        try:
-            return os.read(fd, _FILE_BYTES)
-        except OSError:
-            return b""  # ENODEV: the group was removed meanwhile
-        finally:
-            os.close(fd)
 
 
 def count_oom_kills(text: bytes) -> int | None:
