@@ -98,7 +98,7 @@ $(ARM64): | $(STAMP)
 		--platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
 		--requirement /dev/stdin
 	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign.builder import ARM64, fetch_machine; \
-		from minit.progress import silent; from tests.support.podmachine import DEBIAN_PACKAGES; \
+		from minit.base.progress import silent; from tests.support.podmachine import DEBIAN_PACKAGES; \
 		fetch_machine(ARM64, Path("$(@D)"), silent, DEBIAN_PACKAGES)'
 
 # What makes disks.

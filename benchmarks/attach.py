@@ -23,14 +23,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Measure, compare, missing
-from minit import paths
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import run_sidecar
 from minit.iottymux.streams.mux import SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
-from minit.messages import socket_pair
+from minit.linux.messages import socket_pair
 from minit.plan.appplan import AppSpec
+from minit.podfiles import paths
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session
 

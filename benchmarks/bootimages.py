@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, cast
 
+from minit.base.progress import silent
 from minit.image.cpio import write_cpio
 from minit.image.stage1 import build_stage1
-from minit.progress import silent
 from tests.support.machine import X86_64
 from tests.support.stage0_world import add_directory, add_file, image_manifest
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.table import Measure, compare, missing
 from benchmarks.world import World, own_group, world
-from minit import syscalls
+from minit.linux import syscalls
 
 RUNS = 20
 

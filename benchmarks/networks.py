@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.first_instruction import since
 from benchmarks.table import Measure, compare
 from benchmarks.world import World, world
-from minit import syscalls
+from minit.linux import syscalls
 from minit.supervisor.netdevice import bring_up_loopback
 from tests.support.pods import PodDirectory
 

@@ -23,9 +23,9 @@ from benchmarks.command import MINIT, compile_ahead
 from benchmarks.image_import import scratch
 from benchmarks.memory import megabytes, name_of
 from benchmarks.table import compare, missing
+from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
 from minit.launcher.cgroups import read_hierarchies
-from minit.value import Value
 from tests.support.crinode import CallFailed, CriNode, node_at
 from tests.support.layers import archive, busybox_layer, config_document, docker_files
 from tests.support.owngroup import OwnGroup, remove_groups

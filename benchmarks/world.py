@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from minit.base.progress import silent
 from minit.image.stage1 import build_stage1
-from minit.progress import silent
 from tests.support.owngroup import OwnGroup, remove_groups
 from tests.support.pods import PodDirectory, app_section, make_rootfs
 from tests.support.unpack import unpack

@@ -26,10 +26,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit.errors import ImageError, describe
+from minit.base.errors import ImageError, describe
+from minit.base.processors import PROCESSORS
+from minit.base.utctime import utc_text
 from minit.image.elf import MAGIC, parse_elf
-from minit.processors import PROCESSORS
-from minit.utctime import utc_text
 
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe, kind_of
-from minit.paths import FAILURE_KIND_VARIABLE
-from minit.process import forget_imports
-from minit.stdio import complain
+from minit.base.errors import EXIT_FAILURE, MinitError, UsageError, describe, kind_of
+from minit.linux.process import forget_imports
+from minit.linux.stdio import complain
+from minit.podfiles.paths import FAILURE_KIND_VARIABLE
 
 
 def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.goflags import usage
+from minit.base.goflags import usage
 from minit.launcher.apps import remove_app
 from minit.plan.inputs.appflags import APP_FLAGS, parse_app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.goflags import usage
+from minit.base.goflags import usage
 from minit.launcher.apps import stop_app
 from minit.plan.inputs.appflags import STOP_FLAGS, parse_stop_flags
 

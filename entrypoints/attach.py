@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
-from minit.errors import AttachError
-from minit.goflags import parse_flags, usage
+from minit.base.errors import AttachError
+from minit.base.goflags import parse_flags, usage
 from minit.launcher.attach import attach_app, list_endpoints
+from minit.linux.stdio import open_standard_streams
 from minit.plan.inputs.runflags import refuse_operands
-from minit.stdio import open_standard_streams
 
 _STREAMS = ("stdin", "stdout", "stderr", "tty-in", "tty-out")
 _FLAGS: dict[str, bool | str] = {

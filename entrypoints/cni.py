@@ -7,8 +7,8 @@ import sys
 from typing import NoReturn
 
 from minit.launcher.ownimage import image_root
+from minit.linux.process import forget_imports
 from minit.network.plugins.program import run_program
-from minit.process import forget_imports
 
 
 def main() -> NoReturn:

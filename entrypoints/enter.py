@@ -6,9 +6,9 @@ import os
 from typing import NoReturn
 
 from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
-from minit.errors import UsageError
-from minit.goduration import parse_duration
-from minit.goflags import parse_flags, usage
+from minit.base.errors import UsageError
+from minit.base.goduration import parse_duration
+from minit.base.goflags import parse_flags, usage
 from minit.launcher.enter.enterpod import enter_pod, hand_root
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.goflags import parse_flags, usage
+from minit.base.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect
 from minit.plan.inputs.runflags import only_operand, parse_uuid

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from entrypoints._main import outcome, run_entrypoint
 from entrypoints.gc import FLAGS
-from minit.errors import UsageError
-from minit.goflags import parse_flags, usage
+from minit.base.errors import UsageError
+from minit.base.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect, collect_each
 from minit.plan.inputs.runflags import parse_uuid

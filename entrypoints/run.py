@@ -6,11 +6,11 @@ import os
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.errors import MinitError, describe
-from minit.goflags import usage
+from minit.base.errors import MinitError, describe
+from minit.base.goflags import usage
 from minit.launcher.start.launch import await_remover, launch, lock_descriptor
 from minit.plan.inputs.runflags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
-from minit.podfile import record_failure
+from minit.podfiles.podfile import record_failure
 
 
 def main() -> NoReturn:

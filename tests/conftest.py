@@ -17,8 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from minit import syscalls
-from minit.mountinfo import find_mounts
+from minit.linux import syscalls
+from minit.linux.mountinfo import find_mounts
 from minit.supervisor.netdevice import bring_up_loopback
 from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
@@ -207,8 +207,8 @@ def stage1_image(work_directory: Path) -> Path:
     """The stage1 ACI, which may have been built before."""
     if given := os.environ.get("MINIT_TEST_STAGE1"):
         return Path(given)
+    from minit.base.progress import silent
     from minit.image.stage1 import build_stage1
-    from minit.progress import silent
 
     output = work_directory / "minit-stage1.aci"
     build_stage1(output, silent)

@@ -20,12 +20,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import minit
+from minit.base.processors import this_processor
+from minit.base.progress import silent
 from minit.cli.commandgroups import commands
 from minit.cli.completioncommand import SHELLS
 from minit.cli.manual import render
 from minit.image.stage1 import SHIPPED, build_stage1
-from minit.processors import this_processor
-from minit.progress import silent
 
 PROJECT = Path(minit.__file__).parents[1]
 CONTRIB = PROJECT / "contrib"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from minit.archives.compression import DEFAULT_LIMITS, Limits, Readable, Tee, Uncompressed
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Kind
-from minit.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError
 from minit.manifest.image import ImageManifest, parse_image_manifest
 
 MANIFEST_LIMIT_BYTES = 4 << 20

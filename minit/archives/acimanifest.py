@@ -14,16 +14,16 @@ import re
 from collections.abc import Iterable
 from posixpath import join, normpath
 
-from minit import jsontext
 from minit.archives.imageconfig import ImageConfig
 from minit.archives.imagenames import sanitize_ac_identifier
 from minit.archives.layered import LayeredImage
 from minit.archives.platforms import choose_platform, platform_text
-from minit.errors import ImageError, ManifestError
+from minit.base import jsontext
+from minit.base.errors import ImageError, ManifestError
+from minit.base.processors import PROCESSORS, Processor, this_processor
 from minit.manifest.annotations import Annotation
 from minit.manifest.image import APPC_VERSION
 from minit.manifest.names import is_variable_name, sanitize_ac_name
-from minit.processors import PROCESSORS, Processor, this_processor
 
 _DOCKER = "appc.io/docker/"
 _CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")

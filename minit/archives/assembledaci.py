@@ -14,7 +14,7 @@ from minit.archives.readahead import Pieces, ReadAhead, joined
 from minit.archives.recipe import Recipe
 from minit.archives.tarwriter import padding
 from minit.archives.unpackedlayer import FILES, Row, UnpackedLayer
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

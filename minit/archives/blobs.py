@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from minit import syscalls
 from minit.archives.compression import Uncompressed
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Kind
-from minit.errors import ImageError, describe
+from minit.base.errors import ImageError, describe
+from minit.linux import syscalls
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

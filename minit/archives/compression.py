@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from minit.errors import ImageError
-from minit.value import Value
+from minit.base.errors import ImageError
+from minit.base.value import Value
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd

@@ -17,9 +17,9 @@ from minit.archives.imageconfig import parse_image_config
 from minit.archives.imagenames import name_of_file, parse_image_name
 from minit.archives.layered import Layer, LayeredImage, check_digest
 from minit.archives.oci import LAYERS_LIMIT
-from minit.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 _CONFIG_NAME = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json)?")
 

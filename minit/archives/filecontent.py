@@ -9,7 +9,7 @@ import stat
 
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Entry, is_kept_attribute, kept_attributes
-from minit.errors import reason_of
+from minit.base.errors import reason_of
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from minit.archives.platforms import Platform, read_platform
-from minit.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 
 class ImageConfig(Value):

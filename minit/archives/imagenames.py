@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from minit.archives.transports import REGISTRY_SCHEMES
-from minit.errors import ImageError
-from minit.value import Value, replace
+from minit.base.errors import ImageError
+from minit.base.value import Value, replace
 
 DEFAULT_REGISTRY = "registry-1.docker.io"
 

@@ -8,8 +8,8 @@ from io import RawIOBase
 
 from minit.archives.imageconfig import ImageConfig
 from minit.archives.imagenames import ImageName
-from minit.errors import ImageError
-from minit.value import Value
+from minit.base.errors import ImageError
+from minit.base.value import Value
 
 _CHUNK = 1 << 20
 _DIGITS = {"sha256": 64, "sha512": 128}

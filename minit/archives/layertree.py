@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES
 from minit.archives.tarentry import Kind, LayerEntry
-from minit.errors import ImageError
-from minit.value import Value
+from minit.base.errors import ImageError
+from minit.base.value import Value
 
 WHITEOUT_PREFIX = ".wh."
 OPAQUE = ".wh..wh..opq"

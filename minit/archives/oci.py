@@ -14,10 +14,10 @@ from minit.archives.imageconfig import parse_image_config
 from minit.archives.imagenames import ImageName, name_of_file, parse_image_name
 from minit.archives.layered import Layer, LayeredImage, check_digest, digest_text, hasher
 from minit.archives.platforms import Platform, choose_platform, platform_text, read_platform
-from minit.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError
+from minit.base.processors import Processor, this_processor
+from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
-from minit.processors import Processor, this_processor
-from minit.value import Value
 
 LAYERS_LIMIT = 1000
 _NESTING_LIMIT = 4

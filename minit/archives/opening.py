@@ -13,8 +13,8 @@ from minit.archives.docker import read_docker_archive
 from minit.archives.layered import LayeredImage
 from minit.archives.oci import read_layout
 from minit.archives.transports import DOCKER_ARCHIVE, OCI
-from minit.errors import ImageError
-from minit.processors import Processor, this_processor
+from minit.base.errors import ImageError
+from minit.base.processors import Processor, this_processor
 
 
 @contextmanager

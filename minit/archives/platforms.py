@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minit.base.processors import PROCESSORS, Processor
+from minit.base.value import Value
 from minit.manifest.reader import Node
-from minit.processors import PROCESSORS, Processor
-from minit.value import Value
 
 _LINUX = "linux"
 

@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from minit import jsontext
 from minit.archives.layertree import LayerTree, Plan
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry, Kind
 from minit.archives.tarwriter import encode_header, new_entry, padding
 from minit.archives.unpackedlayer import ROOTFS, UnpackedLayer
-from minit.errors import ImageError, ManifestError
+from minit.base import jsontext
+from minit.base.errors import ImageError, ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 MANIFEST = "manifest"
 

@@ -13,8 +13,8 @@ from minit.archives.compression import DEFAULT_LIMITS, Limits
 from minit.archives.layered import LayeredImage
 from minit.archives.recipe import read_recipe, write_recipe
 from minit.archives.unpackedlayer import Tell, unpack_layer
-from minit.progress import Progress, silent
-from minit.value import replace
+from minit.base.progress import Progress, silent
+from minit.base.value import replace
 
 
 def write_aci(

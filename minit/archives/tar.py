@@ -19,8 +19,8 @@ from typing import BinaryIO, NoReturn
 from minit.archives import sparse
 from minit.archives.sparse import BadMapError, SparseFile
 from minit.archives.tarentry import Entry, Kind
-from minit.errors import ImageError
-from minit.harmless import harmless
+from minit.base.errors import ImageError
+from minit.base.harmless import harmless
 
 ENTRIES_LIMIT = 2_000_000
 NAME_LIMIT_BYTES = 4096

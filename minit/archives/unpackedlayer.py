@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from minit import jsontext
 from minit.archives.compression import Limits, Tee, Uncompressed
 from minit.archives.filecontent import write_content
 from minit.archives.layered import Layer, digest_text, hasher
@@ -25,9 +24,10 @@ from minit.archives.readahead import ReadAhead
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry, Kind, LayerEntry
 from minit.archives.tarwriter import encode_header
-from minit.errors import ImageError, ManifestError
+from minit.base import jsontext
+from minit.base.errors import ImageError, ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import read_json
-from minit.value import Value
 
 ROOTFS = "rootfs"
 FILES = "files"

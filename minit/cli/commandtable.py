@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from minit.value import Value
+from minit.base.value import Value
 
 
 class Listing(Value):

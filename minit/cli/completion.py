@@ -16,6 +16,8 @@ from pathlib import Path
 
 import click
 
+from minit.base.errors import MinitError
+from minit.base.value import Value
 from minit.cli.flags.imageargs import ImageCommand
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
 from minit.cli.grammar import (
@@ -27,13 +29,11 @@ from minit.cli.grammar import (
     flag_table,
 )
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
-from minit.errors import MinitError
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_status
 from minit.stage0.volumes.volumestore import list_volumes
-from minit.value import Value
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
 

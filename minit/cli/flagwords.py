@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 
+from minit.base.errors import UsageError
+from minit.base.goflags import take_value
+from minit.base.value import Value
 from minit.cli.otherwords import answer_flag
-from minit.errors import UsageError
-from minit.goflags import take_value
-from minit.value import Value
 
 _LIKENESS = 0.75  # one letter of four may differ
 

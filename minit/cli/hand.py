@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from minit.base.errors import EXIT_FAILURE, FailureKind
 from minit.cli.main import run_telling, settle
 from minit.cli.standardstreams import open_streams
 from minit.cri.hands.protocol import CODE, IS_LAST, KIND
-from minit.errors import EXIT_FAILURE, FailureKind
-from minit.messages import Socket, receive_message, send_message
+from minit.linux.messages import Socket, receive_message, send_message
 
 _STREAMS = 3
 

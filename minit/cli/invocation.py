@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from minit.errors import FailureKind, MinitError
-from minit.harmless import harmless
+from minit.base.errors import FailureKind, MinitError
+from minit.base.harmless import harmless
 
 DEFAULT_DATA = Path("/var/lib/rkt")
 DEFAULT_LOCAL_CONFIG = "/etc/rkt"

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 import click
 
-from minit import paths
+from minit.base.errors import EXIT_FAILURE
 from minit.cli.commandgroups import APP_COMMANDS, COMMANDS
 from minit.cli.commandtable import CommandTable, Listing
 from minit.cli.grammar import MinitGroup
 from minit.cli.main import run_here
 from minit.cli.uuidfile import UuidFileOption
-from minit.errors import EXIT_FAILURE
-from minit.stdio import complain
+from minit.linux.stdio import complain
+from minit.podfiles import paths
 
 _MACHINE = "Machine"
 _OF_A_HOST = ("attach", "list", "status", "cat-manifest", "stop", "diagnose", "logs", "events", "help")

@@ -12,13 +12,13 @@ from typing import NoReturn
 import click
 import click._textwrap  # noqa: F401  # which click imports when it first wraps a text
 
+from minit.base.errors import EXIT_FAILURE, EXIT_USAGE, FailureKind, MinitError, describe, kind_of
+from minit.base.harmless import harmless
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.standardstreams import abandon_output, open_streams
-from minit.errors import EXIT_FAILURE, EXIT_USAGE, FailureKind, MinitError, describe, kind_of
-from minit.harmless import harmless
-from minit.stdio import open_standard_streams
+from minit.linux.stdio import open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_SECONDS = 0.001

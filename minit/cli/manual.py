@@ -21,9 +21,9 @@ from pathlib import Path
 
 import click
 
+from minit.base.value import Value
 from minit.cli.commandgroups import commands
 from minit.cli.grammar import AppOption, GlobalOption, MinitGroup, OptionalValue, SharedAppOption
-from minit.value import Value
 
 _EXAMPLES = "\b"  # click's mark of a paragraph that is not filled
 

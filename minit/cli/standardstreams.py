@@ -11,7 +11,7 @@ import io
 import sys
 from typing import Any, TextIO
 
-from minit.stdio import await_room
+from minit.linux.stdio import await_room
 
 _BUFFER_BYTES = 1 << 16
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from minit.errors import EXIT_FAILURE, PodError, describe
+from minit.base.errors import EXIT_FAILURE, PodError, describe
 
 F = TypeVar("F", bound=Callable[..., Any])
 

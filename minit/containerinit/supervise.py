@@ -15,11 +15,11 @@ from fcntl import ioctl
 from termios import TIOCNOTTY, TIOCSCTTY
 from typing import NoReturn
 
-from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe, reason_of
+from minit.base.errors import EXIT_FAILURE, EXIT_USAGE, describe, reason_of
+from minit.base.value import Value
+from minit.linux.stdio import complain, open_standard_streams
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import from_wait_status
-from minit.stdio import complain, open_standard_streams
-from minit.value import Value
 
 # Signals that a process causes itself; to wait for these would hide a fault of our own.
 _FAULTS = (
@@ -224,7 +224,7 @@ def _adopt_orphans(parent_death_signal: int | None) -> None:
     """Become who orphans go to, as process 1 is by itself, and hear of the parent's end if that is asked for."""
     if os.getpid() == 1 and parent_death_signal is None:
         return
-    from minit import syscalls  # process 1 needs none of them, and they are two megabytes of its memory
+    from minit.linux import syscalls  # process 1 needs none of them, and they are two megabytes of its memory
 
     syscalls.set_child_subreaper()
     if parent_death_signal is not None:
@@ -235,7 +235,7 @@ def _adopt_orphans(parent_death_signal: int | None) -> None:
 
 
 def _set_parent_death_signal(number: int) -> None:
-    from minit import syscalls  # loaded already
+    from minit.linux import syscalls  # loaded already
 
     syscalls.set_parent_death_signal(number)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from minit.base.errors import EXIT_FAILURE, MinitError, describe
+from minit.base.harmless import harmless
 from minit.cri.daemon import Settings, serve
-from minit.errors import EXIT_FAILURE, MinitError, describe
-from minit.harmless import harmless
 from minit.manifest.reader import Node, read_json
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import trio
 
-from minit import paths
+from minit.base.errors import kind_of
+from minit.base.hostname import default_name
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containerlogs import make_log
 from minit.cri.containerstops import ContainerStops
@@ -35,10 +36,9 @@ from minit.cri.translation.sandboxwords import hostname_of
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import user_ids
 from minit.cri.verboseinfo import container_info
-from minit.errors import kind_of
-from minit.hostname import default_name
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
+from minit.podfiles import paths
 from minit.stage0.apps.applimits import change_limits
 from minit.stage0.pods.poddirectory import open_pod
 

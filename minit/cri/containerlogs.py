@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from minit import syscalls
-from minit.hostlogs import open_log
+from minit.linux import syscalls
+from minit.podfiles.hostlogs import open_log
 
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY

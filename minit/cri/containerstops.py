@@ -7,10 +7,10 @@ from pathlib import Path
 
 import trio
 
-from minit import paths
+from minit.base.errors import MinitError
 from minit.cri.node import Container
-from minit.errors import MinitError
-from minit.messages import Socket, receive_message, send_message
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod, open_pod
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
 

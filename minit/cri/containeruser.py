@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from minit.boundedfile import read_bounded
+from minit.base.errors import LaunchError
 from minit.cri.api import cri_pb2 as api
-from minit.errors import LaunchError
-from minit.paths import enter_profile
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile
+from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.paths import enter_profile
 from minit.stage0.pods.poddirectory import Pod
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import trio
 from google.protobuf.message import DecodeError
 
+from minit.base.errors import MinitError, describe
+from minit.base.value import Value
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.containerstops import ContainerStops
 from minit.cri.eventcalls import EventCalls
@@ -31,10 +33,8 @@ from minit.cri.stats.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 from minit.cri.streaming.server import StreamingServer, Wanted
 from minit.cri.streaming.tokens import Tokens
-from minit.errors import MinitError, describe
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import lock_directory
-from minit.value import Value
 
 _BACKLOG = 1024  # of clients that come together, one for each command of a script say
 _PATIENCE_SECONDS = 6.0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minit.harmless import harmless
+from minit.base.harmless import harmless
 
 _LONGEST_BYTES = 4096
 

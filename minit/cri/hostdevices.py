@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from minit.base.errors import ManifestError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
-from minit.errors import ManifestError
 from minit.stage0.devices.cdi import HostMount, find_edits
 from minit.stage0.devices.nodes import nodes_of
 from minit.stage0.pods.appsection import Device

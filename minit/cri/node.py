@@ -16,13 +16,14 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from minit.base.errors import MinitError, PodError
+from minit.base.harmless import harmless
+from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containeruser import read_user
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.owncommands import refuse_impossible_words
 from minit.cri.records import ContainerRecord, SandboxRecord
-from minit.errors import MinitError, PodError
-from minit.harmless import harmless
 from minit.stage0.apps.appattach import attach_command
 from minit.stage0.apps.enter import enter_as_app
 from minit.stage0.images.treestore import tree_path
@@ -41,7 +42,6 @@ from minit.stage0.pods.podstatus import (
 from minit.stage0.reports.podtraces import read_end, read_kill
 from minit.stage0.reports.stats import read_subcgroup
 from minit.stage0.reports.usage import APPS
-from minit.value import Value
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from contextlib import nullcontext
 
 import trio
 
+from minit.base.harmless import harmless
 from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.hands.pool import MOST_IDLE, Done, Hands
 from minit.cri.hands.turns import Turns
 from minit.cri.openfiles import with_limit_given_back
-from minit.harmless import harmless
 
 _PATIENCE_SECONDS = 60.0
 _LONGEST_SECONDS = 365 * 24 * 3600

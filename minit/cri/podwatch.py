@@ -8,8 +8,9 @@ from pathlib import Path
 
 import trio
 
-from minit import paths, syscalls
 from minit.cri.node import Node, Sandbox
+from minit.linux import syscalls
+from minit.podfiles import paths
 
 # A file of events that is full makes place for a new one.
 _CHANGES = syscalls.IN_MODIFY | syscalls.IN_CREATE

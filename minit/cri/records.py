@@ -28,7 +28,7 @@ from minit.cri.api.cri_pb2 import (
     PodSandboxMetadata,
     RunPodSandboxRequest,
 )
-from minit.paths import CRI_RECORDS
+from minit.podfiles.paths import CRI_RECORDS
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_directory
 from minit.stage0.files.locks import directory_lock
 

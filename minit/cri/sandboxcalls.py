@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from minit.base.errors import kind_of
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code, code_of
@@ -25,7 +26,6 @@ from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
 from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.verboseinfo import sandbox_info
-from minit.errors import kind_of
 
 
 class SandboxCalls:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.node import Container, Sandbox
-from minit.mountinfo import find_mounts
+from minit.linux.mountinfo import find_mounts
 from minit.stage0.reports.usage import find_group, find_hierarchies, read_file
 
 # Of what follows the name in a process' `stat`, proc_pid_stat(5).

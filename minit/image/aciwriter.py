@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from minit.archives.tarentry import Kind, kept_attributes
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
-from minit.errors import ImageError, describe, reason_of
+from minit.base.errors import ImageError, describe, reason_of
 
 GZIP_LEVEL = 6
 _SECOND_NS = 1_000_000_000

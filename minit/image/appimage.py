@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from minit import jsontext
-from minit.errors import ImageError, describe
+from minit.base import jsontext
+from minit.base.errors import ImageError, describe
+from minit.base.processors import this_processor
+from minit.base.progress import Progress
 from minit.image.aciwriter import AciWriter
 from minit.image.contents import Contents, Directory, Text
 from minit.image.hostfiles import HostFiles
 from minit.manifest.image import APPC_VERSION, parse_image_manifest
 from minit.manifest.names import sanitize_ac_name
-from minit.processors import this_processor
-from minit.progress import Progress
 
 # Directories that a program expects of any root, beside itself and its libraries.
 _BASICS = (

@@ -6,10 +6,10 @@ import os
 import stat
 from pathlib import Path, PurePosixPath
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.progress import Progress
+from minit.base.value import Value
 from minit.image.aciwriter import AciWriter
-from minit.progress import Progress
-from minit.value import Value
 
 _ROOT = PurePosixPath("/")
 _MAX_SYMLINKS = 40  # as many as the kernel follows

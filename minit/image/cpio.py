@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from minit.errors import ImageError
-from minit.progress import Progress, silent
+from minit.base.errors import ImageError
+from minit.base.progress import Progress, silent
 
 _MAGIC = b"070701"
 _TRAILER = "TRAILER!!!"

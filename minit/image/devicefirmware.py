@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from minit.archives.compression import Limits, Uncompressed
-from minit.errors import ImageError, describe
+from minit.base.errors import ImageError, describe
+from minit.base.value import Value
 from minit.image.kernelmodules import KernelModule, read_kernel_config
-from minit.value import Value
 
 _MAXIMUM_BYTES = 256 << 20
 _SUFFIXES = {".zst": "CONFIG_FW_LOADER_COMPRESS_ZSTD=y", ".xz": "CONFIG_FW_LOADER_COMPRESS_XZ=y"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from minit.errors import ImageError
-from minit.value import Value
+from minit.base.errors import ImageError
+from minit.base.value import Value
 
 MAGIC = b"\x7fELF"
 

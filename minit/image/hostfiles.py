@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from minit.errors import ImageError, reason_of
+from minit.base.errors import ImageError, reason_of
 from minit.image.contents import Contents, Copy, Directory, Symlink
 from minit.image.elf import is_elf
 from minit.image.libraries import LibrarySearch

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from minit.errors import ImageError, describe
+from minit.base.errors import ImageError, describe
 from minit.image.dump.program import LINKED_IN, build_dump
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, compile_modules, landmark

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from minit import jsontext
 from minit.archives.compression import Limits, Uncompressed
-from minit.errors import ImageError
-from minit.value import Value, replace
+from minit.base import jsontext
+from minit.base.errors import ImageError
+from minit.base.value import Value, replace
 
 _SECTION = b".modinfo"
 _SUFFIXES = (".ko", ".ko.gz", ".ko.xz", ".ko.zst")

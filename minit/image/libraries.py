@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from glob import glob
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.value import Value
 from minit.image.elf import ElfFile, is_elf, read_elf
-from minit.value import Value
 
 LD_SO_CONF = Path("/etc/ld.so.conf")
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import minit
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.value import Value
 from minit.image.standins import write_standins
-from minit.value import Value
 
 PACKAGES = (
     "click",

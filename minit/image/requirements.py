@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.dump.program import static_library
 from minit.image.libraries import LibrarySearch
 from minit.image.toolchain import DEBIAN_PACKAGES, find_tool

@@ -21,8 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit import jsontext, paths
-from minit.errors import ImageError, describe
+from minit.base import jsontext
+from minit.base.errors import ImageError, describe
+from minit.base.processors import this_processor
+from minit.base.progress import Progress
 from minit.image.aciwriter import AciWriter
 from minit.image.dump.program import needed_files, obstacle, static_library
 from minit.image.interpreter import (
@@ -43,8 +45,7 @@ from minit.image.pythonmodules import (
 from minit.image.requirements import loaded_libraries, require_all
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
-from minit.processors import this_processor
-from minit.progress import Progress
+from minit.podfiles import paths
 
 NAME = "minit/stage1"
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 
 DEBIAN_PACKAGES = {
     "cc": "gcc libc6-dev",

@@ -13,10 +13,10 @@ import posixpath
 import time
 from collections.abc import Callable
 
-from minit.errors import describe
-from minit.hostlogs import open_log, open_parent, rotated_names
-from minit.stdio import complain_at_once
-from minit.utctime import utc_text_ns
+from minit.base.errors import describe
+from minit.base.utctime import utc_text_ns
+from minit.linux.stdio import complain_at_once
+from minit.podfiles.hostlogs import open_log, open_parent, rotated_names
 
 # A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
 # either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from minit.hostlogs import open_log
+from minit.podfiles.hostlogs import open_log
 
 PLAIN_LOG = "plain-log"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -1,9 +1,9 @@
 """
 The messages of a client that attaches to the streams of an app through `sock-minit`, and of the sidecar.
 
-Each message is a JSON object in a packet of its own (minit.messages). A client begins with an `attach`, which carries
-one descriptor for each of its streams, in their order: the sidecar's end of a pair of stream sockets. These hold
-nothing but the app's bytes. Everything else is said on the session, whose end detaches the client.
+Each message is a JSON object in a packet of its own (`minit/linux/messages.py`). A client begins with an `attach`,
+which carries one descriptor for each of its streams, in their order: the sidecar's end of a pair of stream sockets.
+These hold nothing but the app's bytes. Everything else is said on the session, whose end detaches the client.
 
 From the client:
 
@@ -38,8 +38,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minit.errors import MinitError
-from minit.value import Value
+from minit.base.errors import MinitError
+from minit.base.value import Value
 
 STDIN = "stdin"
 STDOUT = "stdout"

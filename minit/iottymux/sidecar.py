@@ -15,16 +15,16 @@ import signal
 import stat
 from collections.abc import Mapping, Sequence
 
-from minit import syscalls
-from minit.harmless import harmless
+from minit.base.harmless import harmless
+from minit.base.value import Value
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.protocol import STDERR, STDOUT
 from minit.iottymux.streams.mux import Mux
 from minit.iottymux.streams.outputlog import LineLog
-from minit.loop import Loop, Wait
-from minit.stdio import is_console_shared, line_end
-from minit.value import Value
+from minit.linux import syscalls
+from minit.linux.loop import Loop, Wait
+from minit.linux.stdio import is_console_shared, line_end
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096

@@ -15,18 +15,19 @@ import os
 import signal
 from collections.abc import Sequence
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, Step, describe, step_of
-from minit.forks import SIDECAR, SPAWNER, clone
+from minit.base.errors import LaunchError, Step, describe, step_of
+from minit.base.value import Value
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.iottymux.streams.mux import SUPERVISOR
-from minit.loop import wait_readable
+from minit.linux import syscalls
+from minit.linux.forks import SIDECAR, SPAWNER, clone
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.stdio import complain
 from minit.manifest.capabilities import capability_mask
-from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.stdio import complain
-from minit.value import Value
+from minit.podfiles import paths
 
 _MOST_LOOKS = 100  # which take five seconds
 # An app that is root may stop the spawner again and again: PID 1 does not wait for that longer than a moment.

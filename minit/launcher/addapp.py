@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
+from minit.base.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
+from minit.base.value import replace
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import (
     Hierarchy,
@@ -30,6 +30,8 @@ from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest
 from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
+from minit.linux import syscalls
+from minit.linux.stdio import complain
 from minit.network.podnames import change_apps
 from minit.plan.appplan import STREAM_CONSOLE, AppSpec
 from minit.plan.inputs.appflags import AddFlags
@@ -38,7 +40,7 @@ from minit.plan.networks.networkplan import Connection
 from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.podplan import PodPlan, plan_added_app
 from minit.plan.speccodec import encode_spec
-from minit.stdio import complain
+from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.control import adding
 from minit.supervisor.control.ask import ask
@@ -50,7 +52,6 @@ from minit.supervisor.control.operations import (
     OP_ENTER,
     OP_STATE,
 )
-from minit.value import replace
 
 # Longer than PID 1 gives the process that makes the app's root.
 _ANSWER_SECONDS = 90.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 
-from minit import paths
-from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
+from minit.base.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
 from minit.launcher.leftbehind import end_helpers, find_helpers
 from minit.launcher.removal import remove_traces
 from minit.launcher.stop import open_supervisor, read_pid
+from minit.linux.stdio import complain
+from minit.podfiles import paths
 from minit.reaper.record import write_durably
-from minit.stdio import complain
 from minit.supervisor.apps.lifecycle import RESTING
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from minit import jsontext, paths, syscalls
-from minit.boundedfile import read_bounded
-from minit.errors import AttachError
+from minit.base import jsontext
+from minit.base.errors import AttachError
 from minit.iottymux.attach.client import AttachOptions, attach
 from minit.iottymux.attach.detachkeys import parse_detach_keys
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
+from minit.linux import syscalls
+from minit.linux.stdio import complain, write_all
 from minit.manifest.names import is_ac_name
-from minit.stdio import complain, write_all
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 _MAXIMUM_BYTES = 64 * 1024
 _SAFELY = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS

@@ -13,15 +13,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from minit import paths, syscalls
-from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, describe
-from minit.mountinfo import Mount, find_mounts
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value, replace
+from minit.linux import syscalls
+from minit.linux.mountinfo import Mount, find_mounts
 from minit.plan.appplan import AppSpec
 from minit.plan.root.groupmounts import GROUPS, is_shown
 from minit.plan.root.mountoperations import BindTree
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 from minit.supervisor.apps.controlgroup import PROCS, WRITTEN, GroupEnds
-from minit.value import Value, replace
 
 # The names systemd would give them, which is where rkt's tools look.
 _INIT_SCOPE = "init.scope"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from minit import jsontext
-from minit.errors import ControlError, ManifestError
-from minit.messages import MAXIMUM_MESSAGE_BYTES
-from minit.stdio import write_all
+from minit.base import jsontext
+from minit.base.errors import ControlError, ManifestError
+from minit.linux.messages import MAXIMUM_MESSAGE_BYTES
+from minit.linux.stdio import write_all
 from minit.supervisor.control.ask import ask
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from minit import paths
-from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
-from minit.forks import COLLECTOR, fork
+from minit.base.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
 from minit.launcher.cgroups import (
     MAX_PATH_BYTES,
     Hierarchy,
@@ -17,11 +14,14 @@ from minit.launcher.cgroups import (
     read_subcgroup,
     remove_pod_groups,
 )
+from minit.linux.forks import COLLECTOR, fork
+from minit.linux.process import wait_channel
+from minit.linux.stdio import complain, write_all
 from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.teardown import tear_down, withdraw_names
-from minit.process import wait_channel
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 from minit.reaper.record import write_durably
-from minit.stdio import complain, write_all
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8

@@ -11,11 +11,11 @@ import fcntl
 import os
 import signal
 
-from minit import syscalls
-from minit.errors import ControlError, LaunchError
+from minit.base.errors import ControlError, LaunchError
 from minit.launcher.cgroups import hierarchies_of, write_group_file
-from minit.loop import wait_readable
-from minit.messages import Socket, send_message
+from minit.linux import syscalls
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, send_message
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HELPERS
 

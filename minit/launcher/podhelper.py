@@ -6,11 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 
-from minit.errors import LaunchError
-from minit.forks import Forked, fork
+from minit.base.errors import LaunchError
 from minit.launcher.ownimage import image_descriptor
-from minit.messages import Socket, receive_message, socket_pair
-from minit.stdio import complain_at_once
+from minit.linux.forks import Forked, fork
+from minit.linux.messages import Socket, receive_message, socket_pair
+from minit.linux.stdio import complain_at_once
 
 
 class PodHelper:

@@ -16,11 +16,11 @@ import termios
 import time
 from collections.abc import Callable
 
-from minit import syscalls
-from minit.loop import Interest, Loop, wait_readable
-from minit.stdio import expect_raw_terminal, reopen_without_blocking
+from minit.linux import syscalls
+from minit.linux.loop import Interest, Loop, wait_readable
+from minit.linux.stdio import expect_raw_terminal, reopen_without_blocking
+from minit.linux.terminal import CTRL_D, CallerTerminal, edits_lines, end_of_file_key, read_size
 from minit.supervisor.exec.podconsole import open_slave
-from minit.terminal import CTRL_D, CallerTerminal, edits_lines, end_of_file_key, read_size
 
 _BUFFER_BYTES = 64 * 1024
 # A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 
-from minit import paths
-from minit.errors import LaunchError, ManifestError, NetworkError, describe
+from minit.base.errors import LaunchError, ManifestError, NetworkError, describe
 from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.start.load import read_pod_manifest
 from minit.manifest.annotations import Annotation
 from minit.network.podnames import change_apps
+from minit.podfiles import paths
 from minit.reaper.record import remove_file
 
 _TRUE = "true"

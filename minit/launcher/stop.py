@@ -7,10 +7,11 @@ import signal
 import time
 from collections.abc import Callable
 
-from minit import paths, syscalls
-from minit.errors import ControlError, LaunchError, NoAnswerError, describe
-from minit.loop import wait_readable
-from minit.podlock import is_locked
+from minit.base.errors import ControlError, LaunchError, NoAnswerError, describe
+from minit.linux import syscalls
+from minit.linux.loop import wait_readable
+from minit.podfiles import paths
+from minit.podfiles.podfile import is_locked
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_STOP
 

@@ -12,13 +12,13 @@ import os
 import struct
 import time
 
-from minit import syscalls
-from minit.errors import describe
+from minit.base.errors import describe
 from minit.launcher.cgroups import write_group_file
+from minit.linux import syscalls
+from minit.linux.stdio import complain_at_once
 from minit.machine.modules import Modules
 from minit.machine.mounts import CGROUPS
 from minit.manifest.machineconfig import Swap
-from minit.stdio import complain_at_once
 
 _DEVICE = "/dev/zram0"
 _SETTINGS = "/sys/block/zram0"

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+from minit.base.errors import describe
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup, ListedDevice
-from minit.errors import describe
-from minit.loop import wait_readable
+from minit.linux.loop import wait_readable
+from minit.linux.stdio import complain_at_once
 from minit.machine.disk.partitions import find_partition
 from minit.machine.modules import Modules
 from minit.manifest.machineconfig import DeviceRule
-from minit.stdio import complain_at_once
 
 T = TypeVar("T")
 

@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import LaunchError, describe
-from minit.loop import wait_readable
+from minit.base.errors import LaunchError, describe
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.stdio import complain_at_once
 from minit.machine.clock.starttime import image_time, is_lost
 from minit.machine.clock.timeclient import TimeClient
 from minit.machine.compressedswap import CompressedSwap
@@ -22,8 +23,7 @@ from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state, state_directory
 from minit.machine.update.unattended import Updates
 from minit.manifest.machineconfig import DeviceRule, MachineConfig
-from minit.messages import Socket, receive_message, send_message
-from minit.stdio import complain_at_once
+from minit.podfiles import paths
 
 _SYSCTLS = "/proc/sys"
 _LOWEST_PRIORITY = 19

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import EXIT_FAILURE, describe
-from minit.forks import UNMOUNTER, fork
+from minit.base.errors import EXIT_FAILURE, describe
+from minit.linux import syscalls
+from minit.linux.forks import UNMOUNTER, fork
+from minit.linux.stdio import complain_at_once
 from minit.machine.machine import Machine
 from minit.machine.mounts import unmount_all
 from minit.manifest.machineconfig import HALT, POWEROFF, REBOOT, STAY
 from minit.reaper.reaper import has_children, reap
-from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
 
 _COMMANDS = {

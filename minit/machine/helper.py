@@ -15,12 +15,15 @@ import time
 import traceback
 from collections.abc import Callable
 
-from minit import syscalls
-from minit.errors import LaunchError, MinitError, describe
-from minit.forks import MACHINE_HELPER, fork
-from minit.jsontext import dump
+from minit.base.errors import LaunchError, MinitError, describe
+from minit.base.jsontext import dump
 from minit.launcher.cgroups import write_group_file
-from minit.loop import wait_readable
+from minit.linux import syscalls
+from minit.linux.forks import MACHINE_HELPER, fork
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.process import set_oom_score
+from minit.linux.stdio import complain_at_once
 from minit.machine.disk.trialduty import KEEP, TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
 from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
@@ -28,10 +31,7 @@ from minit.machine.mounts import CGROUPS
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.machine.requests import EndRequests
 from minit.manifest.machineconfig import MachineConfig
-from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.life.restart import ALWAYS, RestartPolicy
-from minit.process import set_oom_score
-from minit.stdio import complain_at_once
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS
 

@@ -19,10 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from minit import paths, syscalls
-from minit.attributes import Attributes
-from minit.errors import EXIT_FAILURE, MinitError, describe
-from minit.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
+from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
@@ -31,7 +28,12 @@ from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
-from minit.loop import wait_events
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes
+from minit.linux.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
+from minit.linux.loop import wait_events
+from minit.linux.process import forget_imports, read_attributes
+from minit.linux.stdio import complain_at_once, open_standard_streams, share_console
 from minit.machine.clock.starttime import correct_clock
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
@@ -45,9 +47,8 @@ from minit.manifest.machineconfig import MachineConfig, parse_machine, with_comm
 from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.podplan import PodPlan, plan_machine
-from minit.podfile import write_pod_file
-from minit.process import forget_imports, read_attributes
-from minit.stdio import complain_at_once, open_standard_streams, share_console
+from minit.podfiles import paths
+from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor

@@ -14,16 +14,17 @@ import os
 import re
 import time
 
-from minit import paths, syscalls
-from minit.boundedlog import BoundedLog
-from minit.errors import describe
+from minit.base.errors import describe
+from minit.base.utctime import utc_text
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.stdio import complain_at_once, record_complaints
 from minit.machine.requests import is_container
 from minit.plan.root.mountoperations import MountFilesystem
+from minit.podfiles import paths
+from minit.podfiles.boundedlog import BoundedLog
 from minit.reaper.record import write_durably, write_file
-from minit.stdio import complain_at_once, record_complaints
 from minit.supervisor.root.applymounts import new_filesystem
-from minit.utctime import utc_text
-from minit.value import Value
 
 FILE_BYTES = 1 << 18
 """Of each of the two files."""

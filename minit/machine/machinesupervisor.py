@@ -9,22 +9,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minit.jsontext import dump
+from minit.base.jsontext import dump
+from minit.base.value import Value
 from minit.launcher.podhelper import PodHelper
+from minit.linux.messages import Socket
+from minit.linux.stdio import complain_at_once
+from minit.linux.terminal import CallerTerminal
 from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.manifest.machineconfig import POWEROFF, Trial
-from minit.messages import Socket
-from minit.stdio import complain_at_once
 from minit.supervisor.apps.lifecycle import RUNNING
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
 from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
-from minit.terminal import CallerTerminal
-from minit.value import Value
 
 _APPS = "system.slice"
 _LOOK_SECONDS = 1.0

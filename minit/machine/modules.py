@@ -13,10 +13,11 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from minit import paths, syscalls
-from minit.errors import MinitError, describe
-from minit.jsontext import parse
-from minit.stdio import complain_at_once
+from minit.base.errors import MinitError, describe
+from minit.base.jsontext import parse
+from minit.linux import syscalls
+from minit.linux.stdio import complain_at_once
+from minit.podfiles import paths
 
 # There already, or not for this machine, which is no fault of anybody's.
 _HARMLESS = (errno.EEXIST, errno.ENODEV)

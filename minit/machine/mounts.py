@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from minit import syscalls
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.linux import syscalls
+from minit.linux.mountinfo import Mount, read_mountinfo
+from minit.linux.stdio import complain_at_once
 from minit.machine.devices import MachineDevices, find_block_device
 from minit.machine.disk.partitions import grow_ext4, grow_partition
 from minit.manifest.machineconfig import Filesystem
-from minit.mountinfo import Mount, read_mountinfo
 from minit.plan.root.mountoperations import TTY_GID, MakeDirectory, MountFilesystem, MountOp
-from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import apply_mounts, new_filesystem
 
 CGROUPS = "/sys/fs/cgroup"

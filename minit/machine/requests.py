@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
+from minit.base.errors import PodError, describe
+from minit.linux import syscalls
+from minit.linux.stdio import complain_at_once
 from minit.manifest.machineconfig import POWEROFF, REBOOT
-from minit.stdio import complain_at_once
+from minit.podfiles import paths
 from minit.supervisor.supervisor import HALT_SIGNALS
 
 # The kernel's PROC_PID_INIT_INO.

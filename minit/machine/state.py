@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import shutil
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.linux import syscalls
+from minit.linux.stdio import complain_at_once
 from minit.machine.modules import Modules
 from minit.manifest.machineconfig import MachineConfig, State
 from minit.plan.root.mountoperations import MountFilesystem
-from minit.stdio import complain_at_once
+from minit.podfiles import paths
 from minit.supervisor.root.applymounts import new_filesystem
 
 _RECORDS = f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/rkt"

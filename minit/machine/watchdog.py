@@ -7,9 +7,9 @@ import os
 import stat
 import time
 
-from minit.errors import describe
+from minit.base.errors import describe
+from minit.linux.stdio import complain_at_once
 from minit.manifest.machineconfig import Watchdog
-from minit.stdio import complain_at_once
 
 _WDIOC_SETTIMEOUT = 0xC0045706
 _INT_BYTES = 4

@@ -6,9 +6,9 @@ The values of isolators are left to the planner; here only the list of isolators
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
-from minit.value import Value
 
 MAX_PORT = 65535
 MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is chown(2)'s and setresuid(2)'s "leave it as it is"

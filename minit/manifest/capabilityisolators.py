@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, Isolator
 from minit.manifest.capabilities import NAMES, capability_mask
 from minit.manifest.reader import Node

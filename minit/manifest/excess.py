@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minit.base.value import Value
 from minit.manifest.app import CAPABILITIES_RETAIN, CPU_SHARES, OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN, Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import read_capability_sets
@@ -16,7 +17,6 @@ from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.manifest.syscallsets import DEFAULT as DEFAULT_CALLS
 from minit.manifest.syscallsets import MINIMUM
-from minit.value import Value
 
 CAPABILITIES = "capabilities"
 SECCOMP = "seccomp"

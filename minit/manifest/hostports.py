@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeAlias
 
-from minit.value import Value
+from minit.base.value import Value
 
 Address: TypeAlias = IPv4Address | IPv6Address
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.base.value import Value
 
 _SCHEME = "http://"
 _PORT = 80

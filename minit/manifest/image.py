@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.app import App, read_app
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
-from minit.value import Value
 
 _ANNOTATION_DOCKER = "appc.io/docker/repository"  # docker2aci's
 ANNOTATION_ENTRYPOINT = "appc.io/docker/entrypoint"

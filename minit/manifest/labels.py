@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.jsontext import quote
+from minit.base.jsontext import quote
 from minit.manifest.reader import Node
 
 Pairs = tuple[tuple[str, str], ...]

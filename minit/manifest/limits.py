@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import Value, replace
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
-from minit.value import Value, replace
 
 UNLIMITED = -1
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262144  # sched-design-CFS.txt; appc has the same bounds

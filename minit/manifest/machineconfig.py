@@ -11,12 +11,12 @@ import socket
 import tomllib
 from collections.abc import Sequence
 
-from minit.errors import ManifestError
-from minit.hostname import find_fault, is_domain_name
+from minit.base.errors import ManifestError
+from minit.base.hostname import find_fault, is_domain_name
+from minit.base.value import Value, replace
 from minit.manifest.httpurl import parse_url
 from minit.manifest.machineupdate import read_model, read_version
 from minit.manifest.reader import Node
-from minit.value import Value, replace
 
 POWEROFF, REBOOT, HALT, STAY = "poweroff", "reboot", "halt", "stay"
 ENDINGS = (POWEROFF, REBOOT, HALT, STAY)

@@ -16,11 +16,11 @@ from __future__ import annotations
 from binascii import a2b_base64
 from struct import Struct
 
-from minit import jsontext
-from minit.ed25519 import SIGNATURE_BYTES, is_key, verify
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
+from minit.base.value import Value
+from minit.manifest.ed25519 import SIGNATURE_BYTES, is_key, verify
 from minit.manifest.reader import Node
-from minit.value import Value
 
 HEADER = Struct(f">16s{SIGNATURE_BYTES}sI")
 BLOCK_BYTES = 4096

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minit.errors import ManifestError
-from minit.jsontext import quote
+from minit.base.errors import ManifestError
+from minit.base.jsontext import quote
 
 _LOWER = "abcdefghijklmnopqrstuvwxyz"
 _LETTERS = _LOWER + _LOWER.upper()

@@ -6,9 +6,9 @@ The CNI specification, section 1, has the format. A plugin's own settings are le
 
 from __future__ import annotations
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.value import Value
 from minit.manifest.reader import Node
-from minit.value import Value
 
 CNI_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """The versions of the specification that a configuration may be written for, oldest first."""

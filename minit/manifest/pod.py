@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from socket import AF_INET, AF_INET6, inet_pton
 
-from minit.goflags import BOOLEANS
+from minit.base.goflags import BOOLEANS
+from minit.base.value import Value
 from minit.manifest.app import (
     App,
     Isolator,
@@ -19,8 +20,7 @@ from minit.manifest.app import (
 )
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
-from minit.paths import ANNOTATION_MUTABLE
-from minit.value import Value
+from minit.podfiles.paths import ANNOTATION_MUTABLE
 
 
 class Volume(Value):

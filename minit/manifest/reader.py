@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from minit import jsontext
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
 from minit.manifest.names import is_ac_identifier, is_ac_name, is_image_id, is_version
 
 T = TypeVar("T")

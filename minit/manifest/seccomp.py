@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from minit.value import Value
+from minit.base.value import Value
 
 # Of the annotation minit/seccomp, whose other values are profiles.
 WORD_UNCONFINED = "unconfined"

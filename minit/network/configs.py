@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import stat
 
-from minit import paths
-from minit.boundedfile import read_bounded
-from minit.errors import ManifestError, MinitError, NetworkError, describe
+from minit.base.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.networkconfig import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
 from minit.plan.networks.networkplan import wants_network
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 VENDOR = "/usr/lib/rkt/net.d"
 """The directory where packages of the host put configurations."""

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minit import syscalls
-from minit.errors import NetworkError, StrandedError, describe
+from minit.base.errors import NetworkError, StrandedError, describe
+from minit.linux import syscalls
 
 _DIRECTORY = "/var/run/netns"
 _OWN = "/proc/self/ns/net"

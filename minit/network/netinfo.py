@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from minit import jsontext, paths
-from minit.errors import MinitError, NetworkError, describe
+from minit.base import jsontext
+from minit.base.errors import MinitError, NetworkError, describe
+from minit.base.value import Value
 from minit.manifest.networkconfig import parse_network_config
 from minit.plan.networks.networkplan import PlannedNetwork, interface_name
-from minit.podfile import remove_pod_file, write_pod_file
-from minit.value import Value
+from minit.podfiles import paths
+from minit.podfiles.podfile import remove_pod_file, write_pod_file
 
 _CONFIGURATIONS = (".conf", ".conflist")
 

@@ -14,13 +14,13 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 
-from minit import jsontext
-from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, ManifestError, NetworkError, describe
-from minit.paths import POD_NAMES, hosts_of_pod
+from minit.base import jsontext
+from minit.base.errors import LaunchError, ManifestError, NetworkError, describe
+from minit.base.value import replace
 from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
-from minit.podlock import is_locked
-from minit.value import replace
+from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.paths import POD_NAMES, hosts_of_pod
+from minit.podfiles.podfile import is_locked
 
 _LOCK = f"{POD_NAMES}/.lock"
 _RECORD = ".json"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv6Address
 
-from minit import paths
-from minit.errors import MinitError, NetworkError
+from minit.base.errors import MinitError, NetworkError
+from minit.base.value import replace
+from minit.linux.stdio import complain
 from minit.network.addresses import parse_address
 from minit.network.builtin.ipam.resolvconf import read_resolv_conf
 from minit.network.namespace import make_namespace, namespace_path
@@ -19,8 +20,7 @@ from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan, PlannedNetwork
-from minit.stdio import complain
-from minit.value import replace
+from minit.podfiles import paths
 
 # Of systemd-resolved and of NetworkManager, in which they leave out themselves.
 _REAL = ("/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minit.errors import MinitError, NetworkError, describe
+from minit.base.errors import MinitError, NetworkError, describe
+from minit.linux.stdio import complain
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
 from minit.network.packetfilter.forwarding import ports_table, stop_forwarding
@@ -11,7 +12,6 @@ from minit.network.plugins.pluginsearch import PluginSearch
 from minit.network.podnames import withdraw
 from minit.network.protocol.request import Request
 from minit.plan.networks.networkplan import PlannedNetwork
-from minit.stdio import complain
 
 
 def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: bool = False) -> list[str]:

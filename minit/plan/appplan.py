@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation, Place, is_unknown
 from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.capabilities import DEFAULT, capability_names
@@ -10,7 +11,6 @@ from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
-from minit.paths import ANNOTATION_STREAM
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import find_switch, is_set
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
@@ -28,7 +28,7 @@ from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.root.volumes import VolumeMount
-from minit.value import Value
+from minit.podfiles.paths import ANNOTATION_STREAM
 
 DEFAULT_LOG_SIZE_BYTES = 10 << 20
 DEFAULT_LOG_FILES = 5

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value, replace
 from minit.plan.appplan import AppSpec
-from minit.value import Value, replace
 
 
 class Confinement(Value):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from minit.attributes import Attributes
-from minit.errors import LaunchError, ManifestError
-from minit.jsontext import dump, parse
+from minit.base.errors import LaunchError, ManifestError
+from minit.base.jsontext import dump, parse
+from minit.base.value import Value
+from minit.linux.attributes import Attributes
 from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of_command
-from minit.value import Value
 
 T = TypeVar("T")
 

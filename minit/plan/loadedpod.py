@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
@@ -10,7 +11,6 @@ from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.rights.users import AppLookups
 from minit.plan.root.etcfiles import EtcTexts
-from minit.value import Value
 
 
 class Pod(Value):

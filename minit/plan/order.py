@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.plan.appplan import AppPlan, Dependency

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.names import is_ac_name
 from minit.manifest.pod import PodManifest, RuntimeApp

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.limits import Limits, with_annotation
 from minit.manifest.reader import place
-from minit.paths import POD_MANIFEST, app_manifest
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
-from minit.value import replace
+from minit.podfiles.paths import POD_MANIFEST, app_manifest
 
 
 def plan_isolations(

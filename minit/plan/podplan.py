@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from minit.errors import PlanError
-from minit.hostname import default_name, find_fault
-from minit.idrange import IdRange, parse_id_range
-from minit.kernel import parse_kernel_release
+from minit.base.errors import PlanError
+from minit.base.hostname import default_name, find_fault
+from minit.base.idrange import IdRange, parse_id_range
+from minit.base.kernel import parse_kernel_release
+from minit.base.value import Value, replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import CONTROLLERS, Limits
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import hosts_of_pod
 from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.groupparent import plan_group_parent
 from minit.plan.inputs.hostfacts import HostFacts, check_host
@@ -72,7 +72,7 @@ from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details, plan_shared_memory
 from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
 from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, names_file, plan_volumes
-from minit.value import Value, replace
+from minit.podfiles.paths import hosts_of_pod
 
 T = TypeVar("T")
 

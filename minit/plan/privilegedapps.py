@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.inputs.hostfacts import HostNode

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Place, is_unknown
 from minit.manifest.app import APPARMOR_PROFILE
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
 from minit.plan.appplan import check_keep_logs
 from minit.plan.inputs.runflags import RunFlags
+from minit.podfiles.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
 
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)

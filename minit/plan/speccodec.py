@@ -6,8 +6,9 @@ It is JSON. A value is an object with the name of its class, bytes and sets are 
 
 from __future__ import annotations
 
-from minit.errors import ControlError, ManifestError
-from minit.jsontext import dump, parse
+from minit.base.errors import ControlError, ManifestError
+from minit.base.jsontext import dump, parse
+from minit.base.value import Value
 from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.seccomp import SeccompPolicy
 from minit.plan.appplan import AppSpec, Dependency
@@ -29,7 +30,6 @@ from minit.plan.root.mountoperations import (
     MountFilesystem,
 )
 from minit.plan.root.volumes import VolumeMount
-from minit.value import Value
 
 _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from minit.processors import PROCESSORS, this_processor
+from minit.base.processors import PROCESSORS, this_processor
 
 # Errors that a look at the file explains; anything else, too many arguments say, is not its fault.
 _FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)

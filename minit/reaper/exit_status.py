@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, reason_of
-from minit.harmless import harmless
-from minit.value import Value
+from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, reason_of
+from minit.base.harmless import harmless
+from minit.base.value import Value
 
 
 class ExitStatus(Value):

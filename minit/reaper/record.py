@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
-from minit import jsontext, paths
+from minit.base import jsontext
+from minit.podfiles import paths
 
 _MODE = 0o644
 

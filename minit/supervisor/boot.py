@@ -14,18 +14,21 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 
-from minit import paths, syscalls
-from minit.attributes import Attributes
-from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
-from minit.forks import Kept
+from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
+from minit.base.value import Value
 from minit.iottymux.spawner import Spawner
-from minit.messages import Socket, receive_message, send_message
-from minit.paths import PodEvent
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes
+from minit.linux.forks import Kept
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.process import enter_own_mounts, join_cgroups
+from minit.linux.stdio import complain_at_once, expect_raw_terminal
+from minit.linux.terminal import CallerTerminal
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
-from minit.process import enter_own_mounts, join_cgroups
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.reaper.record import write_file
-from minit.stdio import complain_at_once, expect_raw_terminal
 from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.podapp import App
@@ -39,8 +42,6 @@ from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.supervisor.sysctls import write_sysctls
-from minit.terminal import CallerTerminal
-from minit.value import Value
 
 # How long the apps are watched before trio is started; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.paths import PodEvent
+from minit.podfiles.paths import PodEvent
 from minit.supervisor.podevents import Events
 
 _KEPT_EVENTS = 1000

@@ -8,11 +8,11 @@ import socket
 import time
 from typing import Protocol
 
-from minit.jsontext import dump
-from minit.loop import Loop
-from minit.messages import Socket, receive_message
+from minit.base.jsontext import dump
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket, receive_message
+from minit.linux.terminal import CallerTerminal
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER, PodPolicy
-from minit.terminal import CallerTerminal
 
 
 class RequestStop(Protocol):

@@ -11,10 +11,11 @@ import os
 import stat
 import time
 
-from minit import jsontext, paths
-from minit.boundedlog import BoundedLog
-from minit.errors import ManifestError
-from minit.utctime import utc_text_ns
+from minit.base import jsontext
+from minit.base.errors import ManifestError
+from minit.base.utctime import utc_text_ns
+from minit.podfiles import paths
+from minit.podfiles.boundedlog import BoundedLog
 
 KEPT_EVENTS = 1000
 # Of each of the two files.

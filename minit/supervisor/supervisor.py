@@ -14,14 +14,16 @@ import signal
 import time
 from collections.abc import Sequence
 
-from minit.attributes import Attributes
 from minit.iottymux.spawner import Spawner
-from minit.loop import Loop
-from minit.messages import Socket
-from minit.paths import pod_cgroup_name
+from minit.linux.attributes import Attributes
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket
+from minit.linux.process import hold_limits, read_attributes, read_limits
+from minit.linux.syscalls import read_sent_signals
+from minit.linux.terminal import CallerTerminal
 from minit.plan.podplan import PodPlan
 from minit.plan.rights.guards import LIMITS
-from minit.process import hold_limits, read_attributes, read_limits
+from minit.podfiles.paths import pod_cgroup_name
 from minit.reaper.reaper import BATCH, died_before_exec, read_zombie, reap
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
@@ -36,8 +38,6 @@ from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_SIGNAL, PodPolicy
 from minit.supervisor.apps.starts import Starts
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
-from minit.syscalls import read_sent_signals
-from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
 HALT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGPWR, signal.SIGRTMIN + 3)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from minit.base.progress import silent
 from minit.image.disk.disk import TOOLS
 from minit.image.foreign.builder import ARM64, foreign_stage1
 from minit.image.toolchain import find_tool
-from minit.progress import silent
 from tests.support.commands import Stage0
 from tests.support.disks import read_disk
 from tests.support.machine import AARCH64, BOOT_SECONDS, HERE, NO_KERNEL, Firmware, Kernel, find_kernel

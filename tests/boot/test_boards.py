@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.value import replace
+from minit.base.value import replace
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.machine import BOOT_SECONDS, X86_64, Kernel, Processor, find_kernel

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.image.disk.layout import SECTOR_BYTES
+from minit.podfiles import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.disks import assert_clean, find_partition, read_disk

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.image.disk.layout import ARCHITECTURES
+from minit.podfiles import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minit import RELEASE_SECONDS
-from minit.utctime import utc_text
+from minit.base.utctime import utc_text
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.loop import wait_readable
+from minit.linux.loop import wait_readable
 from tests.support.processes import children_of
 from tests.support.stage0_world import World
 from tests.support.terminal import Terminal

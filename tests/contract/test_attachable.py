@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.manifest.capabilities import capability_mask
+from minit.podfiles import paths
 from tests.support.attached import Session, connect, read_all, read_until
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import status_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.manifest.capabilities import NAMES, capability_mask
 from tests.support.campaign import campaign
 from tests.support.guest import build_program

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import control_groups_of, named, status_of
 from tests.support.waiting import wait_for

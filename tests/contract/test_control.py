@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.waiting import wait_for
 

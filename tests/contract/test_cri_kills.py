@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from minit.base.jsontext import parse
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import Code
-from minit.jsontext import parse
 from tests.support.campaign import LONG
 from tests.support.commands import Stage0
 from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config

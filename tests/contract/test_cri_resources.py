@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from minit.cri.api import cri_pb2 as api
-from minit.mountinfo import find_mounts
+from minit.linux.mountinfo import find_mounts
 from minit.stage0.reports.usage import APPS, find_group, find_hierarchies
 from tests.support.crinode import CallFailed, CriNode, Daemon, container_config
 

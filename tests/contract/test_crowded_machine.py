@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths, syscalls
 from minit.launcher.cgroups import read_hierarchies
+from minit.linux import syscalls
+from minit.podfiles import paths
 from tests.support.owngroup import group_below_own
 from tests.support.stage0_world import World
 

@@ -146,7 +146,7 @@ def test_only_the_app_with_the_volume_may_use_the_device(make_pod: MakePod) -> N
 @needs_loop_devices
 def test_a_device_of_a_mount_that_allows_none(make_pod: MakePod, work_directory: Path) -> None:
     """A node given as a volume works also where the host's own mount of it has nodev."""
-    from minit import syscalls
+    from minit.linux import syscalls
 
     directory = work_directory / "nodev"
     directory.mkdir()

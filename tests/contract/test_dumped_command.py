@@ -306,7 +306,7 @@ def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "name", ["minit/value.py", "minit/cli/manual.py", "minit/stage0/images/registry.py", "minit/image/dump/main.c"]
+    "name", ["minit/base/value.py", "minit/cli/manual.py", "minit/stage0/images/registry.py", "minit/image/dump/main.c"]
 )
 def test_changed_sources(installed: Installed, name: str) -> None:
     """Python runs the command when a file is changed that the program is made of, be it by its time alone."""
@@ -480,7 +480,7 @@ def test_when_it_is_made(kept: Installed) -> None:
     before = kept.program.stat().st_ino
     assert kept.renew("first") == ""
     assert kept.program.stat().st_ino == before
-    path = kept.sources / "minit/value.py"
+    path = kept.sources / "minit/base/value.py"
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.manifest.capabilities import DEFAULT, capability_mask
 from tests.support.bpf import native
 from tests.support.guest import GUEST, Report

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from minit import paths
 from minit.cri.api import cri_pb2 as api
+from minit.podfiles import paths
 from tests.contract.test_cri_failures import status_of
 from tests.contract.test_restarts import restarting
 from tests.support.commands import Stage0

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minit.errors import reason_of
+from minit.base.errors import reason_of
 from tests.support.campaign import LONG, thinned
 from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.pods import MakePod, PodDirectory, handlers, shell

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
 from tests.support.processes import descriptors_of

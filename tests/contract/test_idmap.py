@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
-from minit.idmapping import open_user_namespace
-from minit.idrange import IdRange
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.idmapping import open_user_namespace
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.refusals import assert_refused
 

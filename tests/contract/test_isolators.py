@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.manifest.capabilities import DEFAULT, capability_mask
 from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
 from tests.support.processes import status_of

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_for
 # Asks as a process in the PID namespace of the first process and in the control group of another one.
 _ASK = """
 import os, socket, sys
-from minit import syscalls
+from minit.linux import syscalls
 first, like = sys.argv[1:]
 group = [line for line in open(f"/proc/{like}/cgroup") if line.startswith("0::")][0].split(":", 2)[2].strip()
 top = [line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line][0]

@@ -13,8 +13,8 @@ from typing import Any
 import click
 import pytest
 
-from minit import paths
 from minit.cli.machinegroup import commands
+from minit.podfiles import paths
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
 from tests.support.processes import children_of, named

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.disks import assert_clean, list_disk, make_disk, read_disk
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.loopdevices import LoopDevice, require_loop_devices

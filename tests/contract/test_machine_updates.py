@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from minit import paths
 from minit.manifest.machineupdate import UpdateManifest, UpdatePart, dump_update, make_header, signed_bytes
+from minit.podfiles import paths
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
 

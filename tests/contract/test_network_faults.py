@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from minit.errors import reason_of
+from minit.base.errors import reason_of
 from tests.support.campaign import LONG, thinned
 from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.hostnet import left_by, leftovers

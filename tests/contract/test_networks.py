@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.hostnet import LEASES, leftovers
 from tests.support.networks import within

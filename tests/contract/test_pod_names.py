@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.paths import POD_NAMES
+from minit.podfiles.paths import POD_NAMES
 from tests.support.hostnet import leftovers
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.waiting import wait_for

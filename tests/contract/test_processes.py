@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.manifest.capabilities import capability_mask
 from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from minit import paths
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.manifest.annotations import Annotation
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.rights.guards import DEFAULT_GUARDS
+from minit.podfiles import paths
 from tests.support.bpf import I386, NATIVE, Calls, native
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, app_section, guest, handlers, shell

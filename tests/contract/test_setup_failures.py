@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minit.processors import processor_named, this_processor
+from minit.base.processors import processor_named, this_processor
 from tests.support.elf import elf_bytes
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
 from tests.support.sandbox import Sandbox

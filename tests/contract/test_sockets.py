@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.activation import activated
 from tests.support.faults import Call, Faults, Roles
 from tests.support.guest import GUEST

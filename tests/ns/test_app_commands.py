@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minit.loop import wait_readable
+from minit.linux.loop import wait_readable
 from tests.support.processes import children_of
 from tests.support.stage0_world import RunningPod, World, image_id, write_app, write_stage1
 from tests.support.waiting import wait_for

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import minit
+from minit.base.progress import silent
 from minit.image.appimage import build_app_image
-from minit.progress import silent
 from tests.support.unpack import unpack
 
 # Run in a mount namespace of its own.
 BUILD_ON_A_FULL_DISK = """
 import os, subprocess, sys
 from pathlib import Path
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.appimage import build_app_image
-from minit.progress import silent
+from minit.base.progress import silent
 directory = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)
 busybox = Path("/usr/bin/busybox")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError
+from minit.base.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call

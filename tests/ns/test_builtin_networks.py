@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError
+from minit.base.errors import ManifestError, NetworkError
+from minit.base.value import replace
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination, parse_interface, parse_subnet
 from minit.network.builtin.attachment import host_end
@@ -22,7 +23,6 @@ from minit.network.netlink.links import Links
 from minit.network.netlink.messages import NewRoute
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result, Route
-from minit.value import replace
 from tests.support.builtins import World, add, call_builtin, check, delete, links, listen, own_world, talk
 from tests.support.effects import each_failure, killed_child
 from tests.support.networks import within

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
     PodGroups,
@@ -23,9 +23,9 @@ from minit.launcher.cgroups import (
     read_hierarchies,
     remove_pod_groups,
 )
-from minit.process import join_cgroups
+from minit.linux import syscalls
+from minit.linux.process import join_cgroups
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
-from minit.value import replace
 from tests.support.waiting import wait_for
 
 Spawn = Callable[..., int]

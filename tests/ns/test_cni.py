@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import MinitError, NetworkError
+from minit.base.errors import MinitError, NetworkError
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
 from minit.network.plugins.pluginlist import attach, check, detach, plugin_path

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from minit import paths
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.base.value import replace
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
 from minit.network.plugins.pluginlist import attach, check, detach, plugin_path
@@ -20,7 +20,7 @@ from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Address, Result
 from minit.plan.networks.networkplan import PlannedNetwork
-from minit.value import replace
+from minit.podfiles import paths
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS

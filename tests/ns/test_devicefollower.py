@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths, syscalls
+from minit.base.errors import LaunchError
 from minit.devices.lookup import DeviceLookup
-from minit.errors import LaunchError
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import exchange_mount, identify
-from minit.messages import Socket, receive_message, send_message
+from minit.linux import syscalls
+from minit.linux.messages import Socket, receive_message, send_message
 from minit.plan.appplan import AppSpec
 from minit.plan.root.volumes import HOST, VolumeMount
+from minit.podfiles import paths
 from tests.support.loopdevices import LoopDevice
 from tests.support.owngroup import group_below_own
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit import syscalls
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicepolicy import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
+from minit.linux import syscalls
 from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule, merge_rules
 from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.owngroup import group_below_own

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
 
-from minit.errors import NetworkError
-from minit.loop import wait_readable
+from minit.base.errors import NetworkError
+from minit.base.value import replace
+from minit.linux.loop import wait_readable
 from minit.network.dhcp import leaserecord, podlease
 from minit.network.dhcp.leaserecord import find_record
 from minit.network.netlink.events import KernelEvents
@@ -26,7 +27,6 @@ from minit.network.plugins.pluginrequests import PluginRequests
 from minit.network.plugins.pluginsearch import PluginSearch
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result, write_result
-from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer, run

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.bridges import add_bridge, filter_vlans
 from minit.network.netlink.links import Links

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.dump.program import LINKED_IN, build_dump, obstacle
 from minit.image.interpreter import copy_interpreter
 from minit.image.pythonmodules import Module, stage1_modules

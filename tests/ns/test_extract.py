@@ -18,10 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit import syscalls
-from minit.errors import ImageError, StoreError
-from minit.forks import EXTRACTOR, fork
-from minit.mountinfo import read_mountinfo
+from minit.base.errors import ImageError, StoreError
+from minit.linux import syscalls
+from minit.linux.forks import EXTRACTOR, fork
+from minit.linux.mountinfo import read_mountinfo
 from minit.stage0.images import untar
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.linux import syscalls
 from minit.network.packetfilter.interfacetables import delete_table, protect, table_name
 from tests.support.podports import Pods, make_pods, port
 from tests.support.topology import (

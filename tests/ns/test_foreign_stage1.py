@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.progress import silent
 from minit.image.foreign.builder import ARM64, fetch_packages, foreign_stage1, unpack_packages
-from minit.loop import wait_readable
-from minit.progress import silent
+from minit.linux.loop import wait_readable
 from tests.support.foreignmachine import stand_in
 from tests.support.waiting import wait_for
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
 from minit.network.packetfilter.interfacetables import protect
 from tests.support.effects import killed_child

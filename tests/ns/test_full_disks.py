@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError, StoreError
-from minit.loop import wait_readable
-from minit.processors import this_processor
-from minit.progress import silent
+from minit.base.errors import ImageError, StoreError
+from minit.base.processors import this_processor
+from minit.base.progress import silent
+from minit.linux.loop import wait_readable
 from minit.stage0.images import layerunpacking
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError, StoreError
-from minit.processors import PROCESSORS, Processor, processor_named, this_processor
-from minit.progress import silent
+from minit.base.errors import ImageError, StoreError
+from minit.base.processors import PROCESSORS, Processor, processor_named, this_processor
+from minit.base.progress import silent
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store

@@ -18,10 +18,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from minit import paths
+from minit.base.progress import silent
 from minit.cli.commands.images.otherprocessor import MACHINES
 from minit.image.foreign.builder import foreign_stage1
-from minit.progress import silent
+from minit.podfiles import paths
 from tests.support.commands import Stage0
 from tests.support.elf import AARCH64, module_bytes
 from tests.support.foreignmachine import stand_in

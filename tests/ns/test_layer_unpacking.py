@@ -16,8 +16,8 @@ import pytest
 
 from minit.archives.compression import DEFAULT_LIMITS, Limits
 from minit.archives.layered import Layer
-from minit.errors import ImageError
-from minit.progress import silent
+from minit.base.errors import ImageError
+from minit.base.progress import silent
 from minit.stage0.images import conversion, layerunpacking
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.layerunpacking import unpack_layers

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
+from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
     make_pod_groups,
@@ -24,10 +24,10 @@ from minit.launcher.cgroups import (
 )
 from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.preparation import set_limits
+from minit.linux import syscalls
 from minit.manifest.limits import CpuQuota, Limits
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
-from minit.value import replace
 from tests.support.owngroup import group_elsewhere
 
 UUID = str(uuid.uuid4())

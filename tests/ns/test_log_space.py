@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
+from minit.linux import syscalls
 from minit.stage0.reports.loglines import LineAssembler
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")

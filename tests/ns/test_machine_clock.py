@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.loop import wait_readable
+from minit.linux import syscalls
+from minit.linux.loop import wait_readable
 from minit.machine.clock.kernelclock import KernelClock
 from minit.machine.clock.timeclient import TimeClient
 from minit.manifest.machineconfig import Clock

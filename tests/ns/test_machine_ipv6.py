@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minit.loop import wait_readable
+from minit.linux.loop import wait_readable
 from minit.machine.network.machinenetwork import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp6.client import BOUND, Dhcp6Client

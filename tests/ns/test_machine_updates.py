@@ -11,10 +11,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from minit import paths, syscalls
-from minit.loop import wait_readable
+from minit.linux import syscalls
+from minit.linux.loop import wait_readable
 from minit.machine.update.unattended import Updates
 from minit.manifest.machineconfig import Update
+from minit.podfiles import paths
 from tests.support.forked import succeed_in_child
 from tests.support.processes import children_of
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from minit.errors import NetworkError
-from minit.mountinfo import read_mountinfo
+from minit.base.errors import NetworkError
+from minit.linux.mountinfo import read_mountinfo
 from minit.network.namespace import is_namespace, make_namespace, namespace_path, remove_namespace
 
 

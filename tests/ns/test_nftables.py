@@ -13,7 +13,7 @@ from pyroute2.netlink import NLM_F_CREATE, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import RTM_GETROUTE, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import Match

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from minit.image.dump.program import obstacle
 from minit.image.stage1 import build_stage1
-from minit.progress import silent
+from minit.base.progress import silent
 build_stage1(Path(sys.argv[1]), silent, plain=sys.argv[2] == "plain")
 print(obstacle())
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
+from minit.podfiles import paths
 from tests.support.campaign import LONG
 from tests.support.cniruntime import Answer, Runtime
 from tests.support.faults import KILL, Call, Faults

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.manifest.networkconfig import CNI_VERSIONS
+from minit.podfiles import paths
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.cniruntime import ID, NEWEST, Answer, Runtime, output
 from tests.support.dhcpserver import BRIDGE, DhcpServer
@@ -438,8 +438,8 @@ def test_the_error_of_a_plugin_that_was_delegated_to(runtime: Runtime, tmp_path:
 
 def test_an_image_that_is_not_dumped(work_directory: Path, tmp_path: Path, runtime: Runtime) -> None:
     """Its plugins know their names, too, and do the same."""
+    from minit.base.progress import silent
     from minit.image.stage1 import build_stage1
-    from minit.progress import silent
 
     image = tmp_path / "plain.aci"
     build_stage1(image, silent, plain=True)

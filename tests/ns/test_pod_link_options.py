@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from minit import syscalls
-from minit.errors import ManifestError, MinitError, NetworkError, describe
+from minit.base.errors import ManifestError, MinitError, NetworkError, describe
+from minit.base.value import replace
+from minit.linux import syscalls
 from minit.manifest.reader import Node
 from minit.network.builtin.hostdevice import find_device
 from minit.network.netlink.links import Links
 from minit.network.protocol.result import Dns, Interface, Result
-from minit.value import replace
 from tests.support.linkkinds import need_kind
 from tests.support.podlinks import MAC, World, add, check, delete, in_pod, own_world, pod_link, run
 

@@ -165,7 +165,7 @@ def test_mounts_of_a_pod_never_reach_the_host(make_pod: MakePod) -> None:
 
 def _mount_inside(pid: int, target: str) -> None:
     """Mount a tmpfs in the mount namespace of a process, from a child that joins it."""
-    from minit import syscalls
+    from minit.linux import syscalls
 
     child = os.fork()
     if child == 0:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.idrange import IdRange, parse_id_range
+from minit.base.idrange import IdRange, parse_id_range
+from minit.linux import syscalls
 from minit.stage0.files.locks import key_lock
 from minit.stage0.pods import overlay
 from tests import tars

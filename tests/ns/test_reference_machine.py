@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
+from minit.podfiles import paths
 from tests.support.campaign import LONG
 from tests.support.comparison import Case, read_observations, script
 from tests.support.machine import BOOT_SECONDS, Kernel, find_kernel, run_on_machine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
+from minit.podfiles import paths
 from tests.support.campaign import thinned
 from tests.support.cniruntime import Runtime
 from tests.support.comparison import Case, read_observations, script

@@ -25,14 +25,14 @@ import pytest
 import trio
 import trio.testing
 
-from minit import paths
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.messages import encode_message, socket_pair
+from minit.linux.messages import encode_message, socket_pair
+from minit.linux.process import join_cgroups, read_attributes
 from minit.plan.appplan import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
 from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
-from minit.process import join_cgroups, read_attributes
+from minit.podfiles import paths
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import EXECUTED

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[2]
 HANGING = """\
 import os, signal, subprocess
 from pathlib import Path
-from minit import syscalls
+from minit.linux import syscalls
 from minit.launcher.cgroups import read_hierarchies
 from tests.support.owngroup import group_below_own
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError, StoreError
-from minit.progress import silent
+from minit.base.errors import ImageError, StoreError
+from minit.base.progress import silent
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.garbage.survey import survey
 from minit.stage0.images import layerunpacking, linking

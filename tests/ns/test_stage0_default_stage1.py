@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.progress import Progress, silent
 from minit.image.toolchain import find_tool
-from minit.progress import Progress, silent
 from minit.stage0.images.defaultstage1 import default_stage1
 from minit.stage0.images.store import Store
 from tests.support.stage0_world import World, write_app, write_stage1

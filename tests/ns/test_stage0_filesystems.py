@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.stage0.pods.overlay import overlay_obstacle
 from tests import tars
 from tests.support.incommand import command_on

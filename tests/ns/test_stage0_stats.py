@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.mountinfo import read_mountinfo
+from minit.linux.mountinfo import read_mountinfo
 from minit.stage0.reports.usage import find_hierarchies
 from tests.support.stage0_world import World
 

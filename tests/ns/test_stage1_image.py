@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 import minit
+from minit.base.progress import silent
 from minit.image.dump.program import obstacle
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import entrypoint_names
 from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS, build_stage1
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.networkconfig import parse_network_config
-from minit.progress import silent
 from tests.support.unpack import unpack
 
 STAGE1_FLY_SIZE_BYTES = 9_900_000
@@ -37,7 +37,7 @@ BUILD = """\
 import sys
 from pathlib import Path
 from minit.image.stage1 import build_stage1
-from minit.progress import silent
+from minit.base.progress import silent
 build_stage1(Path(sys.argv[1]), silent, plain=sys.argv[2:] == ["plain"])
 """
 
@@ -238,7 +238,7 @@ def test_keys_that_collide_cost_little(root: Path) -> None:
     """The seed gives keys that want one place of a dictionary; a manifest of them is read as any other."""
     code = """\
 import time
-from minit.jsontext import dump, parse
+from minit.base.jsontext import dump, parse
 names = (f"key {number}" for number in range(10**9))
 colliding, others = [], []
 while len(colliding) < 2000:

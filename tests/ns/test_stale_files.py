@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.launcher.removal import remove_traces
 from minit.plan.appplan import AppSpec
+from minit.podfiles import paths
 from minit.supervisor.control.adding import write_app_files
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="overlays need root")

@@ -1,4 +1,4 @@
-"""minit.syscalls: each call does to the kernel what its name says, and fails with errno and path."""
+"""minit.linux.syscalls: each call does to the kernel what its name says, and fails with errno and path."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.mountinfo import read_mountinfo
+from minit.linux import syscalls
+from minit.linux.mountinfo import read_mountinfo
 
 PROJECT = Path(__file__).parents[2]
 
@@ -344,7 +344,7 @@ def test_clone3_runs_the_interpreters_fork_hooks() -> None:
     """Functions of os.register_at_fork() run before, in the parent and in the child, as for os.fork()."""
     program = """
 import os
-from minit import syscalls
+from minit.linux import syscalls
 seen = []
 os.register_at_fork(
     before=lambda: seen.append("before"),

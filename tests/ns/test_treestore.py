@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from minit import syscalls
-from minit.errors import ImageError, StoreError
+from minit.base.errors import ImageError, StoreError
+from minit.linux import syscalls
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
 from minit.stage0.start.volumefiles import give_to_group
 from minit.stage0.volumes.volumestore import create_volume
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from minit.base.progress import silent
 from minit.image.appimage import build_app_image
-from minit.progress import silent
 from minit.stage0.images.treestore import tree_hash
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.campaign import LONG

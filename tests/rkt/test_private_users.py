@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.idrange import IdRange, parse_id_range
+from minit.base.idrange import IdRange, parse_id_range
 from tests import tars
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.commands import Stage0

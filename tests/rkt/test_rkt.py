@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from minit.base.progress import silent
 from minit.image.appimage import build_app_image
-from minit.progress import silent
 from tests.support.pods import BUSYBOX
 
 pytestmark = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt binary on PATH")

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minit.value import Value
+from minit.base.value import Value
 
 Facts = dict[str, Any]
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from minit.errors import MinitError, describe
+from minit.base.errors import MinitError, describe
 
 # Methods and functions written in C, by their own names.
 _EFFECTS = {"send", "sendto", "rename", "unlink", "setns", "write", "pwrite", "__exit__", "mkdir", "fork", "lockf"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.forked import succeed_in_child
 
 FAILURES = {"full": errno.ENOSPC, "no inodes": errno.ENOSPC, "read-only": errno.EROFS, "broken": errno.EIO}

@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from minit import paths, syscalls
 from minit.launcher.cgroups import read_hierarchies
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.supervisor.root.applymounts import enter_root
 from tests.support.owngroup import group_below_own
 from tests.support.pods import PodDirectory

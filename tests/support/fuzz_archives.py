@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["minit"]):
     from minit.archives.compression import Limits
     from minit.archives.tar import DEPTH_LIMIT, TarReader
     from minit.archives.tarentry import Kind
-    from minit.errors import ImageError
+    from minit.base.errors import ImageError
 
 from tests import tars
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import pytest
 
+from minit.base.value import Value
 from minit.image.foreign.builder import ARM64
-from minit.value import Value
 from tests.support.pods import BUSYBOX
 
 BOOT_SECONDS = 300

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from minit import syscalls
-from minit.mountinfo import read_mountinfo
-from minit.process import enter_own_mounts
+from minit.linux import syscalls
+from minit.linux.mountinfo import read_mountinfo
+from minit.linux.process import enter_own_mounts
 
 
 def make_root_a_mount() -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.supervisor.netdevice import bring_up_loopback
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.claims import claim
 
 _AROUND = Path("/var/tmp")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.packetfilter.forwarding import (
     Target,
     forward_ports,

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minit import syscalls
+from minit.linux import syscalls
 from tests.support.guest import GUEST, Report
 from tests.support.owngroup import find_groups
 from tests.support.processes import children_of, status_of

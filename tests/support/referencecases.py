@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minit.value import Value
+from minit.base.value import Value
 from tests.support.comparison import MASTER_MAC, Case, Facts
 
 REFERENCE = Path("/usr/lib/cni")

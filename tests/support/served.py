@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from minit import paths, syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import run_sidecar
 from minit.iottymux.streams.mux import SUPERVISOR
-from minit.messages import Socket, socket_pair
+from minit.linux import syscalls
+from minit.linux.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec
+from minit.podfiles import paths
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session, connect
 from tests.support.sidecarfilter import sidecar_filter

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from minit import syscalls
+from minit.linux import syscalls
 
 _MNT_FORCE = 1
 _LOOKUP, _GETATTR, _STATFS, _INIT, _OPENDIR, _ACCESS = 1, 3, 17, 26, 27, 34

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.cpio import write_cpio
 from minit.image.kernelmodules import collect_modules
 from minit.image.libraries import LibrarySearch

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from minit.archives.aci import copy_image
 from minit.archives.compression import Limits, Uncompressed
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from tests import tars
 from tests.support.zstandard import zstd
 

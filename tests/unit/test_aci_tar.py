@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minit.archives import tar as tar_module
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Entry, Kind
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from tests import tars
 
 

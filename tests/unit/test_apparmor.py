@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.chosenfilter import plan_apparmor
-from minit.value import replace
 
 FACTS = HostFacts(effective_uid=0, kernel_release="6.1", has_cgroups=True)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PodError
+from minit.base.errors import PodError
+from minit.base.value import replace
 from minit.manifest.app import App, Isolator
 from minit.manifest.image import ImageManifest
 from minit.stage0.pods.appsection import (
@@ -21,7 +22,6 @@ from minit.stage0.pods.appsection import (
     merge_isolators,
     plan_app_section,
 )
-from minit.value import replace
 
 DATA = Path("/var/lib/rkt")
 DEFAULTS = PodDefaults(uid=0, gid=0, data=DATA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minit.errors import AttachError, PodError
+from minit.base.errors import AttachError, PodError
 from minit.iottymux.protocol import INPUTS, STREAMS
 from minit.launcher.attach import choose_streams
 from minit.stage0.stage1.entrypoints import attach_arguments

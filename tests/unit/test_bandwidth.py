@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.reader import Node
 from minit.network.builtin.bandwidth import Settings, read_settings, token_bucket
 from minit.network.netlink.attributes import attribute, read_attributes

@@ -1,4 +1,4 @@
-"""minit.boundedfile: all of a file, or one line that says why not."""
+"""minit.podfiles.boundedfile: all of a file, or one line that says why not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.boundedfile import read_at_most, read_bounded
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
+from minit.podfiles.boundedfile import read_at_most, read_bounded
 from tests.support.processes import descriptors_of
 
 LIMIT = 200_000  # more than is read at once

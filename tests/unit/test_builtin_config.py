@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError, MinitError, NetworkError
+from minit.base.errors import ManifestError, MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address, parse_interface, parse_subnet
 from minit.network.builtin.arguments import parse_arguments

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.cgroups import Hierarchy, find_hierarchies, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.mountinfo import Mount, parse_line
+from minit.linux.mountinfo import Mount, parse_line
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 NAME = r"machine-rkt\x2d6c1ab9d3\x2d1c0b\x2d4c0f\x2d9c4e\x2d0f7c2a0c7b11.scope"

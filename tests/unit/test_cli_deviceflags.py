@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.errors import MinitError
 from minit.cli.commands.run import chosendevices
 from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.flags.deviceflags import parse_device
 from minit.cli.flagwords import FlagError
-from minit.errors import MinitError
 from minit.stage0.pods.appsection import AppOverrides, Device
 
 PATHS = st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"])).map(lambda text: f"/{text}")

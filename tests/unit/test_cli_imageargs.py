@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.value import replace
 from minit.cli.commandgroups import app_group, commands
 from minit.cli.flags.appoptions import APP_FLAGS
 from minit.cli.flags.imageargs import ImageArgument, scan_images
@@ -15,7 +16,6 @@ from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
 from minit.manifest.pod import Mount
 from minit.stage0.pods.appsection import AppOverrides
-from minit.value import replace
 
 SHARED_FLAGS = frozenset({"--mount", "--name"})
 FLAGS = {

@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.errors import PodError
 from minit.cri.api.cri_pb2 import ExecSyncRequest, ExecSyncResponse, VersionRequest, VersionResponse
 from minit.cri.grpc.framing import CallError, Code, frame, parse_timeout, status_headers, unframe
 from minit.cri.grpc.server import Method, Server
-from minit.errors import PodError
 from tests.support.grpcclient import GrpcClient, grpc_client
 
 PATIENCE_SECONDS = 60

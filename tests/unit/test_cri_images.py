@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.processors import processor_of_appc
 from minit.cri.images.imageinfo import image_info
 from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outdated
 from minit.manifest.image import parse_image_manifest
-from minit.processors import processor_of_appc
 from minit.stage0.images.imagedigests import ImageDigests
 from minit.stage0.images.storedimage import StoredImage
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from minit import syscalls
 from minit.cri.podwatch import PodWatch
+from minit.linux import syscalls
 from tests.support.waiting import TIMEOUT_SECONDS
 
 LOOKS = 5

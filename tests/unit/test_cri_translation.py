@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from google.protobuf.message import Message
 
+from minit.base.goduration import parse_duration
 from minit.cli.flags.environmentflags import parse_environment_files
 from minit.cli.flags.isolatorflags import parse_caps_remove
 from minit.cri.api import cri_pb2 as api
@@ -25,7 +26,6 @@ from minit.cri.translation.refusal import refuse_unknown_words
 from minit.cri.translation.sandboxwords import sandbox_words
 from minit.cri.translation.securitywords import check_pids
 from minit.cri.translation.userwords import check_users, user_ids
-from minit.goduration import parse_duration
 from minit.manifest.capabilities import DEFAULT, capability_names
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import AttachError
+from minit.base.errors import AttachError
 from minit.iottymux.attach.detachkeys import DetachKeys, parse_detach_keys
 
 # Few letters, so that sequences begin and end alike.

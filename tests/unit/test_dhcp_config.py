@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError
+from minit.base.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin.call import Call
 from minit.network.builtin.ipam import dhcp

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.processors import this_processor
+from minit.base.processors import this_processor
 from minit.reaper.diagnose import check_exec, diagnose_exec
 
 MACHINE = int.from_bytes(Path("/proc/self/exe").read_bytes()[18:20], "little")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit import paths
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.value import replace
 from minit.image.disk.disk import find_stub
 from minit.image.disk.layout import ARCHITECTURES, DATA_BYTES, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.manifest.machineconfig import Disk
-from minit.value import replace
+from minit.podfiles import paths
 
 MIB = 1 << 20
 EFI = ARCHITECTURES["amd64"]

@@ -18,7 +18,7 @@ from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.containerinit.supervise import USAGE
 from minit.manifest.annotations import Annotation, Place
-from minit.paths import PodEvent
+from minit.podfiles.paths import PodEvent
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

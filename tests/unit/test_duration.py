@@ -1,4 +1,4 @@
-"""minit.goduration: durations as Go writes them."""
+"""minit.base.goduration: durations as Go writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.goduration import parse_duration
+from minit.base.goduration import parse_duration
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.attributes import Attributes
-from minit.errors import LaunchError
-from minit.jsontext import dump
+from minit.base.errors import LaunchError
+from minit.base.jsontext import dump
+from minit.linux.attributes import Attributes
+from minit.linux.process import read_attributes
 from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
-from minit.process import read_attributes
 
 NUMBERS = st.integers(-1, 2**63)
 ATTRIBUTES = st.builds(

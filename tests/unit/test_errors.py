@@ -1,4 +1,4 @@
-"""minit.errors: every failure becomes one line in Go's form."""
+"""minit.base.errors: every failure becomes one line in Go's form."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit import errors
-from minit.errors import (
+from minit.base import errors
+from minit.base.errors import (
     FailureKind,
     LaunchError,
     MinitError,

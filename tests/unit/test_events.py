@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit import paths
 from minit.cli.commands.pods.eventcommand import text_line
+from minit.podfiles import paths
 from minit.stage0.reports.eventreader import EventReader, Wanted
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.life.expansion import Addresses, expand, plan_expansion
 from minit.plan.networks.kernelsettings import plan_sysctls

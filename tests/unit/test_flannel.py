@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError, NetworkError
+from minit.base.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_subnet
 from minit.network.builtin.flannel import SubnetEnv, delegated_config, parse_subnet_env

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import forks, syscalls
-from minit.errors import EXIT_FAILURE, MinitError
-from minit.forks import CLOSED, NULL, SAME, Forked, clone, fork, settle
+from minit.base.errors import EXIT_FAILURE, MinitError
+from minit.linux import forks, syscalls
+from minit.linux.forks import CLOSED, NULL, SAME, Forked, clone, fork, settle
 
 ROOT = Path(__file__).parents[2]
 STREAMS = [f"/proc/self/fd/{number}" for number in range(3)]
@@ -51,7 +51,7 @@ def test_words_in_place_of_the_command_line() -> None:
     """A fork with a name shows these alone, cut to the room that there is, and its parent keeps its own."""
     script = """if True:
         import os, sys
-        from minit.forks import Forked, fork
+        from minit.linux.forks import Forked, fork
         show = lambda: print(open("/proc/self/cmdline").read(), flush=True)
         def nested(count):
             show()

@@ -1,4 +1,4 @@
-"""minit.goflags: arguments as Go's `flag` package takes them."""
+"""minit.base.goflags: arguments as Go's `flag` package takes them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import UsageError
-from minit.goflags import BOOLEANS, Default, parse_flags, usage
+from minit.base.errors import UsageError
+from minit.base.goflags import BOOLEANS, Default, parse_flags, usage
 
 DEFAULTS: dict[str, Default] = {"debug": False, "on": True, "net": "", "dir": "/etc/rkt"}
 

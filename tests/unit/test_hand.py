@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from minit.base.errors import FailureKind
 from minit.cli import hand
-from minit.errors import FailureKind
-from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 
 
 def count_words(words: Sequence[str]) -> tuple[int, FailureKind | None]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from minit.base.errors import PlanError, describe
+from minit.base.harmless import harmless, harmless_json
 from minit.cli.commands.pods.diagnosecommand import report_text
 from minit.cli.commands.pods.eventcommand import text_line
-from minit.errors import PlanError, describe
-from minit.harmless import harmless, harmless_json
+from minit.linux.stdio import complain, complain_at_once, record_complaints
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import ExitStatus
-from minit.stdio import complain, complain_at_once, record_complaints
 from tests.support.hostiletext import ATTACKS, is_harmless
 
 # With halves of surrogate pairs, which bytes that are no UTF-8 become.

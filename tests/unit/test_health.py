@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.launcher.health import healthchecks
 from minit.launcher.health.healthhelper import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.manifest.app import App
 from minit.manifest.pod import RuntimeApp
 from minit.plan.appplan import AppPlan, plan_app

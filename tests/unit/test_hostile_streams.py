@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from minit.base.errors import PodError
 from minit.cri.node import Program
 from minit.cri.streaming.channels import Channel
 from minit.cri.streaming.portforward import PortForward
@@ -36,7 +37,6 @@ from minit.cri.streaming.spdyframes import (
 )
 from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import PROTOCOLS
-from minit.errors import PodError
 from tests.support.campaign import campaign
 
 PATIENCE_SECONDS = 100

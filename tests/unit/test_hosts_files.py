@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.value import replace
 from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
-from minit.value import replace
 
 BASE = "127.0.0.1\tlocalhost rkt-1\n"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PodError
-from minit.idrange import MAX_HOST_ID, IdRange, parse_id_range
+from minit.base.errors import PodError
+from minit.base.idrange import MAX_HOST_ID, IdRange, parse_id_range
 from minit.stage0.pods.privateusers import choose_ids
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.aciwriter import AciWriter
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError
+from minit.base.progress import silent
 from minit.image.appimage import build_app_image
 from minit.image.contents import Contents
 from minit.image.hostfiles import HostFiles
 from minit.manifest.image import ImageManifest, parse_image_manifest
-from minit.progress import silent
 from tests.support.elf import elf_bytes
 
 

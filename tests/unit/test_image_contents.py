@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.contents import Contents, Directory, Symlink, Text
 
 

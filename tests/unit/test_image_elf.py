@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.elf import is_elf, parse_elf, read_elf
 from tests.support.elf import elf_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.libraries import LibrarySearch
 from tests.support.elf import elf_bytes
 

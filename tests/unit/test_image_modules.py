@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import minit.image.pythonmodules
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.dump.command import command_modules
 from minit.image.pythonmodules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
@@ -59,7 +59,7 @@ def package_directory(tmp_path: Path) -> None:
 def test_what_is_installed_by_chance_stays_out(image_modules: list[Module]) -> None:
     """rich, which structlog uses where it finds it, is not carried, nor what makes images; trio and minit are."""
     names = {module.name for module in image_modules}
-    assert {"trio", "structlog", "minit.syscalls", "entrypoints.run"} <= names
+    assert {"trio", "structlog", "minit.linux.syscalls", "entrypoints.run"} <= names
     tops = {name.partition(".")[0] for name in names}
     assert not tops & {"rich", "pygments", "_pytest", "_ssl", "_hashlib"}
     assert not {name for name in names if name.startswith(("minit.archives", "minit.image"))}
@@ -69,7 +69,7 @@ def test_what_is_installed_by_chance_stays_out(image_modules: list[Module]) -> N
 @pytest.mark.parametrize(
     ("is_command", "not_needed"),
     # The second where there is no _syscalls.
-    [(False, {"minit.cli.completion"}), (True, {"minit.ctypescalls"})],
+    [(False, {"minit.cli.completion"}), (True, {"minit.linux.ctypescalls"})],
 )
 def test_whatever_functions_import_is_dumped(
     image_modules: list[Module], is_command: bool, not_needed: set[str]

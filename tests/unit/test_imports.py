@@ -31,8 +31,8 @@ def test_the_init_of_a_container_is_little() -> None:
     loaded = modules_after("import minit.__main__, minit.containerinit.supervise")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
-        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.processors"),
-        *("minit.stdio", "minit.value"),
+        *("minit", "minit.__main__", "minit.linux", "minit.linux.loop", "minit.linux.stdio"),
+        *("minit.base", "minit.base.errors", "minit.base.harmless", "minit.base.processors", "minit.base.value"),
         *("minit.containerinit", "minit.containerinit.supervise"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
     }
@@ -46,7 +46,8 @@ def test_the_help_of_minit_imports_no_command() -> None:
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
         *("minit.cli.otherwords", "minit.cli.standardstreams", "minit.cli.uuidfile"),
-        *("minit.errors", "minit.goflags", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
+        *("minit.base", "minit.base.errors", "minit.base.goflags", "minit.base.harmless", "minit.base.value"),
+        *("minit.linux", "minit.linux.loop", "minit.linux.stdio"),
     }
 
 
@@ -104,9 +105,9 @@ def importers_of(name: str) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "importers"),
     [
-        ("ctypes", {"minit/ctypescalls.py", "minit/libcrypto.py"}),
+        ("ctypes", {"minit/linux/ctypescalls.py", "minit/linux/libcrypto.py"}),
         ("trio", {"minit/supervisor/control/serve.py"}),
-        ("structlog", {"minit/log.py"}),
+        ("structlog", {"minit/supervisor/supervisorlog.py"}),
         ("pyudev", {"minit/devices/lookup.py"}),
         ("asyncio", set()),
         ("multiprocessing", set()),
@@ -119,7 +120,7 @@ def test_sole_importers(name: str, importers: set[str]) -> None:
 
 
 def test_one_module_waits() -> None:
-    """Nothing but `minit/loop.py` calls poll(2), epoll(7) or select(2)."""
+    """Nothing but `minit/linux/loop.py` calls poll(2), epoll(7) or select(2)."""
     found = set()
     for path in [*(PROJECT / "minit").rglob("*.py"), *(PROJECT / "entrypoints").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -131,7 +132,7 @@ def test_one_module_waits() -> None:
                 continue
             if module == "select":
                 found.add(str(path.relative_to(PROJECT)))
-    assert found == {"minit/loop.py"}
+    assert found == {"minit/linux/loop.py"}
 
 
 def test_pid_1_never_runs_processes_by_a_library() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
-from minit.log import open_journal
+from minit.podfiles import paths
 from minit.supervisor.journal import Journal
+from minit.supervisor.supervisorlog import open_journal
 
 Events = list[tuple[str, dict[str, object]]]
 

@@ -1,4 +1,4 @@
-"""minit.jsontext: strict reading, compact writing."""
+"""minit.base.jsontext: strict reading, compact writing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit import jsontext
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
 
 PROJECT = Path(__file__).parents[2]
 

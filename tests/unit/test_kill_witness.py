@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minit import paths
 from minit.launcher.cgroups import Hierarchy
 from minit.launcher.start.killed import KillWitness
+from minit.podfiles import paths
 from minit.supervisor.apps.memorygroup import MemoryGroup
 
 LIMIT = 64 << 20

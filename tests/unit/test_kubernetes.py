@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.errors import ManifestError, PodError
 from minit.cli.commands.generatecommands import write_documents
-from minit.errors import ManifestError, PodError
 from minit.manifest.annotations import Place, known_annotations
 from minit.manifest.app import Isolator, Port
 from minit.manifest.image import parse_image_manifest

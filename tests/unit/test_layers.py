@@ -23,7 +23,7 @@ from minit.archives.layered import Layer, LayeredImage
 from minit.archives.platforms import Platform
 from minit.archives.squash import write_aci
 from minit.archives.tar import TarReader
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from tests import tars
 from tests.support.layers import layer, opaque, sha256, whiteout
 

@@ -1,4 +1,4 @@
-"""minit.libcrypto: SHA-2 by OpenSSL's functions."""
+"""minit.linux.libcrypto: SHA-2 by OpenSSL's functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.image.libraries import LibrarySearch
-from minit.libcrypto import load_sha2
+from minit.linux.libcrypto import load_sha2
 
 (LIBRARY,) = (
     library.name

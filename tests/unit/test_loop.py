@@ -1,4 +1,4 @@
-"""minit.loop: what is ready is called, nothing else is, and deadlines come in their order."""
+"""minit.linux.loop: what is ready is called, nothing else is, and deadlines come in their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.loop import Interest, Loop, Wait, wait_events, wait_readable
+from minit.linux.loop import Interest, Loop, Wait, wait_events, wait_readable
 
 SOON_SECONDS = 0.02
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.devicefirmware import collect_firmware
 from minit.image.kernelmodules import collect_modules, find_kernel, parse_softdeps
 from minit.machine.devices import parse_volume_ids

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.httpurl import Url, parse_url
 from minit.manifest.machineupdate import (
     HEADER,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.app import App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 

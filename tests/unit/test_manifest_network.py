@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.networkconfig import (
     CNI_VERSIONS,
     NetworkConfig,

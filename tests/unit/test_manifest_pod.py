@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.app import App, Isolator, Port
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume, parse_pod_manifest

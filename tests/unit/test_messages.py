@@ -1,4 +1,4 @@
-"""minit.messages: JSON objects with descriptors over SEQPACKET sockets."""
+"""minit.linux.messages: JSON objects with descriptors over SEQPACKET sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.messages import MAXIMUM_MESSAGE_BYTES, Socket, encode_message, receive_message, send_message, socket_pair
+from minit.linux.messages import (
+    MAXIMUM_MESSAGE_BYTES,
+    Socket,
+    encode_message,
+    receive_message,
+    send_message,
+    socket_pair,
+)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""minit.mountinfo: proc(5) lines, with what the kernel escapes in them."""
+"""minit.linux.mountinfo: proc(5) lines, with what the kernel escapes in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.mountinfo import Mount, find_mounts, parse_line, read_mountinfo
+from minit.linux.mountinfo import Mount, find_mounts, parse_line, read_mountinfo
 
 PROJECT = Path(__file__).parents[2]
 
@@ -102,8 +102,8 @@ def test_the_kernel_escapes_what_we_think(tmp_path: Path) -> None:
     """A mount with every odd character in its path and source is read back as it was made."""
     program = """
 import os, sys
-from minit import syscalls
-from minit.mountinfo import read_mountinfo
+from minit.linux import syscalls
+from minit.linux.mountinfo import read_mountinfo
 syscalls.unshare(syscalls.CLONE_NEWNS)
 syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
 point = sys.argv[1]

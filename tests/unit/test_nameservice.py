@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import PodError
+from minit.base.errors import PodError
 from minit.stage0.pods.nameservice import NameService, hosts, resolv_conf, write_name_files
 
 FULL = NameService(

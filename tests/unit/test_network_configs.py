@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network import configs
 from minit.network.configs import load_networks
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.networkconfig import NetworkConfig
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks, wants_network
 

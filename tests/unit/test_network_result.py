@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import replace
 from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.network.addresses import parse_address, parse_destination, parse_interface
 from minit.network.protocol.result import (
@@ -20,7 +21,6 @@ from minit.network.protocol.result import (
     read_result,
     write_result,
 )
-from minit.value import replace
 
 OLD = CNI_VERSIONS[:2]
 WITH_FAMILY = CNI_VERSIONS[2:5]

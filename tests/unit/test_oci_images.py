@@ -23,8 +23,8 @@ from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.platforms import Platform, choose_platform
 from minit.archives.squash import write_aci
-from minit.errors import ImageError
-from minit.processors import processor_named, processor_of_machine
+from minit.base.errors import ImageError
+from minit.base.processors import processor_named, processor_of_machine
 from tests import tars
 from tests.support.layers import (
     INDEX,

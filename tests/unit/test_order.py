@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.plan.appplan import AppSpec, Dependency
 from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy

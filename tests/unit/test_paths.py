@@ -1,8 +1,8 @@
-"""minit.paths: the names that rkt, its users and minit agree on."""
+"""minit.podfiles.paths: the names that rkt, its users and minit agree on."""
 
 from __future__ import annotations
 
-from minit import paths
+from minit.podfiles import paths
 
 
 def test_names_that_stage0_looks_for() -> None:

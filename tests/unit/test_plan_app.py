@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
@@ -28,7 +29,6 @@ from minit.plan.root.mountoperations import (
     pod_mounts,
 )
 from minit.plan.root.volumes import VolumeMount
-from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
 APP = App(exec=("/bin/app", "-v"), user="0", group="0")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.value import replace
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.root.etcfiles import AppFile, EtcTexts, add_hostname, plan_files, text_sources
-from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
 HOSTNAME = AppFile(target="/etc/hostname", text=b"pod\n")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import MinitError, UsageError
+from minit.base.errors import MinitError, UsageError
+from minit.base.value import replace
 from minit.plan.inputs.runflags import RUN_FLAGS, MalformedUUID, RunFlags, parse_run_flags, parse_uuid
-from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 PLAIN = RunFlags(uuid=UUID)

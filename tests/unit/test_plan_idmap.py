@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.volumes import EMPTY, HOST, VolumeMount

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import replace
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.reader import place
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits
-from minit.value import replace
 
 RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
 EVERY = capability_mask(*NAMES)

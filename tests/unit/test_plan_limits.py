@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 from minit.manifest.limits import CONTROLLERS, LIMITS, CpuQuota, Limits, shares_to_weight, with_annotation
 
 ALL = Limits(memory_bytes=4194304, cpu_quota=CpuQuota(quota=10_000), cpu_shares=512, processes=7)

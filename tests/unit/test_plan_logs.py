@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.life.logs import (
     plan_kubernetes_directory,

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError, PlanError
-from minit.idrange import IdRange
-from minit.kernel import parse_kernel_release
+from minit.base.errors import ManifestError, PlanError
+from minit.base.idrange import IdRange
+from minit.base.kernel import parse_kernel_release
+from minit.base.value import replace
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
 from minit.manifest.capabilities import NAMES as CAPABILITIES
@@ -27,7 +28,6 @@ from minit.plan.podplan import PodPlan, plan_machine, plan_pod
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.users import AppLookups, Lookup
 from minit.plan.root.mountoperations import SYSFS_AND_CGROUPS, MadeFilesystem, MakeDirectory, MakeNode, MountFilesystem
-from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 FLAGS = RunFlags(uuid=UUID, networks=("none",))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.app import App, Port
 from minit.manifest.hostports import overlap
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp

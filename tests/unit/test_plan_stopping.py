@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.plan.life.stopping import Stopping, parse_signal, plan_pod_grace, plan_stopping

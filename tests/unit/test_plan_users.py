@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
-from minit.idrange import IdRange
+from minit.base.errors import PlanError
+from minit.base.idrange import IdRange
+from minit.base.userdatabase import find_account, find_id, find_memberships
+from minit.base.value import replace
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.life.appenvironment import ROOT_VARIABLES, user_variables
 from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.users import AppLookups, Lookup, parse_id, plan_ids
-from minit.userdatabase import find_account, find_id, find_memberships
-from minit.value import replace
 
 APP = App(exec=("/bin/app",), user="0", group="0")
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)

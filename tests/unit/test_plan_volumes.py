@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.manifest.app import App, MountPoint
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
@@ -13,7 +14,6 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
 from minit.plan.podplan import plan_pod
 from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
-from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11", networks=("none",))
 FACTS = HostFacts(effective_uid=0, kernel_release="6.1.0", has_cgroups=True)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit import paths
-from minit.errors import PluginError
+from minit.base.errors import PluginError
 from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.manifest.reader import Node
 from minit.network.builtin import BUILTINS
 from minit.network.builtin.settings import refuse
 from minit.network.plugins.program import Parameters, answer_request, error_answer, is_valid_name, read_parameters
+from minit.podfiles import paths
 
 ATTACHMENT = {"CNI_CONTAINERID": "pod-1", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}
 NEWEST = CNI_VERSIONS[-1]

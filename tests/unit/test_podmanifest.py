@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError, MinitError, PodError
+from minit.base.errors import ManifestError, MinitError, PodError
+from minit.base.value import replace
 from minit.manifest.app import Isolator
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
@@ -29,7 +30,6 @@ from minit.stage0.pods.podmanifest import (
     with_app,
     without_app,
 )
-from minit.value import replace
 
 ID = "sha512-" + "a" * 64
 DATA = Path("/var/lib/rkt")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import MinitError, PodError
+from minit.base.errors import MinitError, PodError
 from minit.stage0.files.locks import flock
 from minit.stage0.pods import poddirectory
 from minit.stage0.pods.poddirectory import (

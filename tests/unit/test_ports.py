@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minit.errors import PodError
+from minit.base.errors import PodError
 from minit.manifest.app import App, Port
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.stage0.pods.exposedports import check_ports

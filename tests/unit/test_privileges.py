@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import minit
-from minit import syscalls
+from minit.base.value import replace
+from minit.linux import syscalls
 from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of, confinement_of_command, confinement_of_handler
 from minit.supervisor.exec import privileges
-from minit.value import replace
 
 PACKAGE = Path(minit.__file__).parent
 WHERE = "supervisor/exec/privileges.py"

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit import jsontext, syscalls
-from minit.messages import socket_pair
+from minit.base import jsontext
+from minit.linux import syscalls
+from minit.linux.messages import socket_pair
+from minit.linux.process import read_attributes
 from minit.plan.appplan import AppSpec
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
-from minit.process import read_attributes
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import End
 from minit.supervisor.apps.controlgroup import GroupEnds

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit import paths
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.appplan import AppSpec
 from minit.plan.life.readiness import plan_readiness
+from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.apps.notifysocket import Notification, Readiness, close_elsewhere, parse_notification
 

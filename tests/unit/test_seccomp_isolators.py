@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import replace
 from minit.manifest.app import NO_NEW_PRIVILEGES, SECCOMP_REMOVE, SECCOMP_RETAIN, App, Isolator
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
@@ -19,7 +20,6 @@ from minit.plan.appplan import plan_app
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS
 from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filter_of
-from minit.value import replace
 
 WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from minit.errors import ManifestError, PlanError
+from minit.base.errors import ManifestError, PlanError
 from minit.launcher.start.filterprograms import compile_filters
 from minit.manifest.capabilities import DEFAULT, capability_mask
 from minit.manifest.pod import RuntimeApp

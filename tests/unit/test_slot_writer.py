@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import MinitError, UpdateError
+from minit.base.errors import MinitError, UpdateError
+from minit.base.progress import silent
+from minit.base.value import replace
 from minit.machine.update.install import NothingNewer, Running, SlotWriter, check_version, read_manifest, tell_tenths
 from minit.machine.update.source import Read, open_source
 from minit.manifest.machineupdate import (
@@ -25,8 +27,6 @@ from minit.manifest.machineupdate import (
     make_header,
     signed_bytes,
 )
-from minit.progress import silent
-from minit.value import replace
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 _RUNNING = Running(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.errors import LaunchError, PlanError
+from minit.base.errors import LaunchError, PlanError
+from minit.base.value import replace
 from minit.launcher.start.listenfds import InheritedSocket, find_sockets, match_sockets
 from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
@@ -20,7 +21,6 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.sockets import ListenSocket, plan_sockets
 from minit.plan.loadedpod import Pod
 from minit.plan.podplan import plan_pod
-from minit.value import replace
 
 RUNTIME = RuntimeApp(name="web")
 APP = App(exec=("/bin/app",), user="0", group="0")

@@ -15,7 +15,7 @@ from minit.archives.aci import copy_image
 from minit.archives.blobs import ArchiveBlobs
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from tests import tars
 
 FORMATS = ("old", "0.0", "0.1", "1.0")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.stdio import write_all
+from minit.linux.stdio import write_all
 from tests.support.waiting import wait_for
 
 FILLING = b"\0"

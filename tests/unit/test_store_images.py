@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import ImageError, MinitError, StoreError
+from minit.base.errors import ImageError, MinitError, StoreError
+from minit.base.processors import processor_named
 from minit.manifest.image import Dependency
-from minit.processors import processor_named
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
 from minit.stage0.files import locks
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.files.locks import directory_lock, key_lock, lock_directory

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from minit.archives.tarentry import Entry, Kind
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.processors import Processor
 from minit.manifest.image import Dependency, parse_image_manifest
-from minit.processors import Processor
 from minit.stage0.images.rendering import Layer, Selection, flatten, tree_id
 from minit.stage0.images.storedimage import StoredImage
 from tests import tars

@@ -25,14 +25,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from minit import syscalls
+from minit.base.value import replace
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux import syscalls
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.process import join_cgroups, read_attributes, reset_signals
 from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.plan.podplan import PodPlan
-from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps import processes as processes_module
@@ -44,7 +45,6 @@ from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
-from minit.value import replace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and chroot need root")
 

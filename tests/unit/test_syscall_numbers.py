@@ -1,4 +1,4 @@
-"""System calls in minit.syscalls and the programs in C have the numbers that libseccomp knows for each architecture."""
+"""System calls of minit.linux.syscalls and of programs in C have the numbers that libseccomp knows on a processor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minit import syscalls
 from minit.image import stage1
+from minit.linux import syscalls
 from minit.plan.rights.syscallnumbers import multiplexed_calls, numbers_of
 from tests.support.bpf import AARCH64, ARM, I386, X86_64
 from tests.support.libseccomp import LIBRARY
@@ -29,7 +29,7 @@ def wrong_numbers(machine: str, numbers: dict[str, int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_numbers_of_python(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
-    """Every call of minit.syscalls has the number that it has on the machine."""
+    """Every call of minit.linux.syscalls has the number that it has on the machine."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
     names = runpy.run_path(str(syscalls.__file__))
     numbers = {name.removeprefix("_SYS_").lower(): value for name, value in names.items() if name.startswith("_SYS_")}

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 from tests.support.campaign import campaign
 

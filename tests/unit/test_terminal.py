@@ -1,4 +1,4 @@
-"""minit.terminal: the settings of terminals, on real ptys."""
+"""minit.linux.terminal: the settings of terminals, on real ptys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minit.terminal import CallerTerminal, edits_lines, end_of_file_key
+from minit.linux.terminal import CallerTerminal, edits_lines, end_of_file_key
 
 IFLAG, OFLAG, LFLAG, CC = 0, 1, 3, 6
 IUTF8 = 0o40000

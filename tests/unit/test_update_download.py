@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.errors import UpdateError
+from minit.base.errors import UpdateError
 from minit.machine.update.source import open_source, read_fully
 
 _BODY = bytes(range(256)) * 1000

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from minit.ed25519 import verify
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 from minit.image.disk.update import sign
+from minit.manifest.ed25519 import verify
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.mountinfo import parse_line
+from minit.linux.mountinfo import parse_line
 from minit.stage0.reports.usage import (
     Hierarchy,
     Usage,

@@ -1,4 +1,4 @@
-"""minit.value: records that stand in for frozen dataclasses."""
+"""minit.base.value: records that stand in for frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from minit.value import Value, replace
+from minit.base.value import Value, replace
 
 
 class Port(Value):

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from minit import jsontext
+from minit.base import jsontext
 from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output

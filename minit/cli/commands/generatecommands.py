@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 import yaml
 
-from minit import jsontext, paths
+from minit.base import jsontext
+from minit.base.errors import MinitError, PodError, describe
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import one_pod
-from minit.errors import MinitError, PodError, describe
+from minit.podfiles import paths
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.generate import generate_pod, profile_files, volume_of_files

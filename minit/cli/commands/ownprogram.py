@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
+from minit.base.progress import Progress
 from minit.image.dump.command import build_command, is_current
 from minit.image.dump.program import obstacle
-from minit.progress import Progress
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
 
 PROGRAMS = Path("/var/cache/minit")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.cli.commands.ownprogram import PROGRAMS
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.flags.sharedoptions import no_legend_option
@@ -15,7 +16,6 @@ from minit.cli.pruning import confirm, dry_run_option, force_option
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.sizes import readable_size
-from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.imagegc import collect_images, collect_trees
 from minit.stage0.garbage.survey import Item, Survey, survey

@@ -6,6 +6,8 @@ import time
 
 import click
 
+from minit.base.errors import MinitError, StoreError, describe
+from minit.base.harmless import harmless
 from minit.cli.commands.pods.stopcommand import for_each
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
@@ -14,8 +16,6 @@ from minit.cli.pruning import confirm, dry_run_option, force_option
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.times import format_age
-from minit.errors import MinitError, StoreError, describe
-from minit.harmless import harmless
 from minit.stage0.garbage.references import volume_users
 from minit.stage0.garbage.volumegc import prune_volumes, remove_volume, unused_volumes
 from minit.stage0.volumes.volumestore import create_volume, list_volumes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from minit.base.value import replace
 from minit.cli.flags.deviceflags import parse_device
 from minit.cli.flags.environmentflags import parse_variable
 from minit.cli.flags.isolatorflags import (
@@ -21,7 +22,6 @@ from minit.cli.flagwords import FlagError
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, MAX_ID, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.names import is_ac_identifier, is_ac_name
 from minit.stage0.pods.appsection import AppOverrides
-from minit.value import replace
 
 STDIN_MODES = ("null", "stream", "tty")
 OUTPUT_MODES = ("log", "null", "stream", "tty", "log+stream", "log+tty")

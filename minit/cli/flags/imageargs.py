@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
+from minit.base.value import Value, replace
 from minit.cli.flags.appoptions import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import AppOption, MinitCommand, SharedAppOption
 from minit.stage0.pods.appsection import AppOverrides
-from minit.value import Value, replace
 
 IMAGES = "minit.images"
 """The key of an ImageCommand's images in click's `Context.meta`."""

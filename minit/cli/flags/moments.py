@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from minit.goduration import parse_duration
+from minit.base.goduration import parse_duration
 
 SECOND_NS = 1_000_000_000
 EXPECTED = (

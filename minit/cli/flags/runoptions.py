@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from minit.base.goflags import BOOLEANS
+from minit.base.idrange import IdRange, parse_id_range
 from minit.cli.flags.appoptions import OUTPUT_MODES, STDIN_MODES
 from minit.cli.flags.deviceflags import DEVICE_FORM
 from minit.cli.flags.portflags import PORT_FORM
@@ -22,8 +24,6 @@ from minit.cli.flags.sharedoptions import (
 from minit.cli.flags.stage1flags import STAGE1_IMAGES
 from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
-from minit.goflags import BOOLEANS
-from minit.idrange import IdRange, parse_id_range
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 

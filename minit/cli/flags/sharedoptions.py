@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from minit.base.goduration import parse_duration
+from minit.base.processors import PROCESSORS, processor_named
 from minit.cli.grammar import OptionalValue
-from minit.goduration import parse_duration
-from minit.processors import PROCESSORS, processor_named
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 

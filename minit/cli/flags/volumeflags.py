@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from minit.base.errors import ManifestError
+from minit.base.goflags import BOOLEANS
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
-from minit.errors import ManifestError
-from minit.goflags import BOOLEANS
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode

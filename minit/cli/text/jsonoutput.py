@@ -6,8 +6,8 @@ import json
 
 import click
 
-from minit import jsontext
-from minit.harmless import harmless_json
+from minit.base import jsontext
+from minit.base.harmless import harmless_json
 
 FORMATS = ("json", "json-pretty")
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
+from minit.base.errors import PodError
+from minit.base.harmless import harmless, harmless_json
+from minit.base.utctime import utc_text_ns
+from minit.base.value import Value
 from minit.cli.flags.moments import SECOND_NS
 from minit.cli.invocation import Invocation
-from minit.errors import PodError
-from minit.harmless import harmless, harmless_json
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.loglines import LineAssembler, LogLine
 from minit.stage0.reports.logreader import Pass, await_writers, open_app_logs, open_log_directory, passes
 from minit.stage0.stage1.controlcall import ask_stage1
-from minit.utctime import utc_text_ns
-from minit.value import Value
 
 _BOTH_STREAMS = 2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")

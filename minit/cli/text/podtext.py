@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minit.base.harmless import harmless
+from minit.base.value import Value
 from minit.cli.text.columns import align, fit
 from minit.cli.text.porttext import host_place, pod_place, port_json
 from minit.cli.text.times import ZERO_TIME, format_age, format_time
-from minit.harmless import harmless
 from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
 from minit.stage0.pods.podstatus import AppMount, AppStatus, PodStatus
-from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
 _SHORT_UUID = 8

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bars
 
+from minit.base.progress import Progress, silent
 from minit.cli.invocation import Invocation
-from minit.progress import Progress, silent
 
 # Work that is over sooner needs no progress.
 _PATIENCE_SECONDS = 0.5

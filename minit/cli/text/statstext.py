@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from minit.base.value import Value
 from minit.cli.text.columns import align
 from minit.cli.text.sizes import readable_size
 from minit.stage0.reports.stats import PodSample
 from minit.stage0.reports.usage import Usage
-from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
 _MILLICORES = 1000

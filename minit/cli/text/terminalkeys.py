@@ -10,7 +10,7 @@ import tty
 from types import FrameType
 from typing import Self
 
-from minit.loop import wait_readable
+from minit.linux.loop import wait_readable
 
 _STDIN, _STDOUT = 0, 1
 _END_OF_INPUT = "\x04"

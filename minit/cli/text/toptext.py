@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from minit.base.value import Value
 from minit.cli.text.statstext import count_text, percent_text, sample_rows, size_text, time_text
 from minit.stage0.reports.stats import PodSample
 from minit.stage0.reports.usage import Usage
-from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
 _MILLICORES_PER_PERCENT = 10

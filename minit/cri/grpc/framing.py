@@ -11,7 +11,7 @@ import struct
 import urllib.parse
 from enum import IntEnum
 
-from minit.errors import FailureKind, MinitError
+from minit.base.errors import FailureKind, MinitError
 
 LARGEST_MESSAGE_BYTES = 16 << 20  # of a kubelet's client
 

@@ -24,6 +24,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import H2Error, ProtocolError, StreamClosedError
 
+from minit.base.errors import MinitError, describe, kind_of
+from minit.base.value import Value
 from minit.cri.grpc.framing import (
     LARGEST_MESSAGE_BYTES,
     CallError,
@@ -34,8 +36,6 @@ from minit.cri.grpc.framing import (
     status_headers,
     unframe,
 )
-from minit.errors import MinitError, describe, kind_of
-from minit.value import Value
 
 MOST_CONNECTIONS = 512
 MOST_ENDED_CALLS = 500

@@ -10,11 +10,11 @@ from contextlib import ExitStack, suppress
 
 import trio
 
+from minit.base.errors import FailureKind
+from minit.base.value import Value
 from minit.cri.hands.protocol import CODE, IS_LAST, KIND, WORD
 from minit.cri.openfiles import with_limit_given_back
-from minit.errors import FailureKind
-from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.value import Value
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 
 MOST_IDLE = len(os.sched_getaffinity(0))
 """As many as can work at once: more would take memory, and no time less."""

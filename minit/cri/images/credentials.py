@@ -6,11 +6,11 @@ import base64
 import binascii
 from urllib.parse import urlsplit
 
-from minit import jsontext
 from minit.archives.imagenames import parse_image_name
+from minit.base import jsontext
+from minit.base.errors import ImageError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
-from minit.errors import ImageError
 
 _TOKEN_USER = b"<token>:"  # without a name no entry counts, whatever token it has
 

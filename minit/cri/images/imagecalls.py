@@ -8,6 +8,8 @@ import time
 import trio
 
 from minit.archives.imagenames import parse_image_name
+from minit.base.errors import ImageError
+from minit.base.processors import this_processor
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.images.credentials import authfile
@@ -18,8 +20,6 @@ from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outd
 from minit.cri.images.sharedpulls import SharedPulls
 from minit.cri.node import Node
 from minit.cri.owncommands import OwnCommands
-from minit.errors import ImageError
-from minit.processors import this_processor
 from minit.stage0.images.registry import tells_absence
 from minit.stage0.images.store import Store
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from minit import jsontext
 from minit.archives.imageconfig import parse_image_config
+from minit.base import jsontext
+from minit.base.errors import ImageError, MinitError
+from minit.base.processors import processor_of_appc
 from minit.cri.images.nodeimages import NodeImage
-from minit.errors import ImageError, MinitError
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
-from minit.processors import processor_of_appc
 from minit.stage0.images.storedimage import StoredImage
 
 _COMMAND = "appc.io/docker/cmd"

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minit.base.processors import this_processor
+from minit.base.value import replace
 from minit.cri.images.imageinfo import image_user
 from minit.cri.images.nodeimages import NodeImage, node_images
-from minit.processors import this_processor
 from minit.stage0.images.store import Store
-from minit.value import replace
 
 _STORES = ("cas", "minit/cas")
 # Manifests, of which the time is that of the last import, and the directories of what else images are described by.

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 
 from minit.archives.imagenames import ImageName, parse_image_name
-from minit.errors import ImageError
-from minit.paths import ANNOTATION_STAGE1
-from minit.processors import Processor
+from minit.base.errors import ImageError
+from minit.base.processors import Processor
+from minit.base.value import Value
+from minit.podfiles.paths import ANNOTATION_STAGE1
 from minit.stage0.images.storedimage import StoredImage
-from minit.value import Value
 
 _ID_BEGINNING = re.compile(r"(sha256:|sha512-)?[0-9a-f]{2,}")
 

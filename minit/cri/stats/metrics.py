@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
 from minit.cri.stats.groupstats import GroupSample
 from minit.stage0.reports.interfaces import InterfaceUsage
-from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
 _LABELS = ("id", "name", "image")

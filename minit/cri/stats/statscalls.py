@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import trio
 
+from minit.base.errors import MinitError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.filters import is_container_listed, is_sandbox_listed
 from minit.cri.node import Container, Node, Sandbox
@@ -26,8 +27,7 @@ from minit.cri.stats.groupstats import (
 )
 from minit.cri.stats.metrics import Subject, group_metrics, interface_metrics, metric_descriptors
 from minit.cri.stats.writablelayers import LayerUsage, WritableLayers
-from minit.errors import MinitError
-from minit.mountinfo import find_mounts
+from minit.linux.mountinfo import find_mounts
 from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces
 from minit.stage0.reports.pressure import read_pressure
 from minit.stage0.reports.usage import Hierarchy, find_group, find_hierarchies, read_usage

@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 import trio
 
+from minit.base.errors import MinitError
+from minit.base.value import Value
 from minit.cri.node import Container
-from minit.errors import MinitError
 from minit.stage0.apps.writablelayer import writable_layer
 from minit.stage0.files.diskusage import DiskUsage, disk_usage
-from minit.value import Value
 
 _FRESH_SECONDS = 60.0
 _REST_FACTOR = 20

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 
+from minit.base.errors import PodError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.failurepipe import failure_pipe
 from minit.cri.grpc.framing import CallError, Code
@@ -17,7 +18,6 @@ from minit.cri.streaming.processes import Streams, Terminal, running_process
 from minit.cri.streaming.remotecommand import Ready, RemoteCommand
 from minit.cri.streaming.server import Wanted
 from minit.cri.streaming.tokens import Tokens
-from minit.errors import PodError
 
 # Of a command with a limit nothing is left at its end, whoever ends it. The longest that poll(2) can wait is 24 days.
 _LIMIT_SECONDS = 20 * 24 * 3600.0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import trio
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 
 WAITING_BYTES = 1 << 16
 """How much of one channel waits for its taker before nothing more is read."""

@@ -16,11 +16,11 @@ from contextlib import suppress
 
 import trio
 
-from minit import syscalls
+from minit.base.errors import MinitError, describe
+from minit.base.harmless import harmless
+from minit.base.value import Value
 from minit.cri.streaming.channels import Channel, ChannelReset
-from minit.errors import MinitError, describe
-from minit.harmless import harmless
-from minit.value import Value
+from minit.linux import syscalls
 
 PROTOCOLS = {"portforward.k8s.io": 1}
 """The protocol over SPDY, and its version."""

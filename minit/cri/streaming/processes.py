@@ -18,10 +18,10 @@ from typing import Self
 
 import trio
 
+from minit.base.value import Value
 from minit.cri.node import Program
 from minit.cri.streaming.channels import Channel, ChannelReset
-from minit.terminal import CTRL_D
-from minit.value import Value
+from minit.linux.terminal import CTRL_D
 
 _READ_BYTES = 1 << 15
 _PATIENCE_SECONDS = 2.0

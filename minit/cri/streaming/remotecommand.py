@@ -13,11 +13,11 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from minit.base.errors import MinitError, describe
+from minit.base.harmless import harmless
+from minit.base.value import Value
 from minit.cri.streaming.channels import Channel, ChannelReset
 from minit.cri.streaming.processes import Streams, Terminal
-from minit.errors import MinitError, describe
-from minit.harmless import harmless
-from minit.value import Value
 
 PROTOCOLS = {"v4.channel.k8s.io": 4, "v3.channel.k8s.io": 3, "v2.channel.k8s.io": 2, "channel.k8s.io": 1}
 """The protocols over SPDY, and their versions."""

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 import h11
 import trio
 
+from minit.base.errors import MinitError, describe
 from minit.cri.streaming import portforward, remotecommand, websocket
 from minit.cri.streaming.channels import ConnectionFailed
 from minit.cri.streaming.portforward import PortForward
@@ -21,7 +22,6 @@ from minit.cri.streaming.remotecommand import Ready, RemoteCommand, take_streams
 from minit.cri.streaming.spdy import SpdyConnection
 from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import WebSocketConnection
-from minit.errors import MinitError, describe
 
 _MOST_REQUESTS = 128
 _REQUEST_SECONDS = 10.0

@@ -11,8 +11,8 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from minit.errors import MinitError
-from minit.value import Value
+from minit.base.errors import MinitError
+from minit.base.value import Value
 
 REFUSED_STREAM = 3
 CANCEL = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
+from minit.base.idrange import IdRange
 from minit.cri.api import cri_pb2 as api
 from minit.cri.node import app_name
 from minit.cri.translation.mountwords import mount_words
@@ -12,7 +13,6 @@ from minit.cri.translation.refusal import refuse
 from minit.cri.translation.resourcewords import resource_words
 from minit.cri.translation.securitywords import security_words
 from minit.cri.translation.userwords import check_users
-from minit.idrange import IdRange
 from minit.manifest.annotations import Annotation
 from minit.manifest.names import is_variable_name
 

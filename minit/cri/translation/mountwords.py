@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from minit.base.idrange import IdRange
+from minit.base.jsontext import dump
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.userwords import is_mapped
-from minit.idrange import IdRange
-from minit.jsontext import dump
 from minit.manifest.annotations import Annotation
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountdetails import MOUNT_OPTIONS, PRIVATE, SHARED, SLAVE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from minit.base.errors import ManifestError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.translation.refusal import refuse
-from minit.errors import ManifestError
 from minit.manifest.annotations import Annotation
 from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES, Limits, with_annotation
 

@@ -6,11 +6,11 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
+from minit.base.jsontext import dump
 from minit.cri.api import cri_pb2 as api
 from minit.cri.owncommands import option
 from minit.cri.translation.refusal import refuse
 from minit.cri.translation.userwords import user_ids
-from minit.jsontext import dump
 from minit.manifest.annotations import Annotation
 from minit.plan.groupparent import is_group_path
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minit.base.jsontext import dump
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
-from minit.jsontext import dump
 from minit.manifest.annotations import Annotation
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
 from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minit.base.idrange import IdRange, parse_id_range
 from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
-from minit.idrange import IdRange, parse_id_range
 
 
 def user_ids(options: api.NamespaceOption) -> IdRange | None:

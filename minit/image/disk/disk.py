@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from minit import paths
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.progress import Progress
+from minit.base.value import Value
 from minit.image.cpio import write_cpio
 from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout, EfiNames, plan_disk, sfdisk_script
 from minit.image.disk.unifiedkernel import unified_kernel
 from minit.image.kernelmodules import KernelModules
 from minit.image.toolchain import require_tools, run_tool
 from minit.manifest.machineconfig import Disk, Watchdog
-from minit.progress import Progress
-from minit.value import Value
+from minit.podfiles import paths
 
 TOOLS = ("mksquashfs", "veritysetup", "mkfs.vfat", "mmd", "mcopy", "mkfs.ext4", "sfdisk")
 ROOT_MODULES = ("dm_verity", "squashfs")

@@ -14,10 +14,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.value import Value
 from minit.manifest.machineconfig import Disk
-from minit.value import Value
+from minit.podfiles import paths
 
 SECTOR_BYTES = 512
 DATA = "data"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 
 _SIGNATURE = b"PE\0\0"
 _POINTER_TO_SIGNATURE = 0x3C

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.progress import Progress
 from minit.image.disk.disk import DiskParts, make_slot
 from minit.manifest.machineconfig import Update
 from minit.manifest.machineupdate import (
@@ -19,7 +20,6 @@ from minit.manifest.machineupdate import (
     make_header,
     signed_bytes,
 )
-from minit.progress import Progress
 
 _SIGNER = Path(__file__).with_name("sign.py")
 _STEPS = 3

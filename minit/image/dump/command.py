@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit import jsontext
 from minit.archives.tarentry import Kind
 from minit.archives.tarwriter import TarWriter, new_entry
-from minit.errors import ImageError
+from minit.base import jsontext
+from minit.base.errors import ImageError
 from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, module_name, package_directories, record_modules
@@ -33,7 +33,7 @@ _LEFT_OUT = (
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (
-    *("minit.__main__", "minit.importedlate", "minit.libcrypto", "encodings.idna"),
+    *("minit.__main__", "minit.linux.importedlate", "minit.linux.libcrypto", "encodings.idna"),
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
@@ -96,7 +96,7 @@ def command_modules() -> list[Module]:
         omitted=_OMITTED,
     )
     # A dump has _syscalls in its place.
-    return [module for module in modules if module.name != "minit.ctypescalls"]
+    return [module for module in modules if module.name != "minit.linux.ctypescalls"]
 
 
 def is_current(program: Path) -> bool:

@@ -28,7 +28,8 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit import jsontext, syscalls
+from minit.base import jsontext
+from minit.linux import syscalls
 
 missing = [name for name in sys.argv[1:] if name not in sys.modules]
 assert not missing, missing

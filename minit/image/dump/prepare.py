@@ -54,7 +54,7 @@ codecs.lookup("ascii")
 if sources_file:
     import hashlib
 
-    from minit import libcrypto
+    from minit.linux import libcrypto
 
     # Where the static library lacks one of them this is the end, and there is no program that fails later.
     hashlib.sha256(b"")

@@ -24,9 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.value import Value
 from minit.image.toolchain import read_tool, run_tool
-from minit.value import Value
 
 _PARTS = Path(__file__).parent
 _SOURCES = (

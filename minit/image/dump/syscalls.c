@@ -1,7 +1,7 @@
 /*
  * The module _syscalls: system calls by their numbers, without ctypes between.
  *
- * minit/syscalls.py knows the numbers and what the calls take, and does the same by ctypes in another interpreter.
+ * minit/linux/syscalls.py knows the numbers and what the calls take, and does the same by ctypes in another interpreter.
  */
 #include "dump.h"
 #include <errno.h>

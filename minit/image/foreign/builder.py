@@ -18,13 +18,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit import syscalls
-from minit.errors import EXIT_FAILURE, ImageError, describe
+from minit.base.errors import EXIT_FAILURE, ImageError, describe
+from minit.base.progress import Progress
+from minit.base.value import Value
 from minit.image.foreign.onmachine import ERROR, IMAGE, OBSTACLE, PROGRESS
 from minit.image.pythonmodules import PACKAGES, package_directories, package_versions, source_files
 from minit.image.toolchain import read_tool, require_tool, run_tool
-from minit.progress import Progress
-from minit.value import Value
+from minit.linux import syscalls
 
 
 class ForeignProcessor(Value):

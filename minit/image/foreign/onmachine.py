@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from minit import jsontext
-from minit.errors import MinitError, describe
+from minit.base import jsontext
+from minit.base.errors import MinitError, describe
 from minit.image.stage1 import build_stage1
 
 IMAGE, OBSTACLE, ERROR = "stage1.aci", "obstacle", "error"

@@ -7,13 +7,13 @@ import os
 import select
 import time
 
-from minit.errors import AttachError, describe
+from minit.base.errors import AttachError, describe
 from minit.iottymux.attach.calleroutput import CallerOutput
 from minit.iottymux.attach.detachkeys import DetachKeys
 from minit.iottymux.attach.session import Session
 from minit.iottymux.protocol import INPUTS
-from minit.loop import Loop, wait_readable
-from minit.stdio import reopen_without_blocking
+from minit.linux.loop import Loop, wait_readable
+from minit.linux.stdio import reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
 # Keys are read beyond the app's appetite, or nobody could detach from an app that reads nothing.

@@ -9,13 +9,13 @@ import stat
 import termios
 from collections.abc import Mapping
 
-from minit.errors import AttachError, describe
+from minit.base.errors import AttachError, describe
 from minit.iottymux.attach.queries import without_queries
 from minit.iottymux.attach.rawterminal import RawTerminal
 from minit.iottymux.attach.screenmodes import ScreenModes
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
-from minit.stdio import complain, reopen_without_blocking
+from minit.linux.stdio import complain, reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
 # A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).

@@ -13,8 +13,8 @@ import signal
 import time
 from contextlib import suppress
 
-from minit import syscalls
-from minit.errors import AttachError
+from minit.base.errors import AttachError
+from minit.base.value import Value
 from minit.iottymux.attach.callerinput import CallerInput
 from minit.iottymux.attach.calleroutput import CallerOutput
 from minit.iottymux.attach.rawterminal import RawTerminal
@@ -34,8 +34,8 @@ from minit.iottymux.protocol import (
     Reading,
     Resize,
 )
-from minit.loop import Interest, Loop, wait_readable
-from minit.value import Value
+from minit.linux import syscalls
+from minit.linux.loop import Interest, Loop, wait_readable
 
 _REPLY_SECONDS = 15.0
 _RETRY_SECONDS = 0.1

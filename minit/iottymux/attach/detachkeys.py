@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.errors import AttachError
+from minit.base.errors import AttachError
 
 _NONE = ("", "none")
 _CONTROL = "ctrl-"

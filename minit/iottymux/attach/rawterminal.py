@@ -6,8 +6,8 @@ import os
 import signal
 
 from minit.iottymux.protocol import STDIN, TTY_IN, TTY_OUT
-from minit.stdio import expect_raw_terminal
-from minit.terminal import look_at_terminal, read_size
+from minit.linux.stdio import expect_raw_terminal
+from minit.linux.terminal import look_at_terminal, read_size
 
 
 class RawTerminal:

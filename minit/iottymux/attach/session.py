@@ -6,10 +6,11 @@ import os
 import socket
 import stat
 
-from minit import paths, syscalls
-from minit.errors import AttachError, describe
+from minit.base.errors import AttachError, describe
 from minit.iottymux.protocol import Attach
-from minit.messages import Socket, receive_message, send_message
+from minit.linux import syscalls
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.podfiles import paths
 
 _TIMEOUT_SECONDS = 15
 

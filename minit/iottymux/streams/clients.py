@@ -28,8 +28,8 @@ from minit.iottymux.protocol import (
 from minit.iottymux.streams.input import Input
 from minit.iottymux.streams.output import Output
 from minit.iottymux.streams.peer import Peer, PeerOwner
-from minit.loop import Loop
-from minit.messages import Socket, receive_message, send_message
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket, receive_message, send_message
 
 
 class Streams(Protocol):

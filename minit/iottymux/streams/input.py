@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
 from minit.iottymux.streams.peer import Peer
-from minit.loop import Loop, wait_events
-from minit.terminal import end_of_file_key
+from minit.linux.loop import Loop, wait_events
+from minit.linux.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2
 _CHUNK_BYTES = 64 * 1024

@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
-from minit.errors import describe
+from minit.base.errors import describe
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
 from minit.iottymux.streams.clients import Client, RawClient, Session
 from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
@@ -26,9 +26,9 @@ from minit.iottymux.streams.output import Output, PipeOutput, TtyOutput
 from minit.iottymux.streams.outputlog import LineLog, OutputLog
 from minit.iottymux.streams.peer import PATIENCE_SECONDS
 from minit.iottymux.streams.ring import Ring, Scratch
-from minit.loop import Loop
-from minit.messages import Socket, encode_message, send_message
-from minit.stdio import complain
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket, encode_message, send_message
+from minit.linux.stdio import complain
 
 # What PID 1 hands over, by the names in its request to the spawner.
 RING = "ring-"

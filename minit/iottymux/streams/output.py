@@ -11,7 +11,7 @@ from minit.iottymux.streams.intake import Intake
 from minit.iottymux.streams.outputlog import OutputLog
 from minit.iottymux.streams.peer import Peer
 from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
-from minit.loop import Loop
+from minit.linux.loop import Loop
 
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
 _MOST_SPLICED = 8

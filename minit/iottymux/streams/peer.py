@@ -14,8 +14,8 @@ from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import POLICY_DISCONNECT, POLICY_DROP, POLICY_WAIT
 from minit.iottymux.streams.clientqueue import Piece, Queue
 from minit.iottymux.streams.ring import CHUNK_BYTES
-from minit.loop import Loop
-from minit.messages import Socket
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket
 
 PATIENCE_SECONDS = 5.0
 """How long a client that takes nothing is waited for: as long as PID 1 waits at the pod's end."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 
-from minit import syscalls
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.streams.counters import Counters
+from minit.linux import syscalls
 
 RING_BYTES = 64 * 1024
 # As much again as is moved at a time, or a stream at full speed would be moved in small steps.

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.plan.root.devicevolumes import BLOCK, CHARACTER, DeviceRule
 
 _NAME = "minit_devices"

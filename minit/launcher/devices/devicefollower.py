@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from minit.base.errors import ControlError, LaunchError, describe
+from minit.base.idrange import IdRange
+from minit.base.value import Value
 from minit.devices.lookup import DeviceLookup
-from minit.errors import ControlError, LaunchError, describe
-from minit.idrange import IdRange
 from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
 from minit.launcher.devices.exchange import Identity, exchange_mount, identify
 from minit.launcher.devices.openvolumes import is_device_source, open_tree
+from minit.linux.stdio import complain
 from minit.plan.appplan import AppPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.root.volumes import VolumeMount
-from minit.stdio import complain
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_NAMESPACE
-from minit.value import Value
 
 
 class DeviceVolume(Value):

@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from minit.base.errors import LaunchError, MinitError, describe
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
-from minit.errors import LaunchError, MinitError, describe
-from minit.forks import DEVICE_HELPER
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import identify
@@ -22,12 +21,13 @@ from minit.launcher.devices.openvolumes import has_devices
 from minit.launcher.leftbehind import settle
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
-from minit.loop import wait_readable
-from minit.messages import Socket, receive_message, send_message
+from minit.linux.forks import DEVICE_HELPER
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.stdio import complain
 from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule
-from minit.stdio import complain
 
 _RETRY_SECONDS = 1.0
 

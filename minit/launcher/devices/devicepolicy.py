@@ -11,11 +11,11 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value
 from minit.launcher.cgroups import Hierarchy, app_group
 from minit.launcher.devices.devicefilter import set_filter
 from minit.plan.root.devicevolumes import DeviceRule, rule_changes
-from minit.value import Value
 
 _CONTROLLER = "devices"
 # bpf(2) is missing, or this kind of program is.

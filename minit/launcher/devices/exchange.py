@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import stat
 
-from minit import syscalls
-from minit.errors import LaunchError, describe
-from minit.forks import MOUNT_EXCHANGE, fork
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import MOUNT_EXCHANGE, fork
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
-from minit.value import Value
 
 _ERROR_BYTES = 4096
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,19 +10,20 @@ from __future__ import annotations
 import os
 import stat
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, SourceMissing, describe
-from minit.idrange import IdRange
-from minit.mountinfo import is_on_shared_mount
+from minit.base.errors import LaunchError, SourceMissing, describe
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.mountinfo import is_on_shared_mount
+from minit.linux.treecopy import copy_directory
 from minit.plan.appplan import AppPlan
 from minit.plan.root.mountdetails import SHARED, SLAVE
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.plan.root.volumes import HOST, VolumeMount
+from minit.podfiles import paths
 from minit.supervisor.root.applymounts import new_filesystem
 from minit.supervisor.root.attachvolumes import option_attributes
 from minit.supervisor.root.subpaths import clone_part
 from minit.supervisor.root.targets import open_existing
-from minit.treecopy import copy_directory
 
 _DEVICES = "/dev"
 _MODE = 0o755

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value
 from minit.launcher.cgroups import Hierarchy, app_group, read_hierarchies, read_subcgroup
-from minit.value import Value
 
 
 class AppGroup(Value):

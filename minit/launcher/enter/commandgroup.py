@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from minit.errors import LaunchError, describe
-from minit.forks import COMMAND_GUARD, Kept, fork
+from minit.base.errors import LaunchError, describe
+from minit.base.value import replace
 from minit.launcher.enter.appgroups import AppGroup
-from minit.loop import wait_readable
+from minit.linux.forks import COMMAND_GUARD, Kept, fork
+from minit.linux.loop import wait_readable
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
-from minit.value import replace
 
 # The exit code of timeout(1).
 EXIT_TIMED_OUT = 124

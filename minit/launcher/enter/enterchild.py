@@ -15,19 +15,19 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import EXIT_FAILURE, Step, describe, step_of
-from minit.forks import ENTERED, ENTERING, Kept, fork, settle
-from minit.messages import Socket
+from minit.base.errors import EXIT_FAILURE, Step, describe, step_of
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import ENTERED, ENTERING, Kept, fork, settle
+from minit.linux.messages import Socket
+from minit.linux.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
+from minit.linux.stdio import complain
 from minit.plan.entering import EnterProfile
 from minit.plan.life.appenvironment import DEFAULT_PATH
-from minit.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
-from minit.stdio import complain
 from minit.supervisor.exec.podconsole import take_console
 from minit.supervisor.exec.privileges import Command, choose_profile, drop_bounding_set, execute
-from minit.value import Value
 
 # As shells say it.
 EXIT_CANNOT_EXECUTE = 126

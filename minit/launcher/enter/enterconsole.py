@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value
 from minit.launcher.relay import Relay
-from minit.loop import Loop
+from minit.linux.loop import Loop
+from minit.linux.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.plan.root.mountoperations import TTY_GID
 from minit.supervisor.exec.podconsole import PTMX, open_pty
-from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
-from minit.value import Value
 
 
 class EnterConsole(Value):

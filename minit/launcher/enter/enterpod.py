@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit import syscalls
-from minit.errors import LaunchError
-from minit.forks import numbers
+from minit.base.errors import LaunchError
+from minit.base.value import replace
 from minit.launcher.enter.appgroups import AppGroup, find_groups, open_groups
 from minit.launcher.enter.commandgroup import CommandGroup, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
@@ -15,11 +14,12 @@ from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.enter.findapp import find_app
 from minit.launcher.stop import has_ended, open_supervisor
-from minit.messages import Socket, send_message, socket_pair
+from minit.linux import syscalls
+from minit.linux.forks import numbers
+from minit.linux.messages import Socket, send_message, socket_pair
+from minit.linux.stdio import open_standard_streams
 from minit.plan.entering import EnterProfile
 from minit.plan.life.appenvironment import DEFAULT_TERM
-from minit.stdio import open_standard_streams
-from minit.value import replace
 
 _STREAMS = (0, 1, 2)
 

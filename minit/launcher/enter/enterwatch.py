@@ -8,15 +8,15 @@ import socket
 import time
 from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
 from minit.launcher.enter.commandgroup import EXIT_TIMED_OUT, Guard
 from minit.launcher.enter.enterchild import GO
 from minit.launcher.enter.enterconsole import EnterConsole
 from minit.launcher.relay import Relay
-from minit.loop import Loop, wait_readable
-from minit.messages import Socket
-from minit.stdio import complain
+from minit.linux import syscalls
+from minit.linux.loop import Loop, wait_readable
+from minit.linux.messages import Socket
+from minit.linux.stdio import complain
 
 # Signals of a terminal to a job would never arrive there: the command is in a session of its own.
 _FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)

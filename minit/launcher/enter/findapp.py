@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 
-from minit import paths
-from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, NoAnswerError, describe
+from minit.base.errors import LaunchError, NoAnswerError, describe
 from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
 from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_ENTER
 

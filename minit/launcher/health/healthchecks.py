@@ -12,11 +12,11 @@ import os
 import signal
 import socket
 
-from minit.errors import describe
-from minit.forks import HEALTH_CHECK, fork
+from minit.base.errors import describe
+from minit.base.value import Value
 from minit.launcher.enter.enterpod import enter_pod
+from minit.linux.forks import HEALTH_CHECK, fork
 from minit.plan.life.health import HealthCheck, Target
-from minit.value import Value
 
 _STATUS_BYTES = 4096
 _OUTPUT_BYTES = 4096

@@ -11,18 +11,18 @@ import os
 import time
 from collections.abc import Sequence
 
-from minit import syscalls
-from minit.errors import ControlError, describe
-from minit.forks import HEALTH_HELPER
+from minit.base.errors import ControlError, describe
 from minit.launcher.health.healthchecks import RunningCheck, finish_check, give_up_check, start_check
 from minit.launcher.leftbehind import settle
 from minit.launcher.podhelper import PodHelper
-from minit.loop import wait_readable
-from minit.messages import Socket, send_message
+from minit.linux import syscalls
+from minit.linux.forks import HEALTH_HELPER
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, send_message
+from minit.linux.stdio import complain
 from minit.plan.appplan import AppPlan
 from minit.plan.life.health import LIVENESS, NONE, READINESS, STARTUP, HealthCheck
 from minit.plan.podplan import PodPlan
-from minit.stdio import complain
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HEALTH, OP_STATE
 

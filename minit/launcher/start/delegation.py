@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence, Set
 
-from minit import paths
 from minit.launcher.cgroups import (
     LAUNCHER_SCOPE,
     Hierarchy,
@@ -19,7 +18,8 @@ from minit.launcher.cgroups import (
     remove_pod_groups,
     write_group_file,
 )
-from minit.podfile import write_pod_file
+from minit.podfiles import paths
+from minit.podfiles.podfile import write_pod_file
 
 _GIVEN = "cgroup.subtree_control"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from minit import paths
-from minit.attributes import Attributes
-from minit.boundedfile import read_bounded
+from minit.linux.attributes import Attributes
 from minit.plan.appplan import AppSpec
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 
 def write_profiles(apps: Iterable[AppSpec], attributes: Attributes) -> None:

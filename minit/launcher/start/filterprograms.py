@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from minit import paths
+from minit.base.value import replace
 from minit.launcher.ownimage import image_root
+from minit.linux.stdio import complain
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan, AppSpec
 from minit.plan.rights.filterprogram import SIDECAR_FILTER, compile_filter
@@ -19,8 +20,7 @@ from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
 from minit.plan.rights.seccompprofile import INSTALLING_CALLS, SeccompProfile, filter_of_profile
 from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, filter_of, with_calls
 from minit.plan.rights.syscallnumbers import is_system_call
-from minit.stdio import complain
-from minit.value import replace
+from minit.podfiles import paths
 
 # A list, None for all system calls, the guards, and a profile.
 _Restriction = tuple[SeccompPolicy | None, frozenset[str], SeccompProfile | None]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from minit import paths
 from minit.launcher.cgroups import Hierarchy, memory_group_of_pid_1
+from minit.podfiles import paths
 from minit.supervisor.apps.memorygroup import NO_LIMIT, MemoryGroup, count_oom_kills
 from minit.supervisor.podevents import append_event
 

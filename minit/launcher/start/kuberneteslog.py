@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from minit import syscalls
-from minit.errors import LaunchError, SourceMissing, describe
-from minit.idmapping import open_user_namespace
-from minit.idrange import IdRange
+from minit.base.errors import LaunchError, SourceMissing, describe
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.idmapping import open_user_namespace
 
 _ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 

@@ -13,11 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from minit import paths, syscalls
-from minit.attributes import Attributes
-from minit.errors import LaunchError, NetworkError, Step, describe, step_of
-from minit.forks import PID_1, clone
-from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
+from minit.base.errors import LaunchError, NetworkError, Step, describe, step_of
+from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
     below_parent,
@@ -39,7 +36,14 @@ from minit.launcher.start.networkhelper import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch, heard_signals
-from minit.messages import Socket, socket_pair
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes
+from minit.linux.forks import PID_1, clone
+from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
+from minit.linux.messages import Socket, socket_pair
+from minit.linux.process import leave_realtime, read_attributes
+from minit.linux.stdio import complain, open_standard_streams
+from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
 from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
@@ -47,15 +51,12 @@ from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_pod
-from minit.podfile import write_pod_file
-from minit.process import leave_realtime, read_attributes
-from minit.stdio import complain, open_standard_streams
+from minit.podfiles import paths
+from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 from minit.supervisor.sysctls import write_sysctls
-from minit.terminal import CallerTerminal, look_at_terminal
-from minit.value import replace
 
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,

@@ -12,11 +12,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.base.value import Value
 from minit.manifest.hostports import parse_host_address
 from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, UDP, ListenSocket
-from minit.value import Value
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _MAXIMUM = 1024

@@ -7,13 +7,15 @@ import socket
 import stat
 from collections.abc import Sequence
 
-from minit import paths, syscalls
-from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, ManifestError, PlanError, describe
-from minit.hostnotify import is_expected
+from minit.base.errors import LaunchError, ManifestError, PlanError, describe
+from minit.base.userdatabase import DATABASES, GROUP, USER
+from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.launcher.devices.hostnodes import find_host_nodes
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
+from minit.linux import syscalls
+from minit.linux.hostnotify import is_expected
+from minit.linux.stdio import complain
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest, parse_image_manifest
@@ -31,9 +33,8 @@ from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.imagegroups import plan_image_groups
 from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id
 from minit.plan.root.etcfiles import EtcTexts, text_sources
-from minit.stdio import complain
-from minit.userdatabase import DATABASES, GROUP, USER
-from minit.value import replace
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 _MAXIMUM_BYTES = 4 << 20
 # Of a kernel with mq_overview(7).

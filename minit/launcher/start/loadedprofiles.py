@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minit.boundedfile import read_bounded
+from minit.podfiles.boundedfile import read_bounded
 
 _MAXIMUM_BYTES = 4 << 20
 

@@ -12,19 +12,20 @@ import socket
 import traceback
 from collections.abc import Sequence
 
-from minit import paths, syscalls
-from minit.errors import MinitError, NetworkError, StrandedError, describe
-from minit.forks import NETWORK_HELPER, fork
+from minit.base.errors import MinitError, NetworkError, StrandedError, describe
 from minit.launcher.ownimage import image_descriptor
-from minit.loop import wait_readable
-from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux import syscalls
+from minit.linux.forks import NETWORK_HELPER, fork
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.stdio import complain
 from minit.network.netinfo import forget_network
 from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.setup import set_up
 from minit.network.teardown import tear_down
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan
-from minit.stdio import complain
+from minit.podfiles import paths
 
 _DIED = "the process that did it died"
 

@@ -12,10 +12,9 @@ import resource
 import stat
 from collections.abc import Sequence
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, Step, describe
-from minit.idmapping import open_user_namespace
-from minit.idrange import IdRange
+from minit.base.errors import LaunchError, Step, describe
+from minit.base.idrange import IdRange
+from minit.base.value import Value
 from minit.launcher.cgroups import (
     APPS,
     Hierarchy,
@@ -34,14 +33,16 @@ from minit.launcher.devices.openvolumes import has_devices, open_volumes
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.listenfds import AppSockets
+from minit.linux import syscalls
+from minit.linux.idmapping import open_user_namespace
+from minit.linux.stdio import complain
 from minit.manifest.limits import CFS_QUOTA, SWAP_FILES, Limits
 from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
 from minit.plan.root.volumes import VolumeMount
-from minit.podfile import write_pod_file
-from minit.stdio import complain
+from minit.podfiles import paths
+from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.exec.socketactivation import open_sockets
-from minit.value import Value
 
 
 class Preparation(Value):

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 
-from minit.errors import describe
-from minit.idmapping import map_ids
-from minit.idrange import IdRange
-from minit.messages import Socket, send_message
+from minit.base.errors import describe
+from minit.base.idrange import IdRange
+from minit.base.value import replace
+from minit.linux.idmapping import map_ids
+from minit.linux.messages import Socket, send_message
+from minit.linux.stdio import complain
 from minit.plan.podplan import PodPlan
 from minit.plan.root.mountoperations import DEV, DEV_FILESYSTEM, DEVICES, MadeFilesystem
-from minit.stdio import complain
 from minit.supervisor.boot import MadeMounts
 from minit.supervisor.root.applymounts import apply_mounts, new_filesystem
-from minit.value import replace
 
 _LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _PING_GROUPS = "/proc/sys/net/ipv4/ping_group_range"

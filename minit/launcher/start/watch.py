@@ -8,17 +8,17 @@ import socket
 import time
 from collections.abc import Callable
 
-from minit import syscalls
-from minit.errors import EXIT_FAILURE
-from minit.hostnotify import READY, STOPPING, Host
+from minit.base.errors import EXIT_FAILURE
 from minit.launcher.relay import Relay
 from minit.launcher.start.killed import KillWitness, tell_killed
-from minit.loop import Loop, wait_readable
-from minit.messages import Socket, receive_message, send_message
-from minit.podfile import record_failure
-from minit.stdio import complain
+from minit.linux import syscalls
+from minit.linux.hostnotify import READY, STOPPING, Host
+from minit.linux.loop import Loop, wait_readable
+from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.stdio import complain
+from minit.linux.terminal import CallerTerminal
+from minit.podfiles.podfile import record_failure
 from minit.supervisor.supervisor import HALT_SIGNALS
-from minit.terminal import CallerTerminal
 
 FORWARDED = (*HALT_SIGNALS, signal.SIGHUP)
 # How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace

@@ -8,7 +8,7 @@ import os
 import struct
 import time
 
-from minit import syscalls
+from minit.linux import syscalls
 
 RTC = "/dev/rtc0"
 

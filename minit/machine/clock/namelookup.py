@@ -12,11 +12,11 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 
-from minit import syscalls
-from minit.errors import describe
-from minit.forks import NAME_LOOKUP, fork
-from minit.jsontext import dump, parse
-from minit.value import Value
+from minit.base.errors import describe
+from minit.base.jsontext import dump, parse
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import NAME_LOOKUP, fork
 
 _LONGEST_SECONDS = 20.0
 _READ_BYTES = 1 << 16

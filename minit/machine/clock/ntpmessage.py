@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from minit.value import Value
+from minit.base.value import Value
 
 PORT = 123
 NONCE_BYTES = 8

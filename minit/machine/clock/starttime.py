@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from minit import RELEASE_SECONDS, paths
-from minit.errors import describe
+from minit import RELEASE_SECONDS
+from minit.base.errors import describe
+from minit.base.utctime import utc_text
 from minit.machine.clock.kernelclock import read_rtc
-from minit.utctime import utc_text
+from minit.podfiles import paths
 
 
 def image_time() -> float | None:

@@ -14,7 +14,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from minit.errors import describe
+from minit.base.errors import describe
+from minit.base.utctime import utc_text
+from minit.linux.stdio import complain_at_once
 from minit.machine.clock.kernelclock import KernelClock
 from minit.machine.clock.namelookup import NameLookup
 from minit.machine.clock.ntpmessage import (
@@ -28,8 +30,6 @@ from minit.machine.clock.ntpmessage import (
     parse_answer,
 )
 from minit.manifest.machineconfig import Clock, is_address, is_ipv6
-from minit.stdio import complain_at_once
-from minit.utctime import utc_text
 
 _MAXIMUM_SERVERS = 8
 _ANSWER_SECONDS = 3.0

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from struct import Struct
 from struct import error as StructError
 
-from minit import syscalls
-from minit.errors import UpdateError, describe
+from minit.base.errors import UpdateError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
 from minit.machine.disk.partitions import PartitionEntry
 from minit.machine.modules import read_modules
-from minit.value import Value
 
 GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 """The namespace of the variables of the UEFI specification (EFI_GLOBAL_VARIABLE)."""

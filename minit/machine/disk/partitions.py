@@ -15,8 +15,8 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 
-from minit import syscalls
-from minit.value import Value
+from minit.base.value import Value
+from minit.linux import syscalls
 
 _BLOCK_DEVICES = "/sys/class/block"
 _BY_NUMBER = "/sys/dev/block"

@@ -13,9 +13,9 @@ import struct
 import time
 from collections.abc import Mapping
 
-from minit import paths
-from minit.errors import ManifestError, UpdateError, describe
-from minit.jsontext import dump, parse
+from minit.base.errors import ManifestError, UpdateError, describe
+from minit.base.jsontext import dump, parse
+from minit.base.value import Value, replace
 from minit.machine.disk.efivariables import (
     OWN,
     BootPlan,
@@ -26,7 +26,7 @@ from minit.machine.disk.efivariables import (
     plan_entries,
 )
 from minit.machine.disk.partitions import find_partition, partition_entry, root_partition
-from minit.value import Value, replace
+from minit.podfiles import paths
 
 _ROOT = "root-"
 _PROGRAMS = {"x86_64": "\\EFI\\BOOT\\BOOTX64.EFI", "aarch64": "\\EFI\\BOOT\\BOOTAA64.EFI"}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minit.errors import MinitError, describe
+from minit.base.errors import MinitError, describe
+from minit.linux.messages import Socket, send_message
+from minit.linux.stdio import complain_at_once
 from minit.machine.disk.partitions import root_partition
 from minit.machine.disk.slots import begin_boot, keep_running, note_failure, running_slot
 from minit.manifest.machineconfig import MachineConfig
-from minit.messages import Socket, send_message
-from minit.stdio import complain_at_once
 
 TRIAL_BEGUN = "trial begun"
 TRIAL_OVER = "trial over"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
+from minit.linux.stdio import complain_at_once
 from minit.machine.network.ipv6 import IPv6Connection
 from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import Interface
@@ -15,7 +16,6 @@ from minit.network.dhcp.message import NO_ADDRESS, Answer, machine_identity
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import PROTOCOL_DHCP, SCOPE_LINK, SCOPE_UNIVERSE, Link, NewRoute
 from minit.network.netlink.routeroptions import RouterOption
-from minit.stdio import complain_at_once
 
 # With less the kernel takes IPv6 away from a link.
 _MINIMUM_MTU = 1280

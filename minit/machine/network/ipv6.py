@@ -8,7 +8,8 @@ from ipaddress import IPv6Interface
 
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_TENTATIVE
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
+from minit.linux.stdio import complain_at_once
 from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import Interface
 from minit.network.dhcp6.client import Dhcp6Client
@@ -16,7 +17,6 @@ from minit.network.dhcp6.message import Answer6, LeasedAddress, is_duid, link_la
 from minit.network.netlink.links import Links, write_sysctl
 from minit.network.netlink.messages import Link
 from minit.network.netlink.routeroptions import RouterOption, solicit_routers
-from minit.stdio import complain_at_once
 
 # include/net/if_inet6.h: what the last advertisement told.
 _ADDRESSES_BY_DHCP = 0x40

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from pyroute2.netlink.rtnl import RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_IFINFO, RTMGRP_LINK
 
-from minit import paths
-from minit.errors import describe
-from minit.loop import wait_readable
+from minit.base.errors import describe
+from minit.linux.loop import wait_readable
+from minit.linux.stdio import complain_at_once
 from minit.machine.devices import MachineDevices
 from minit.machine.network.connection import Connection
 from minit.machine.network.networkstate import NetworkState
@@ -18,7 +18,7 @@ from minit.manifest.machineconfig import MachineConfig
 from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links
 from minit.network.netlink.routeroptions import RouterOptions
-from minit.stdio import complain_at_once
+from minit.podfiles import paths
 
 # Of C libraries: those of glibc before 2.26, and of musl.
 _MAXIMUM_NAME_SERVERS = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from minit.errors import LaunchError, describe
-from minit.podfile import write_pod_file
-from minit.stdio import complain_at_once
+from minit.base.errors import LaunchError, describe
+from minit.linux.stdio import complain_at_once
+from minit.podfiles.podfile import write_pod_file
 
 _DIRECTORY = "network"
 _MAXIMUM_BYTES = 4096

@@ -18,8 +18,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from minit import paths
-from minit.errors import UpdateError, describe
+from minit.base.errors import UpdateError, describe
+from minit.base.processors import this_processor
+from minit.base.progress import Progress
+from minit.base.value import Value
 from minit.machine.disk.slots import (
     SIGNATURE,
     boot_once,
@@ -41,9 +43,7 @@ from minit.manifest.machineupdate import (
     read_public_key,
     version_numbers,
 )
-from minit.processors import this_processor
-from minit.progress import Progress
-from minit.value import Value
+from minit.podfiles import paths
 
 _ROOT_HASH = "minit.root_hash="
 _CHUNK_BYTES = 1 << 17

@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from minit.errors import UpdateError, describe
-from minit.harmless import harmless
+from minit.base.errors import UpdateError, describe
+from minit.base.harmless import harmless
 from minit.manifest.httpurl import Url, is_url, parse_url
 
 Read = Callable[[int], bytes]

@@ -12,15 +12,16 @@ import signal
 import socket
 import time
 
-from minit import jsontext, paths
-from minit.errors import MinitError, UpdateError, describe
-from minit.forks import UPDATER, fork
+from minit.base import jsontext
+from minit.base.errors import MinitError, UpdateError, describe
+from minit.base.progress import silent
+from minit.linux.forks import UPDATER, fork
+from minit.linux.stdio import complain_at_once
 from minit.machine.requests import request_ending
 from minit.machine.update.install import Installed, NothingNewer, install_from
 from minit.machine.update.source import Read, open_source
 from minit.manifest.machineconfig import REBOOT, Update
-from minit.progress import silent
-from minit.stdio import complain_at_once
+from minit.podfiles import paths
 
 # By then there may be a network.
 _FIRST_CHECK_SECONDS = 60

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pyroute2.netlink.rtnl import RTMGRP_IPV6_IFADDR
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_DADFAILED, IFA_F_TENTATIVE
 
-from minit.errors import NetworkError
-from minit.loop import wait_readable
+from minit.base.errors import NetworkError
+from minit.linux.loop import wait_readable
 from minit.network.addresses import IPAddress, IPInterface
 from minit.network.builtin.attachment import Sides
 from minit.network.netlink.events import KernelEvents

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from minit import jsontext
-from minit.errors import NetworkError
+from minit.base import jsontext
+from minit.base.errors import NetworkError
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.network.addresses import (
     IPAddress,
@@ -14,7 +15,6 @@ from minit.network.addresses import (
 )
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import mac_address
-from minit.value import Value
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from minit.errors import MinitError, NetworkError, describe, reason_of
+from minit.base.errors import MinitError, NetworkError, describe, reason_of
+from minit.base.value import replace
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface
 from minit.network.builtin.call import Call
@@ -30,7 +31,6 @@ from minit.network.netlink.messages import Link
 from minit.network.packetfilter.interfacetables import Sender, delete_table, delete_tables_of, protect, table_name
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Address, Dns, Result
-from minit.value import replace
 
 _VETH = "veth"
 _DHCP = "dhcp"

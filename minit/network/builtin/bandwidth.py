@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from minit.errors import MinitError, NetworkError, describe
+from minit.base.errors import MinitError, NetworkError, describe
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.network.builtin.attachment import Sides, Undo, find_host_end, named_after, try_all
 from minit.network.builtin.call import Call
@@ -32,7 +33,6 @@ from minit.network.packetfilter.tables import (
 )
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Interface, Result
-from minit.value import Value, replace
 
 _KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 _NOT_HERE = ("shapedSubnets", "unshapedSubnets")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_interface
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
@@ -20,7 +21,6 @@ from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.protocol.result import Address, Interface, Result, Route
-from minit.value import Value, replace
 
 _BRIDGE = "bridge"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result
-from minit.value import Value
 
 Delegate = Callable[[str, str, Mapping[str, object], Result | None], Result]
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.addresses import IPInterface
 from minit.network.builtin.attachment import Sides, check_lease, host_end
 from minit.network.builtin.call import Call

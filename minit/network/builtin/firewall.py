@@ -7,7 +7,7 @@ nf_tables can accept for another one, and others' tables are left alone.
 
 from __future__ import annotations
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import network_name, refuse, valid_attachments

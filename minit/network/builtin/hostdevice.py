@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin import attachment, podlink
 from minit.network.builtin.attachment import Sides, Undo, pod_links

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.builtin import podlink
 from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.addresses import IPInterface
 from minit.network.netlink.links import run_in_namespace, write_sysctl
 from minit.network.netlink.messages import Link

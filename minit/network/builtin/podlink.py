@@ -7,7 +7,7 @@ network namespace, and goes with that.
 
 from __future__ import annotations
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE
 from minit.network.builtin import attachment

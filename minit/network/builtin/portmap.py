@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_interface
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
 from minit.network.builtin.attachment import Undo

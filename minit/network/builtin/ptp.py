@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_interface
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
 from minit.network.addresses import IPAddress, only
 from minit.network.builtin import attachment
 from minit.network.builtin.addressing import add_routes, usual_gateways

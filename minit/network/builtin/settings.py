@@ -6,11 +6,11 @@ Unknown keys are ignored, as by the reference plugins. A wrong value is refused 
 
 from __future__ import annotations
 
-from minit.errors import UnsupportedFieldError
+from minit.base.errors import UnsupportedFieldError
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_hardware_address
 from minit.network.protocol.result import Dns, Route, read_dns, read_route
-from minit.value import Value
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
 

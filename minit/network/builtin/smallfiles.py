@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from minit.boundedfile import read_bounded
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.podfiles.boundedfile import read_bounded
 
 _MAX_BYTES = 1 << 20
 _NEW = ".new"

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from minit import jsontext
-from minit.errors import ManifestError, NetworkError, describe
+from minit.base import jsontext
+from minit.base.errors import ManifestError, NetworkError, describe
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node, read_json
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.attachment import Sides, Undo, find_host_end
@@ -27,7 +28,6 @@ from minit.network.netlink.links import open_namespace, run_in_namespace
 from minit.network.packetfilter.confinement import link_local_address
 from minit.network.packetfilter.interfacetables import Sender, follow_sender, table_name
 from minit.network.protocol.result import Result
-from minit.value import Value, replace
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
+from minit.base.value import replace
 from minit.network.dhcp import message as messages
 from minit.network.dhcp.addressprobe import AddressProbe
 from minit.network.dhcp.message import INFINITE_SECONDS, NO_ADDRESS, Answer, Identity
-from minit.value import replace
 
 _ETH_P_IP = 0x0800
 _SO_BINDTODEVICE = 25

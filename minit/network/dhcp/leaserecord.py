@@ -14,13 +14,14 @@ import struct
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Interface
 
-from minit import jsontext, syscalls
-from minit.errors import ManifestError, NetworkError, describe
-from minit.loop import wait_readable
+from minit.base import jsontext
+from minit.base.errors import ManifestError, NetworkError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.loop import wait_readable
 from minit.manifest.reader import Node
 from minit.network.dhcp.message import ACK, Answer
 from minit.network.protocol.request import Request
-from minit.value import Value
 
 DIRECTORY = "/run/minit/dhcp"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+from minit.base.value import Value
 from minit.network.domainnames import is_domain_name, parse_domain_names
-from minit.value import Value
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE = 1, 2, 3, 4, 5, 6, 7
 CLIENT_PORT, SERVER_PORT = 68, 67

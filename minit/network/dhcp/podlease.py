@@ -13,11 +13,11 @@ import time
 
 from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
 
-from minit import syscalls
-from minit.errors import MinitError, NetworkError, describe
-from minit.forks import LEASE_KEEPER, fork
-from minit.harmless import harmless
-from minit.loop import wait_readable
+from minit.base.errors import MinitError, NetworkError, describe
+from minit.base.harmless import harmless
+from minit.linux import syscalls
+from minit.linux.forks import LEASE_KEEPER, fork
+from minit.linux.loop import wait_readable
 from minit.manifest.capabilities import capability_mask
 from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.leaserecord import KeptLease, LeaseRecord

@@ -12,9 +12,9 @@ import socket
 import time
 from collections.abc import Callable
 
+from minit.base.value import replace
 from minit.network.dhcp6 import message as messages
 from minit.network.dhcp6.message import INFINITE_SECONDS, Answer6
-from minit.value import replace
 
 _SO_BINDTODEVICE = 25
 _RECEIVE_BYTES = 65536

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address
 
+from minit.base.value import Value
 from minit.network.domainnames import parse_domain_names
-from minit.value import Value
 
 SOLICIT, ADVERTISE, REQUEST, RENEW, REBIND, REPLY, RELEASE, DECLINE, INFORMATION_REQUEST = 1, 2, 3, 5, 6, 7, 8, 9, 11
 CLIENT_PORT, SERVER_PORT = 546, 547

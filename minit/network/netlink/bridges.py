@@ -10,9 +10,9 @@ from typing import Any
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_DELLINK, RTM_NEWLINK, RTM_SETLINK
 
+from minit.base.value import Value
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link, link_message
-from minit.value import Value
 
 _AF_BRIDGE = 7
 _PVID = 0x2

@@ -11,7 +11,7 @@ from typing import Any
 from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.addresses import IPAddress
 from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink
 

@@ -9,7 +9,7 @@ from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETROUTE
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.addresses import IPAddress
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_SETLINK
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
+from minit.base.value import Value
 from minit.network.netlink.links import run_in_namespace
 from minit.network.netlink.messages import link_message
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
-from minit.value import Value
 
 _IFF_PROMISC = 0x100
 _IFF_ALLMULTI = 0x200

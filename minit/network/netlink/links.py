@@ -23,8 +23,8 @@ from pyroute2.netlink.rtnl import (
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_PERMANENT, ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit import syscalls
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.linux import syscalls
 from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.namespace import own_namespace, return_to
 from minit.network.netlink.messages import (

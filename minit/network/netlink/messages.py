@@ -12,8 +12,8 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from minit.base.value import Value
 from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, IPNetwork, parse_address
-from minit.value import Value
 
 ANY_FAMILY = 0  # pyroute2 takes IPv4 otherwise
 IFF_UP = 0x1

@@ -8,10 +8,10 @@ import sys
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWLINK
 
+from minit.base.value import Value
 from minit.network.netlink.attributes import attribute, nested, text
 from minit.network.netlink.messages import IPVLAN_MODE_NAMES
 from minit.network.netlink.transport import WrittenMessage
-from minit.value import Value
 
 MACVLAN = "macvlan"
 IPVLAN = "ipvlan"

@@ -13,11 +13,11 @@ from typing import Any
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, nlmsg
 from pyroute2.netlink.rtnl import RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
+from minit.base.value import Value
 from minit.network.netlink.attributes import attribute, nested, read_attributes, text
 from minit.network.netlink.messages import Link
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError, WrittenMessage
-from minit.value import Value
 
 _TBF = "tbf"
 _ROOT = 0xFFFFFFFF

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator
 from ipaddress import IPv6Address
 
+from minit.base.value import Value
 from minit.network.domainnames import parse_domain_names
-from minit.value import Value
 
 _RTMGRP_ND_USEROPT = 1 << 19
 _RTM_NEWNDUSEROPT = 68

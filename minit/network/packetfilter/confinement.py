@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
+from minit.base.value import Value
 from minit.network.addresses import IPAddress
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
@@ -23,7 +24,6 @@ from minit.network.netlink.nftexpressions import (
     ROUTER_SOLICITATION,
     Match,
 )
-from minit.value import Value
 
 # Before what others may do with packets of an interface: nobody is to see what is not true.
 _PRIORITY = -500

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from minit.base.value import Value, replace
 from minit.network.addresses import EVERYWHERE, IPAddress
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
@@ -20,7 +21,6 @@ from minit.network.packetfilter.portuse import PORTS_CHAIN, port_comment, read_p
 from minit.network.packetfilter.tablelock import firewall_lock
 from minit.network.packetfilter.tables import TABLE_PREFIX, is_of_network, pod_of_ports, ports_table, table_comment
 from minit.plan.networks.networkplan import ForwardedPort
-from minit.value import Value, replace
 
 __all__ = [
     "Forwarding",

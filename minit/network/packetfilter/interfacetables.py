@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.base.value import replace
 from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
@@ -25,7 +26,6 @@ from minit.network.packetfilter.tables import (
     table_comment,
     table_name,
 )
-from minit.value import replace
 
 __all__ = ["Sender", "delete_table", "delete_tables_of", "follow_sender", "protect", "table_name"]
 

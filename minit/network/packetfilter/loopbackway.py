@@ -16,7 +16,7 @@ from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
 from pyroute2.netlink.rtnl import RTM_DELROUTE, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.addresses import IPNetwork
 from minit.network.netlink import nftables
 from minit.network.netlink.nftables import Table

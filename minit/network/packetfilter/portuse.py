@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.manifest.hostports import HostPorts, overlap
 from minit.network.addresses import IPAddress
 from minit.network.netlink.nftables import Table, read_rule_comments, read_tables
 from minit.network.packetfilter.tables import TABLE_PREFIX, pod_of_ports
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import host_text, numbers_text
-from minit.podlock import is_locked
+from minit.podfiles.podfile import is_locked
 
 PORTS_CHAIN = "ports"
 

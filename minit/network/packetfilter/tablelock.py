@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 
 _LOCK_DIRECTORY = "/run/minit"
 _LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit import jsontext, paths
-from minit.boundedfile import read_bounded
-from minit.errors import MinitError
-from minit.podfile import remove_pod_file, write_pod_file
+from minit.base import jsontext
+from minit.base.errors import MinitError
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.podfile import remove_pod_file, write_pod_file
 
 JsonObject = dict[str, object]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit import jsontext
-from minit.errors import MinitError, NetworkError, describe
+from minit.base import jsontext
+from minit.base.errors import MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
 from minit.network.plugins import cache
 from minit.network.plugins.pluginrequests import TIMEOUT_SECONDS, PluginRequests

@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import NoReturn
 
-from minit import jsontext
-from minit.errors import ManifestError, NetworkError, PluginError, describe
-from minit.forks import PLUGIN, fork
-from minit.harmless import harmless
-from minit.loop import wait_readable
+from minit.base import jsontext
+from minit.base.errors import ManifestError, NetworkError, PluginError, describe
+from minit.base.harmless import harmless
+from minit.linux.forks import PLUGIN, fork
+from minit.linux.loop import wait_readable
+from minit.linux.process import reset_signals
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
@@ -20,7 +21,6 @@ from minit.network.plugins.pluginsearch import PluginSearch
 from minit.network.protocol import errorcodes
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result, read_result, write_result
-from minit.process import reset_signals
 
 JsonObject = dict[str, object]
 

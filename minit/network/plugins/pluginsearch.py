@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.podfiles import paths
 
 _VENDOR = f"/{paths.PLUGINS}"
 _SYSTEM = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")

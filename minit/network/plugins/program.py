@@ -12,9 +12,8 @@ import string
 import sys
 from collections.abc import Callable, Mapping
 
-from minit import jsontext, paths
-from minit.boundedfile import read_bounded
-from minit.errors import (
+from minit.base import jsontext
+from minit.base.errors import (
     ManifestError,
     MinitError,
     NetworkError,
@@ -23,7 +22,9 @@ from minit.errors import (
     UnsupportedFieldError,
     describe,
 )
-from minit.harmless import harmless
+from minit.base.harmless import harmless
+from minit.base.value import Value
+from minit.linux.stdio import complain, open_standard_streams, write_all
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network.namespace import is_namespace, is_own_namespace
@@ -31,8 +32,8 @@ from minit.network.plugins.pluginrequests import PluginRequests
 from minit.network.plugins.pluginsearch import PluginSearch
 from minit.network.protocol import errorcodes
 from minit.network.protocol.request import Request
-from minit.stdio import complain, open_standard_streams, write_all
-from minit.value import Value
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 JsonObject = dict[str, object]
 

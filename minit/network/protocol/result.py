@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value, replace
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network.addresses import (
@@ -12,7 +13,6 @@ from minit.network.addresses import (
     parse_destination,
     parse_interface,
 )
-from minit.value import Value, replace
 
 JsonObject = dict[str, object]
 

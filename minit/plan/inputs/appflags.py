@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minit.errors import UsageError
-from minit.goduration import parse_duration
-from minit.goflags import given_flags, parse_flags
+from minit.base.errors import UsageError
+from minit.base.goduration import parse_duration
+from minit.base.goflags import given_flags, parse_flags
+from minit.base.value import Value
 from minit.manifest.names import is_ac_name
 from minit.plan.inputs.runflags import parse_uuid, refuse_operands
-from minit.value import Value
 
 APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}
 STOP_FLAGS: dict[str, bool | str] = {**APP_FLAGS, "timeout": ""}

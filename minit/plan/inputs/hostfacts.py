@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
-from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
-from minit.value import Value
+from minit.base.errors import PlanError
+from minit.base.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.base.value import Value
 
 
 class HostNode(Value):

@@ -7,14 +7,14 @@ image has as well is taken for the image's, unless the pod manifest says that it
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import SECCOMP_REMOVE, SECCOMP_RETAIN, App
 from minit.manifest.excess import CAPABILITIES, SECCOMP, Excess, excess_of
 from minit.manifest.image import ImageManifest
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.plan.inputs.runflags import RunFlags
-from minit.value import Value
 
 
 class Origins(Value):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import UsageError
-from minit.goflags import parse_flags
-from minit.value import Value
+from minit.base.errors import UsageError
+from minit.base.goflags import parse_flags
+from minit.base.value import Value
 
 RUN_FLAGS: dict[str, bool | str] = {
     "debug": False,

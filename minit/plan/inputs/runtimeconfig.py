@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from minit.errors import ManifestError
-from minit.jsontext import dump, parse
+from minit.base.errors import ManifestError
+from minit.base.jsontext import dump, parse
+from minit.base.value import Value
 from minit.plan.inputs.runflags import RunFlags
-from minit.value import Value
 
 T = TypeVar("T")
 

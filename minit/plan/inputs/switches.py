@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
 
 

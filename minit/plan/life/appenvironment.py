@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minit.userdatabase import find_account, parse_decimal
+from minit.base.userdatabase import find_account, parse_decimal
 
 Variables = tuple[tuple[str, str], ...]
 

@@ -6,10 +6,10 @@ The annotation minit/expand is a JSON object of texts, which its author chooses,
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 POD_IP = "pod-ip"
 POD_IPS = "pod-ips"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 
-from minit.errors import PlanError
-from minit.goduration import parse_duration
+from minit.base.errors import PlanError
+from minit.base.goduration import parse_duration
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 STARTUP = "startup"
 LIVENESS = "liveness"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.goduration import parse_duration
+from minit.base.goduration import parse_duration
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 HOOK_POST_START = "post-start"
 HOOK_PRE_STOP = "pre-stop"

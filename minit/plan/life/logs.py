@@ -6,11 +6,16 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
-from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, ANNOTATION_STREAM, STAGE1_KUBERNETES_LOG
+from minit.podfiles.paths import (
+    ANNOTATION_KUBERNETES_DIRECTORY,
+    ANNOTATION_LOG_MODE,
+    ANNOTATION_STREAM,
+    STAGE1_KUBERNETES_LOG,
+)
 
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
-from minit.goflags import BOOLEANS
+from minit.base.errors import PlanError
+from minit.base.goflags import BOOLEANS
 from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
-from minit.paths import ANNOTATION_NOTIFY
+from minit.podfiles.paths import ANNOTATION_NOTIFY
 
 NOTIFY_SOCKET = "/run/systemd/notify"
 """The socket's path in an app, the same as with rkt's stage1."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
-from minit.goduration import parse_duration
+from minit.base.errors import PlanError
+from minit.base.goduration import parse_duration
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.value import Value
 
 NEVER = "never"
 ON_FAILURE = "on-failure"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.app import App
 from minit.manifest.hostports import parse_host_address
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.value import Value
 
 TCP = "tcp"
 UDP = "udp"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 
-from minit.errors import PlanError
-from minit.goduration import parse_duration
+from minit.base.errors import PlanError
+from minit.base.goduration import parse_duration
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.value import Value
 
 STOP_GRACE_SECONDS = 10.0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.plan.appplan import AppPlan
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
 from minit.plan.root.etcfiles import resolv_conf
-from minit.value import replace
 
 A = TypeVar("A", bound=AppPlan)
 

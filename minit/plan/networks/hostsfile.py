@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from minit.value import Value
+from minit.base.value import Value
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LOCAL = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest
 from minit.manifest.reader import Node, read_json
-from minit.value import Value
 
 _IPC = re.compile(r"kernel\.(shm[a-z_]*|msg[a-z_]*|sem)|fs\.mqueue\.[a-z_]+")
 _NETWORK = re.compile(r"net\.(core\.somaxconn|(ipv4|ipv6|mptcp|sctp|unix)(\.[A-Za-z0-9_@-]+)+)")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value, replace
 from minit.manifest.hostports import Address, HostPorts
 from minit.manifest.networkconfig import NetworkConfig
 from minit.plan.networks.hostsfile import NamedPod
-from minit.value import Value, replace
 
 _ALL = "all"
 

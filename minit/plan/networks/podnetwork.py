@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.pod import PodManifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
 from minit.manifest.app import MAX_PORT, App, Port
 from minit.manifest.hostports import Address, overlap, parse_host_address
 from minit.manifest.pod import ExposedPort, PodManifest

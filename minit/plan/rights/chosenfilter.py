@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.pod import PodManifest, RuntimeApp
@@ -17,7 +18,6 @@ from minit.manifest.seccompisolators import find_error
 from minit.manifest.syscallsets import CAPABILITY_CALLS
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.seccompprofile import UNLIMITED, SeccompProfile, Surroundings, read_profile
-from minit.value import replace
 
 _FATAL = "kill"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from minit.errors import PlanError
-from minit.idrange import IdRange
+from minit.base.errors import PlanError
+from minit.base.idrange import IdRange
+from minit.base.userdatabase import find_memberships
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.pod import RuntimeApp
 from minit.plan.rights.users import AppLookups, check_mapped, find_app_account
-from minit.userdatabase import find_memberships
 
 PRIMARY = "primary"
 SUPPLEMENTARY = "supplementary"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import ManifestError, PlanError
+from minit.base.errors import ManifestError, PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import (
     APPARMOR_PROFILE,
@@ -30,7 +31,6 @@ from minit.manifest.capabilityisolators import read_capability_sets
 from minit.manifest.limits import Limits, read_isolator
 from minit.manifest.reader import Node
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.value import Value
 
 _UNAPPLIED = (
     *("resource/block-bandwidth", "resource/block-iops", "resource/network-bandwidth"),

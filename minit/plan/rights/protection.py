@@ -7,7 +7,7 @@ are as open in a pod as on the host.
 
 from __future__ import annotations
 
-from minit.value import Value, replace
+from minit.base.value import Value, replace
 
 # stage1 contract 9.3; rkt leaves the last two directories alone.
 _READ_ONLY = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from minit.base.value import Value
 from minit.manifest.capabilities import NAMES, capability_mask
 from minit.manifest.reader import Node, read_json
 from minit.manifest.seccomp import MAXIMUM_PROFILE_BYTES
@@ -28,7 +29,6 @@ from minit.plan.rights.syscallfilter import (
     Test,
     fail_with,
 )
-from minit.value import Value
 
 _MOST_RULES = 4096
 _ERRNO = "SCMP_ACT_ERRNO"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
+from minit.base.value import Value, replace
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
 from minit.plan.rights.guards import FILESYSTEMS, FRAMES, HOST, LIMITS, MOUNTS, TYPING, VSOCK
-from minit.value import Value, replace
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW

@@ -7,12 +7,12 @@ user's passwd entry is used by nobody who does not ask for it (stage1 contract 7
 
 from __future__ import annotations
 
-from minit.errors import PlanError
-from minit.idrange import IdRange
+from minit.base.errors import PlanError
+from minit.base.idrange import IdRange
+from minit.base.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, Account, find_account, find_id, parse_decimal
+from minit.base.value import Value
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
-from minit.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, Account, find_account, find_id, parse_decimal
-from minit.value import Value
 
 
 class Lookup(Value):

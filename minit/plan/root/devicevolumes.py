@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minit.errors import PlanError
-from minit.goflags import BOOLEANS
+from minit.base.errors import PlanError
+from minit.base.goflags import BOOLEANS
+from minit.base.value import Value, replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.value import Value, replace
 
 CHARACTER = "c"
 BLOCK = "b"

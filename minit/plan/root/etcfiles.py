@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minit import paths
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import is_set
 from minit.plan.root.volumes import VolumeMount
-from minit.value import Value
+from minit.podfiles import paths
 
 _LOOPBACK = b"127.0.0.1"
 

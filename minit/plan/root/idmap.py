@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest
 from minit.plan.root.volumes import HOST, VolumeMount
-from minit.value import replace
 
 _ALL = "true"
 _NONE = "false"

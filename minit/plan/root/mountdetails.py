@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.quantity import BILLION, parse_quantity
@@ -16,7 +17,6 @@ from minit.manifest.reader import Node, read_json
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
 from minit.plan.root.volumes import EMPTY, HOST, MEMORY, VolumeMount
-from minit.value import replace
 
 PRIVATE = "private"
 SLAVE = "slave"

@@ -6,7 +6,7 @@ Targets are absolute paths inside the root that is being built; sources of binds
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.base.value import Value
 
 
 class MakeDirectory(Value):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import PlanError
+from minit.base.errors import PlanError
+from minit.base.value import Value, replace
 from minit.manifest.app import App, MountPoint
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, Volume
 from minit.plan.inputs.runflags import RunFlags
-from minit.value import Value, replace
+from minit.podfiles import paths
 
 HOSTS = "/etc/hosts"
 HOST = "host"

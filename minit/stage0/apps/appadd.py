@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minit import paths
-from minit.errors import MinitError, PodError, describe
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.progress import Progress
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.apps import appmarkers
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.locks import key_lock

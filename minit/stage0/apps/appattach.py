@@ -12,14 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from minit import paths
-from minit.errors import PodError, describe
-from minit.process import ending_with_caller
+from minit.base.errors import PodError, describe
+from minit.base.value import Value
+from minit.linux.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.apps.enter import choose_app
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import crossing_environment
-from minit.value import Value
 
 # Signals of the terminal reach stage1 without that, too, and a second time means nothing more to it.
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.stage0.apps import appmarkers
 from minit.stage0.pods.mutablepods import read_mutable_manifest, require_app
 from minit.stage0.pods.poddirectory import Pod

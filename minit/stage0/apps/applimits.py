@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from minit.errors import PodError, describe
+from minit.base.errors import PodError, describe
+from minit.linux.mountinfo import find_mounts
 from minit.manifest.limits import Limits
-from minit.mountinfo import find_mounts
 from minit.stage0.pods.mutablepods import manifest_lock
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.reports.stats import read_subcgroup

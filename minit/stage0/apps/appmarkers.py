@@ -11,9 +11,10 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
-from minit.idrange import IdRange
+from minit.base.errors import PodError, describe
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.stage1.crossing import DEFAULT_PATH
 from minit.stage0.start.appfiles import remove_directory, stage1_root

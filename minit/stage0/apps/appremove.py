@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minit.errors import PodError
-from minit.goflags import BOOLEANS
+from minit.base.errors import PodError
+from minit.base.goflags import BOOLEANS
 from minit.manifest.annotations import Annotation
 from minit.stage0.apps import appmarkers
 from minit.stage0.files.diskerrors import disk_errors

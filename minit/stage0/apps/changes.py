@@ -11,16 +11,17 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from minit import paths, syscalls
-from minit.idrange import IdRange
-from minit.progress import Progress
+from minit.base.idrange import IdRange
+from minit.base.progress import Progress
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.apps.export import mount_places
 from minit.stage0.apps.podfiles import app_root, choose_app
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
 from minit.stage0.pods.privateusers import read_ids
-from minit.value import Value
 
 ADDED, CHANGED, DELETED = "A", "C", "D"
 

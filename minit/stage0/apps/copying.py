@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from minit.archives.tar import TarReader
-from minit.errors import PodError, describe
-from minit.idrange import IdRange
+from minit.base.errors import PodError, describe
+from minit.base.idrange import IdRange
 from minit.stage0.apps.podfiles import AppPlace
 from minit.stage0.files.treeplacing import TreePlacer
 from minit.stage0.files.treetar import TreeWriter

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from minit import paths
-from minit.errors import PodError, describe
+from minit.base.errors import PodError, describe
+from minit.linux.messages import receive_message, socket_pair
+from minit.linux.process import ending_with_caller
 from minit.manifest.names import is_ac_name
-from minit.messages import receive_message, socket_pair
-from minit.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
 from minit.stage0.pods.podwaiting import wait_for_pid

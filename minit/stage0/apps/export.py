@@ -15,12 +15,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from minit import jsontext, paths, syscalls
-from minit.errors import LaunchError, PodError, describe
-from minit.idrange import IdRange, parse_id_range
+from minit.base import jsontext
+from minit.base.errors import LaunchError, PodError, describe
+from minit.base.idrange import IdRange, parse_id_range
+from minit.base.progress import Progress
+from minit.linux import syscalls
+from minit.linux.mountinfo import find_mounts
 from minit.manifest.image import parse_image_manifest
-from minit.mountinfo import find_mounts
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.files.locks import flock
 from minit.stage0.files.outputpaths import output_file
 from minit.stage0.files.treetar import TreeWriter

@@ -14,14 +14,17 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from minit import jsontext, paths, syscalls
-from minit.errors import ManifestError, PodError, describe
-from minit.forks import APP_MOUNTER, Kept, fork
-from minit.idrange import IdRange
+from minit.base import jsontext
+from minit.base.errors import ManifestError, PodError, describe
+from minit.base.idrange import IdRange
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import APP_MOUNTER, Kept, fork
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.process import enter_own_mounts
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
-from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.process import enter_own_mounts
+from minit.podfiles import paths
 from minit.stage0.apps.enter import open_app_root
 from minit.stage0.apps.export import keep, open_rootfs
 from minit.stage0.images.treestore import TreeStore
@@ -29,7 +32,6 @@ from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.pods.privateusers import read_ids
-from minit.value import Value
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _IN_VOLUME = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS

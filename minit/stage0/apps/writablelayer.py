@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minit import paths
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import open_pod
 from minit.stage0.pods.podstatus import read_app_tree_id
 

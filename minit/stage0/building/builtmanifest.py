@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.value import Value
 from minit.manifest.image import parse_image_manifest
-from minit.value import Value
 
 Pairs = Sequence[tuple[str, str]]
 

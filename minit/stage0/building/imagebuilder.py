@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.errors import MinitError, PodError
-from minit.forks import IMAGE_BUILD, fork
+from minit.base.errors import MinitError, PodError
+from minit.base.progress import Progress
+from minit.base.value import Value, replace
+from minit.linux import syscalls
+from minit.linux.forks import IMAGE_BUILD, fork
 from minit.manifest.image import ImageManifest
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.apps.copying import copy_content, make_directories
 from minit.stage0.apps.podfiles import AppPlace
 from minit.stage0.garbage.podgc import remove
@@ -32,7 +34,6 @@ from minit.stage0.pods.poddirectory import PREPARE, Note, Pod, open_pod
 from minit.stage0.pods.podmanifest import plan_apps
 from minit.stage0.start.appfiles import remove_directory
 from minit.stage0.start.newpod import PodRequest, prepare_pod
-from minit.value import Value, replace
 
 _APP = "build"
 _ROOTFS = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(_APP)}"

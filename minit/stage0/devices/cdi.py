@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from minit import jsontext
-from minit.errors import ManifestError, describe
+from minit.base import jsontext
+from minit.base.errors import ManifestError, describe
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.stage0.pods.appsection import Device
-from minit.value import Value, replace
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 

@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from minit.base.value import replace
 from minit.stage0.pods.appsection import Device
-from minit.value import replace
 
 
 def nodes_of(device: Device) -> Iterator[Device]:

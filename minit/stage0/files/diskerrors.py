@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.errors import StoreError, describe, reason_of
+from minit.base.errors import StoreError, describe, reason_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ANOTHER = "use another one (--dir)"

@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from minit import syscalls
-from minit.value import Value
+from minit.base.value import Value
+from minit.linux import syscalls
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _BLOCK_BYTES = 512

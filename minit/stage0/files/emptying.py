@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minit import syscalls
+from minit.linux import syscalls
 
 # Deeper directories are moved up before they are emptied: a pod may nest them far beyond the limit of open files.
 _MAX_DEPTH = 64

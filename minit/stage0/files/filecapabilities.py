@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from minit.idrange import IdRange
+from minit.base.idrange import IdRange
 
 _REVISION = 0xFF000000
 _REVISION_2 = 0x02000000

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
 from minit.stage0.files.durable import make_directory
 
 _KEY_LOCK_RETRIES = 3  # as rkt's

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import sync_directory
 from minit.stage0.files.emptying import remove_content

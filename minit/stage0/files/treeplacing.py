@@ -13,11 +13,11 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from minit import syscalls
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
-from minit.errors import StoreError, reason_of
-from minit.idrange import IdRange
+from minit.base.errors import StoreError, reason_of
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
 from minit.stage0.files.filecapabilities import shift_capabilities
 
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS

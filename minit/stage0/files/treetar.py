@@ -13,13 +13,13 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from minit import syscalls
 from minit.archives.sparse import PREFIX, SEGMENTS_LIMIT
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
 from minit.archives.tarentry import CAPABILITIES, Kind, kept_attributes
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
-from minit.errors import PodError, reason_of
-from minit.idrange import IdRange
+from minit.base.errors import PodError, reason_of
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
 from minit.stage0.files.filecapabilities import unshift_capabilities
 
 T = TypeVar("T")

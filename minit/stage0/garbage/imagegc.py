@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from minit.errors import MinitError, StoreError, describe
-from minit.paths import CRI_RECORDS
-from minit.progress import Progress
+from minit.base.errors import MinitError, StoreError, describe
+from minit.base.progress import Progress
+from minit.podfiles.paths import CRI_RECORDS
 from minit.stage0.garbage.references import images_of_pods, no_pod_is_prepared, tree_users
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minit.errors import MinitError, PodError, UnfinishedError, describe
-from minit.goduration import format_duration
+from minit.base.errors import MinitError, PodError, UnfinishedError, describe
+from minit.base.goduration import format_duration
 from minit.stage0.files.durable import sync_directory
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.pods.deletion import Deletions, delete

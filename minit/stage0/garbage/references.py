@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minit.errors import MinitError, StoreError, describe
-from minit.paths import POD_MANIFEST
+from minit.base.errors import MinitError, StoreError, describe
+from minit.base.value import Value
+from minit.podfiles.paths import POD_MANIFEST
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.imagevolumes import images_in, trees_in
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
 from minit.stage0.volumes.volumestore import names_in
-from minit.value import Value
 
 
 @contextmanager

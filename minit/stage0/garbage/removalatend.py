@@ -11,8 +11,8 @@ import os
 import signal
 from pathlib import Path
 
-from minit.errors import MinitError, describe
-from minit.forks import END_REMOVER, fork
+from minit.base.errors import MinitError, describe
+from minit.linux.forks import END_REMOVER, fork
 from minit.stage0.files.locks import flock
 from minit.stage0.garbage.podgc import remove
 from minit.stage0.garbage.stage1gc import Stage1Cleanup

@@ -18,10 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, EXIT_UNFINISHED, MinitError, UnfinishedError, describe
+from minit.base.errors import EXIT_FAILURE, EXIT_UNFINISHED, MinitError, UnfinishedError, describe
+from minit.linux import syscalls
+from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest
-from minit.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Note, Pod

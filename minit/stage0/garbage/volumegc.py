@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from minit.errors import MinitError, StoreError
+from minit.base.errors import MinitError, StoreError
 from minit.stage0.garbage.references import no_pod_is_prepared, volume_users
 from minit.stage0.pods.poddirectory import Note
 from minit.stage0.volumes.volumestore import list_volumes, take_away, volume_scratch

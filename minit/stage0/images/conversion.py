@@ -13,9 +13,10 @@ from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.squash import Meter
 from minit.archives.transports import FILE_TRANSPORTS, OCI
-from minit.errors import ImageError, StoreError
-from minit.processors import Processor
-from minit.progress import Progress
+from minit.base.errors import ImageError, StoreError
+from minit.base.processors import Processor
+from minit.base.progress import Progress
+from minit.base.value import replace
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.imagedigests import ImageDigests
@@ -25,7 +26,6 @@ from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.registry import Skopeo, SkopeoSource, skopeo_source
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.value import replace
 
 
 def import_image(

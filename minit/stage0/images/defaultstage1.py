@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minit.errors import StoreError
-from minit.progress import Progress
+from minit.base.errors import StoreError
+from minit.base.progress import Progress
 from minit.stage0.files.durable import create_file, make_directory, move_into_place
 from minit.stage0.files.locks import key_lock
 from minit.stage0.files.temporary import scratch_directory

@@ -18,10 +18,10 @@ from pathlib import Path
 from minit.archives.aci import image_id
 from minit.archives.assembledaci import AssembledAci, OpenBlob
 from minit.archives.recipe import Recipe
-from minit.errors import ImageError, StoreError
-from minit.forks import EXTRACTOR, LINKER, fork
-from minit.idrange import IdRange
-from minit.progress import Progress, silent
+from minit.base.errors import ImageError, StoreError
+from minit.base.idrange import IdRange
+from minit.base.progress import Progress, silent
+from minit.linux.forks import EXTRACTOR, LINKER, fork
 from minit.stage0.files.diskerrors import disk_error, disk_errors
 from minit.stage0.files.durable import make_directory
 from minit.stage0.images import untar, workreport

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from minit.archives.transports import is_source
-from minit.errors import StoreError
-from minit.processors import Processor, this_processor
-from minit.progress import Progress
+from minit.base.errors import StoreError
+from minit.base.processors import Processor, this_processor
+from minit.base.progress import Progress
 from minit.stage0.images.conversion import import_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minit.archives.layered import check_digest
-from minit.errors import ImageError
-from minit.value import Value
+from minit.base.errors import ImageError
+from minit.base.value import Value
 
 _MOST_MANIFESTS = 20
 

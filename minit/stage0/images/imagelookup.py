@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from minit import jsontext
 from minit.archives.imagenames import (
     ImageName,
     ImageReference,
@@ -15,8 +14,9 @@ from minit.archives.imagenames import (
     parse_image_name,
     sanitize_ac_identifier,
 )
-from minit.errors import ImageError, StoreError
-from minit.processors import Processor
+from minit.base import jsontext
+from minit.base.errors import ImageError, StoreError
+from minit.base.processors import Processor
 from minit.stage0.images.storedimage import ORIGINAL_NAME, StoredImage
 
 _REPOSITORY = "appc.io/docker/repository"

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from minit.progress import Progress, silent
+from minit.base.progress import Progress, silent
 from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.images.extract import extract_layers
 from minit.stage0.images.rendering import ROOTFS, Layer, flatten

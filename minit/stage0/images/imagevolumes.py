@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
+from minit.base.progress import Progress
+from minit.base.value import replace
 from minit.manifest.pod import Mount, PodManifest, Volume
-from minit.paths import tree_of_source
-from minit.progress import Progress
+from minit.podfiles.paths import tree_of_source
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
-from minit.value import replace
 
 IMAGE = "image"
 """The kind of a volume whose source is an image, until it is in a manifest."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.stage0.files.temporary import scratch_directory
 
 # Two changes within the clock tick of a file system leave the same time; that of vfat is the slowest.

@@ -10,7 +10,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minit.errors import MinitError
+from minit.base.errors import MinitError
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.knownfiles import identity, is_settled
 

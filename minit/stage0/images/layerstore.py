@@ -13,13 +13,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from minit import syscalls
 from minit.archives.assembledaci import AssembledAci, open_layers
 from minit.archives.compression import Limits
 from minit.archives.layered import Layer, check_digest, digest_of_file
 from minit.archives.recipe import Recipe, read_recipe
 from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.linux import syscalls
 from minit.stage0.files.durable import make_directory, sync_directory
 from minit.stage0.files.locks import directory_lock, lock_directory
 from minit.stage0.files.temporary import scratch_directory

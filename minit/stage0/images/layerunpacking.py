@@ -18,9 +18,9 @@ from minit.archives.compression import Limits
 from minit.archives.filecontent import set_status
 from minit.archives.layered import Layer
 from minit.archives.unpackedlayer import unpack_layer
-from minit.errors import StoreError
-from minit.forks import UNPACKER, fork
-from minit.loop import wait_readable
+from minit.base.errors import StoreError
+from minit.linux.forks import UNPACKER, fork
+from minit.linux.loop import wait_readable
 from minit.stage0.images import workreport
 
 Tell = Callable[[int, int, int], None]

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from minit.archives.filecontent import copy_file
 from minit.archives.recipe import Recipe
-from minit.errors import EXIT_FAILURE
+from minit.base.errors import EXIT_FAILURE
 
 _TOGETHER = 2048
 # The layers are on another file system, a file has as many links as its file system allows, or that has none.

@@ -15,12 +15,12 @@ from pathlib import Path
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.oci import configuration_of, entry_for
 from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
-from minit.errors import ImageError, StoreError, describe
-from minit.loop import wait_readable
-from minit.process import ending_with_caller
-from minit.processors import Processor, this_processor
-from minit.progress import Progress
-from minit.value import Value
+from minit.base.errors import ImageError, StoreError, describe
+from minit.base.processors import Processor, this_processor
+from minit.base.progress import Progress
+from minit.base.value import Value
+from minit.linux.loop import wait_readable
+from minit.linux.process import ending_with_caller
 
 _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 _SHOWN_LIMIT = 500

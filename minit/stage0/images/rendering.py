@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from posixpath import normpath
 
 from minit.archives.tarentry import Entry, Kind
-from minit.errors import ImageError
+from minit.base.errors import ImageError
+from minit.base.processors import Processor, processor_of_appc
+from minit.base.value import Value
 from minit.manifest.image import Dependency
-from minit.processors import Processor, processor_of_appc
 from minit.stage0.images.storedimage import StoredImage
-from minit.value import Value
 
 ROOTFS = "rootfs"
 LAYERS_LIMIT = 256  # a diamond of dependencies repeats what hangs below it, so the list can grow exponentially

@@ -26,11 +26,11 @@ from minit.archives.assembledaci import BlobFile, OpenBlob, assembled_id
 from minit.archives.imagenames import ImageReference, parse_image_reference
 from minit.archives.recipe import Recipe, read_recipe, write_recipe
 from minit.archives.unpackedlayer import UnpackedLayer
-from minit.boundedfile import read_at_most
-from minit.errors import ImageError, MinitError, StoreError, describe
+from minit.base.errors import ImageError, MinitError, StoreError, describe
+from minit.base.processors import Processor, this_processor
+from minit.base.progress import Progress, silent
 from minit.manifest.image import Dependency, parse_image_manifest
-from minit.processors import Processor, this_processor
-from minit.progress import Progress, silent
+from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file, sync_directory
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory

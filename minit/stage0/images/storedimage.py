@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.image import ImageManifest
 from minit.stage0.images.imagedigests import ImageDigests
-from minit.value import Value
 
 ORIGINAL_NAME = "appc.io/docker/originalname"
 

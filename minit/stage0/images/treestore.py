@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from minit import syscalls
 from minit.archives.readahead import ReadAhead, joined
 from minit.archives.tarentry import is_kept_attribute
-from minit.errors import StoreError
-from minit.progress import Progress, silent
+from minit.base.errors import StoreError
+from minit.base.progress import Progress, silent
+from minit.linux import syscalls
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, remove_file, sync_directory
 from minit.stage0.files.locks import drop_key_locks, key_lock

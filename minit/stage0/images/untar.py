@@ -20,7 +20,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from minit import syscalls
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
 from minit.archives.assembledaci import OpenBlob
 from minit.archives.compression import Tee
@@ -28,9 +27,10 @@ from minit.archives.filecontent import DISK_ERRNOS, DiskFault, set_status, write
 from minit.archives.recipe import Recipe
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind
-from minit.errors import ImageError, reason_of
-from minit.idrange import IdRange
-from minit.process import enter_own_mounts
+from minit.base.errors import ImageError, reason_of
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.process import enter_own_mounts
 from minit.stage0.files.filecapabilities import shift_capabilities
 from minit.stage0.images import workreport
 from minit.stage0.images.linking import MadeLinks

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from minit.errors import ImageError
+from minit.base.errors import ImageError
 
 PROGRESS = "progress"  # numbers, as the work has them
 DONE = "done"  # a number, as the work has it

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import replace
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.pods import (
     JobRun,
@@ -21,7 +22,6 @@ from minit.stage0.kubernetes.reading.yamltext import parse_documents
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, read_config
 from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.volumes.volumestore import NAME_FORM, is_volume_name
-from minit.value import replace
 
 _DEPLOYMENT = "Deployment"
 _DAEMON_SET = "DaemonSet"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from minit import jsontext
-from minit.goduration import parse_duration
+from minit.base import jsontext
+from minit.base.goduration import parse_duration
 from minit.manifest.annotations import OWN, Annotation, Place, known_annotations
 from minit.manifest.app import (
     CAPABILITIES_REMOVE,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minit import jsontext, paths
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
 from minit.manifest.annotations import OWN, Annotation
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
+from minit.podfiles import paths
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.container.containers import Container, ContainerMount
 from minit.stage0.kubernetes.pods import KubernetesPod

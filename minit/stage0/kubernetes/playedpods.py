@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minit.errors import MinitError, PodError
+from minit.base.errors import MinitError, PodError
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.kubernetes.manifest import NAME_ANNOTATION, NAMESPACE_ANNOTATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.container.containers import Container, read_container
 from minit.stage0.kubernetes.container.security import PodSecurity, read_pod_security
@@ -11,7 +12,6 @@ from minit.stage0.kubernetes.references.podfields import PodNames
 from minit.stage0.kubernetes.references.resources import Machine, Resources, read_resources
 from minit.stage0.kubernetes.storage.podvolumes import PodVolume, read_volume
 from minit.stage0.kubernetes.storage.volumefields import Sources
-from minit.value import Value, replace
 
 DEFAULT_NAMESPACE = "default"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from minit import paths
 from minit.manifest.annotations import OWN
 from minit.manifest.app import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
+from minit.podfiles import paths
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 from minit.stage0.stage1.lastrun import LastRun
 

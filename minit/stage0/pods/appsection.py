@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from minit import jsontext
-from minit.errors import PodError
+from minit.base import jsontext
+from minit.base.errors import PodError
+from minit.base.value import Value, replace
 from minit.manifest.app import (
     CAPABILITIES_REMOVE,
     CAPABILITIES_RETAIN,
@@ -28,7 +29,6 @@ from minit.manifest.app import (
 from minit.manifest.excess import excess_of
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, Volume
-from minit.value import Value, replace
 
 Pairs = tuple[tuple[str, str], ...]
 Json = dict[str, object]

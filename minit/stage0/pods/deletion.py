@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from minit import syscalls
-from minit.errors import MinitError, PodError, describe
-from minit.forks import REMOVER, Kept, fork
-from minit.mountinfo import Mount, parse_line
+from minit.base.errors import MinitError, PodError, describe
+from minit.linux import syscalls
+from minit.linux.forks import REMOVER, Kept, fork
+from minit.linux.mountinfo import Mount, parse_line
+from minit.linux.stdio import write_all
 from minit.stage0.files.emptying import remove_content, remove_entry
 from minit.stage0.pods.poddirectory import GARBAGE, Note, Pod
 from minit.stage0.pods.podstatus import status_root
-from minit.stdio import write_all
 
 # So many pods are locked, and their directories open, at once.
 _BATCH_PODS = 64

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minit.errors import PodError
+from minit.base.errors import PodError
+from minit.base.value import Value
 from minit.manifest.app import MAX_PORT, Port
 from minit.manifest.hostports import HostPorts, overlap, parse_host_address
 from minit.manifest.pod import ExposedPort, PodManifest
-from minit.value import Value
 
 
 def check_ports(pod: PodManifest, place: str) -> None:

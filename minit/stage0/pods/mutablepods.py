@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from minit import paths
-from minit.errors import NotRunningError, PodError
+from minit.base.errors import NotRunningError, PodError
 from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.podfiles import paths
 from minit.stage0.files.durable import sync_directory
 from minit.stage0.files.locks import flock
 from minit.stage0.pods.poddirectory import Pod, PodState

@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from minit import syscalls
-from minit.errors import PodError, describe
-from minit.value import Value
+from minit.base.errors import PodError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
 
 MODE_DEFAULT = "default"
 MODE_HOST = "host"

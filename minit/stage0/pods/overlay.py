@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from minit import syscalls
-from minit.errors import LaunchError, PodError, describe
-from minit.idmapping import idmapped
-from minit.idrange import IdRange
-from minit.mountinfo import find_mounts, read_mountinfo
+from minit.base.errors import LaunchError, PodError, describe
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.idmapping import idmapped
+from minit.linux.mountinfo import find_mounts, read_mountinfo
 
 # Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
 _UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minit import jsontext
-from minit.boundedfile import read_at_most
-from minit.errors import PodError, describe
+from minit.base import jsontext
+from minit.base.errors import PodError, describe
+from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.files.durable import make_directory, sync_directory
 from minit.stage0.files.locks import flock, key_lock
 from minit.stage0.pods.podnames import check_name, is_whole_uuid, read_name, write_name

@@ -9,14 +9,16 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from minit import jsontext, paths
-from minit.errors import ManifestError, PodError
+from minit.base import jsontext
+from minit.base.errors import ManifestError, PodError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.excess import excess_of
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
+from minit.podfiles import paths
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.appsection import (
     AppOverrides,
@@ -31,7 +33,6 @@ from minit.stage0.pods.appsection import (
 )
 from minit.stage0.pods.exposedports import check_ports
 from minit.stage0.volumes.volumestore import NAMED, located
-from minit.value import Value
 
 # Of every pod that is made here: it meets users of today, not rkt's.
 DEFAULT_ANNOTATIONS = (

@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 
-from minit.errors import PodError
+from minit.base.errors import PodError
 
 NAME_FORM = "letters, digits and inner . _ -, at most 63 of them"
 

@@ -12,13 +12,15 @@ import re
 import stat
 from functools import lru_cache
 
-from minit import jsontext, paths, syscalls
-from minit.errors import ManifestError, MinitError, PodError
+from minit.base import jsontext
+from minit.base.errors import ManifestError, MinitError, PodError
+from minit.base.value import Value
+from minit.linux import syscalls
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podnames import read_name
-from minit.value import Value
 
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from minit.errors import PodError
+from minit.base.errors import PodError
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import is_ready, read_pid_to_enter
 

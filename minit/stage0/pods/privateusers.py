@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit import paths
-from minit.errors import PodError
-from minit.idrange import IdRange, parse_id_range
+from minit.base.errors import PodError
+from minit.base.idrange import IdRange, parse_id_range
+from minit.podfiles import paths
 from minit.stage0.files.durable import create_file
 from minit.stage0.files.locks import key_lock
 from minit.stage0.pods.poddirectory import PLACES, RUN, Note, Pod, PodState, walk_pods

@@ -11,10 +11,13 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 
-from minit import __version__, jsontext, paths
-from minit.errors import MinitError, describe
+from minit import __version__
+from minit.base import jsontext
+from minit.base.errors import MinitError, describe
+from minit.base.utctime import utc_text
+from minit.linux.mountinfo import Mount, find_mounts, read_mountinfo
 from minit.manifest.names import is_ac_name
-from minit.mountinfo import Mount, find_mounts, read_mountinfo
+from minit.podfiles import paths
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import (
@@ -42,7 +45,6 @@ from minit.stage0.reports.usage import (
 )
 from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions
 from minit.stage0.stage1 import entrypoints
-from minit.utctime import utc_text
 
 Json = dict[str, object]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from minit import jsontext, paths
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
+from minit.base.value import Value
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.logreader import open_log_directory, passes
-from minit.value import Value
 
 Event = dict[str, object]
 

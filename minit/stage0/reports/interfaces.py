@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minit.value import Value
+from minit.base.value import Value
 
 _HEADING_LINES = 2
 _COUNTERS = ("bytes", "packets", "errors", "dropped")

@@ -11,8 +11,8 @@ import re
 import stat
 from collections.abc import Iterator
 
-from minit import syscalls
-from minit.hostlogs import rotated_names
+from minit.linux import syscalls
+from minit.podfiles.hostlogs import rotated_names
 from minit.stage0.reports.loglines import count_lines, find_time, torn_record
 
 CHUNK_BYTES = 1 << 20

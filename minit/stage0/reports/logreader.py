@@ -9,16 +9,17 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
-from minit.hostlogs import open_parent
-from minit.loop import wait_events
+from minit.base.errors import PodError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.loop import wait_events
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.podfiles import paths
+from minit.podfiles.hostlogs import open_parent
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
-from minit.value import Value
 
 # The kernel tells nobody when the pod's lock is given up, so it is asked.
 _POLL_SECONDS = 0.1

@@ -6,8 +6,10 @@ import os
 import stat
 import sys
 
-from minit import jsontext, paths, syscalls
-from minit.errors import MinitError
+from minit.base import jsontext
+from minit.base.errors import MinitError
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import status_root
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.stage0.reports.usage import read_file
-from minit.value import Value
 
 _MICROSECOND_NS = 1000
 

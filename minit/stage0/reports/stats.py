@@ -6,15 +6,15 @@ import os
 import time
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import MinitError, PodError
-from minit.mountinfo import find_mounts
+from minit.base.errors import MinitError, PodError
+from minit.base.value import Value, replace
+from minit.linux.mountinfo import find_mounts
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces, has_own_network
 from minit.stage0.reports.podtraces import count_restarts, read_end
 from minit.stage0.reports.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
-from minit.value import Value, replace
 
 
 class AppSample(Value):

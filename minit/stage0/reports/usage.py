@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from minit.mountinfo import Mount
-from minit.value import Value
+from minit.base.value import Value
+from minit.linux.mountinfo import Mount
 
 # Where the apps' groups are in that of the pod, in rkt's layout.
 APPS = "system.slice"

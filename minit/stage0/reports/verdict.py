@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minit.base.value import Value
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
-from minit.value import Value
 
 _FULL_SHARE = 0.005
 _SUCCESSES = (0, None)

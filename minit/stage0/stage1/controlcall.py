@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 
-from minit import jsontext, paths
-from minit.errors import ManifestError, PodError, describe
-from minit.process import ending_with_caller
+from minit.base import jsontext
+from minit.base.errors import ManifestError, PodError, describe
+from minit.linux.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.stage1 import entrypoints
 

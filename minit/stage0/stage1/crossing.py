@@ -7,10 +7,10 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from minit import paths
-from minit.errors import FailureKind, PodError, describe
+from minit.base.errors import FailureKind, PodError, describe
+from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest
-from minit.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podwaiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints

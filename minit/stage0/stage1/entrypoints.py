@@ -15,14 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
-from minit import paths
-from minit.errors import ManifestError, PodError, describe
-from minit.goduration import format_duration
+from minit.base.errors import ManifestError, PodError, describe
+from minit.base.goduration import format_duration
+from minit.base.value import Value
+from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest, parse_image_manifest
-from minit.process import ending_with_caller
+from minit.podfiles import paths
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.poddirectory import Note, Pod
-from minit.value import Value
 
 # From which interface version on stage1 knows a flag.                   rkt, stage1 implementor's guide
 _HOSTNAME_VERSION = 2

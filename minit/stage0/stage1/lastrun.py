@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.value import Value
+from minit.base.value import Value
 
 _HOST = "host"
 _INSECURE = ("disable-capabilities-restriction", "disable-paths", "disable-seccomp")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minit import paths
-from minit.errors import MinitError, PodError
+from minit.base.errors import MinitError, PodError
+from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import EXITED_GARBAGE, GARBAGE, Pod, PodState
 from minit.stage0.stage1 import entrypoints
 

@@ -11,10 +11,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.errors import PodError
-from minit.idrange import IdRange
-from minit.progress import Progress
+from minit.base.errors import PodError
+from minit.base.idrange import IdRange
+from minit.base.progress import Progress
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.emptying import remove_content
 from minit.stage0.images.extract import extract_image

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from minit import paths
-from minit.errors import EXIT_FAILURE, PodError
-from minit.forks import DETACHED, fork
-from minit.loop import wait_readable
-from minit.paths import PodEvent
+from minit.base.errors import EXIT_FAILURE, PodError
+from minit.linux.forks import DETACHED, fork
+from minit.linux.loop import wait_readable
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
 from minit.stage0.pods.podwaiting import Pauses

@@ -18,17 +18,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from minit import paths
-from minit.errors import PodError
+from minit.base.errors import PodError
+from minit.base.progress import Progress
+from minit.base.value import Value
 from minit.manifest.machineconfig import MachineConfig
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.stage1.entrypoints import require_path
-from minit.value import Value
 
 # Where something is mounted, or written while the machine runs.
 _DIRECTORIES = (("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("run", 0o755), ("tmp", 0o1777), ("etc", 0o755))

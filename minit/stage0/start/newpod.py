@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.errors import PodError, StoreError
-from minit.idrange import IdRange
-from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.base.errors import PodError, StoreError
+from minit.base.idrange import IdRange
+from minit.base.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.base.progress import Progress
+from minit.base.value import Value
+from minit.linux import syscalls
 from minit.manifest.pod import parse_pod_manifest
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import key_lock
@@ -34,7 +36,6 @@ from minit.stage0.pods.privateusers import claim_ids
 from minit.stage0.stage1.entrypoints import interface_version, require_path
 from minit.stage0.start.appfiles import write_app_files, write_new_file
 from minit.stage0.start.volumefilling import provide_volumes
-from minit.value import Value
 
 _COPY_BYTES = 1 << 30  # at most this many per system call
 

@@ -7,16 +7,17 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
-from minit.idrange import IdRange
+from minit.base.errors import PodError, describe
+from minit.base.idrange import IdRange
+from minit.base.userdatabase import DATABASES, GROUP, find_id
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.files.durable import make_directory
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id, read_stage1_tree_id
 from minit.stage0.pods.privateusers import read_ids
-from minit.userdatabase import DATABASES, GROUP, find_id
 
 _MTAB_TARGET = "../proc/self/mounts"
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from minit import jsontext, paths
-from minit.errors import PodError
+from minit.base import jsontext
+from minit.base.errors import PodError
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from minit import jsontext, paths, syscalls
-from minit.errors import MinitError, PodError
+from minit.base import jsontext
+from minit.base.errors import MinitError, PodError
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.emptying import remove_entry
 from minit.stage0.garbage.stage1gc import Stage1Cleanup

@@ -7,8 +7,9 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.errors import PodError, describe
+from minit.base.errors import PodError, describe
+from minit.linux import syscalls
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.kubernetes.storage.podvolumes import PodVolume

@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from minit import paths, syscalls
-from minit.idrange import IdRange
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.treecopy import copy_directory
 from minit.manifest.pod import PodManifest
+from minit.podfiles import paths
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file
 from minit.stage0.files.locks import directory_lock
@@ -21,7 +23,6 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id
 from minit.stage0.volumes.volumestore import create_volume, home_of, name_of, names_in, volume_scratch
-from minit.treecopy import copy_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o644

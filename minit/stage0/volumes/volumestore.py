@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.errors import StoreError
+from minit.base.errors import StoreError
+from minit.base.value import Value, replace
+from minit.linux.mountinfo import find_mounts
 from minit.manifest.pod import PodManifest, Volume
-from minit.mountinfo import find_mounts
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, sync_directory
 from minit.stage0.files.temporary import scratch_directory
-from minit.value import Value, replace
 
 NAMED = "named"
 """The kind of a volume whose source is a name, until it is in a manifest."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from minit.stdio import complain_at_once
+from minit.linux.stdio import complain_at_once
 
 DEVICES, HEALTH = "devices", "health"
 _LINE_BYTES = 4096

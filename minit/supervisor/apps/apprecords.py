@@ -10,11 +10,11 @@ import errno
 import os
 from collections.abc import Callable
 
-from minit import paths
-from minit.errors import describe
-from minit.paths import PodEvent
+from minit.base.errors import describe
+from minit.linux.stdio import complain_at_once
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
-from minit.stdio import complain_at_once
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minit.messages import Socket
+from minit.base.value import Value
+from minit.linux.messages import Socket
 from minit.plan.appplan import AppSpec
 from minit.reaper.exit_status import ExitStatus, signal_name
 from minit.supervisor.output.streams import Streams
-from minit.value import Value
 
 # How far a start has come, one after the other: nothing is executed, the first program is, be it the pre-start handler,
 # the app's own is told to be, and the app was said to be ready.

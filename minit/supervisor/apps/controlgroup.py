@@ -7,9 +7,9 @@ import os
 import signal
 from contextlib import suppress
 
-from minit import syscalls
+from minit.base.value import Value
+from minit.linux import syscalls
 from minit.supervisor.apps.memorygroup import MemoryGroup
-from minit.value import Value
 
 _READ_BYTES = 1 << 20
 # A process can fork while it is being signalled; this many rounds catch up with anything but a fork bomb, whose

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import time
 
-from minit.loop import Loop
-from minit.paths import PodEvent
+from minit.linux.loop import Loop
+from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_POST_STOP
 from minit.plan.podplan import PodPlan
+from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import EXECUTED

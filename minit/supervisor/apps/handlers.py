@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from minit.errors import describe
-from minit.loop import Loop
-from minit.paths import PodEvent
+from minit.base.errors import describe
+from minit.linux.loop import Loop
+from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
+from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
-from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.paths import PodEvent
+from minit.podfiles.paths import PodEvent
 from minit.supervisor.apps.lifecycle import next_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal

@@ -7,8 +7,8 @@ import os
 import resource
 from collections.abc import Iterator
 
-from minit.errors import describe
-from minit.value import Value, replace
+from minit.base.errors import describe
+from minit.base.value import Value, replace
 
 _FILE_BYTES = 4096
 # v1 says "no limit" by the largest multiple of a page that a signed 64-bit number holds.

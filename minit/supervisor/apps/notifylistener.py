@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.loop import Loop
-from minit.paths import PodEvent
+from minit.linux.loop import Loop
+from minit.podfiles.paths import PodEvent
 from minit.supervisor.apps.notifysocket import Readiness
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal

@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from minit import paths, syscalls
-from minit.forks import CLOSER, clone
+from minit.base.value import Value, replace
+from minit.linux import syscalls
+from minit.linux.forks import CLOSER, clone
 from minit.plan.appplan import AppSpec
+from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.exec.notifyends import NotifyEnds
-from minit.value import Value, replace
 
 # systemd's bound for a message, PIPE_BUF.
 _MESSAGE_BYTES = 4096

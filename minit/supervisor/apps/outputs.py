@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from minit.loop import Loop
-from minit.stdio import complain_at_once
+from minit.linux.loop import Loop
+from minit.linux.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.podapp import App

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from minit.attributes import Attributes
+from minit.linux.attributes import Attributes
 from minit.plan.appplan import AppSpec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import LastRun, Run

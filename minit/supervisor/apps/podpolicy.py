@@ -7,13 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from minit import paths
-from minit.errors import EXIT_FAILURE, describe
-from minit.messages import Socket, send_message
-from minit.paths import PodEvent
+from minit.base.errors import EXIT_FAILURE, describe
+from minit.linux.messages import Socket, send_message
+from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import BEGUN, READY, End
 from minit.supervisor.apps.backoff import Restarts

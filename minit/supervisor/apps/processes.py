@@ -8,10 +8,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from minit.loop import Loop
-from minit.process import wait_channel
+from minit.linux.loop import Loop
+from minit.linux.process import wait_channel
+from minit.linux.syscalls import pidfd_send_signal
 from minit.supervisor.apps.podapp import App
-from minit.syscalls import pidfd_send_signal
 
 KILL_WAIT_SECONDS = 10.0
 # So long an app has after its stop signal, however long its pre-stop hook took (Kubernetes).

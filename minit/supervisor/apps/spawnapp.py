@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from minit.messages import socket_pair
-from minit.paths import app_rootfs
+from minit.linux.messages import socket_pair
 from minit.plan.appplan import STREAM_LOG
+from minit.podfiles.paths import app_rootfs
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds

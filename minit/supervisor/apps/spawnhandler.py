@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
-from minit.forks import HANDLER, Kept, clone
-from minit.harmless import harmless
+from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
+from minit.base.harmless import harmless
+from minit.linux import syscalls
+from minit.linux.forks import HANDLER, Kept, clone
+from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.plan.appplan import STREAM_NULL, AppSpec
 from minit.plan.confinement import confinement_of, confinement_of_handler
-from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import Handler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from minit import paths
 from minit.plan.podplan import PodPlan
+from minit.podfiles import paths
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.record import write_file
 from minit.supervisor.apps import lifecycle

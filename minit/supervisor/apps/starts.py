@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from minit import paths
-from minit.errors import LaunchError
-from minit.loop import Loop, wait_readable
-from minit.messages import receive_message
-from minit.paths import PodEvent
+from minit.base.errors import LaunchError
+from minit.linux.loop import Loop, wait_readable
+from minit.linux.messages import receive_message
+from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_PRE_START
 from minit.plan.podplan import PodPlan
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import died_before_exec
-from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import Records, mark_started

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit import paths
-from minit.attributes import Attributes
-from minit.boundedfile import read_bounded
-from minit.errors import ControlError
-from minit.messages import Socket, socket_pair
+from minit.base.errors import ControlError
+from minit.linux.attributes import Attributes
+from minit.linux.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec
 from minit.plan.speccodec import decode_spec
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 from minit.reaper.record import remove_file, write_file
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import write_environment

@@ -12,7 +12,7 @@ import os
 import resource
 from collections.abc import Callable
 
-from minit.errors import MinitError, describe
+from minit.base.errors import MinitError, describe
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.adding import take_in

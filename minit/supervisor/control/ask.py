@@ -6,11 +6,11 @@ import os
 import socket
 from collections.abc import Sequence
 
-from minit import paths
-from minit.boundedfile import read_bounded
-from minit.errors import ControlError, MinitError, NoAnswerError, describe
-from minit.jsontext import MAX_SIZE_BYTES, parse
-from minit.messages import IN_FILE, receive_message, send_message
+from minit.base.errors import ControlError, MinitError, NoAnswerError, describe
+from minit.base.jsontext import MAX_SIZE_BYTES, parse
+from minit.linux.messages import IN_FILE, receive_message, send_message
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
 
 _TIMEOUT_SECONDS = 10.0
 

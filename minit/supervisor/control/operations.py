@@ -36,10 +36,10 @@ from __future__ import annotations
 import os
 import time
 
-from minit.jsontext import parse
-from minit.paths import PodEvent
+from minit.base.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
+from minit.podfiles.paths import PodEvent
 from minit.supervisor.apps.lifecycle import PREPARING, RUNNING, api_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor

@@ -14,19 +14,19 @@ from collections.abc import Callable
 
 import trio
 
-from minit import paths
-from minit.errors import ManifestError, describe
-from minit.harmless import harmless
-from minit.jsontext import parse
-from minit.log import open_journal
-from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.base.errors import ManifestError, describe
+from minit.base.harmless import harmless
+from minit.base.jsontext import parse
+from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
+from minit.podfiles import paths
 from minit.reaper.record import write_file
-from minit.stdio import complain_at_once
 from minit.supervisor.control.apprequests import AppRequests, Pending
 from minit.supervisor.control.operations import APP_OPS, MAXIMUM_DESCRIPTORS, answer
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
+from minit.supervisor.supervisorlog import open_journal
 
 ACCEPT_PAUSE_SECONDS = 0.1
 """How long clients wait at least when there was no descriptor or memory for one."""

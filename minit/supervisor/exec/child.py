@@ -17,18 +17,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from minit import syscalls
-from minit.attributes import Attributes
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_of
-from minit.forks import APP, Kept, clone
-from minit.harmless import harmless
-from minit.messages import Socket, send_message
+from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_of
+from minit.base.harmless import harmless
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes
+from minit.linux.forks import APP, Kept, clone
+from minit.linux.messages import Socket, send_message
+from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.plan.root.mountoperations import DEV, PROC
-from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.exec.notifyends import NotifyEnds, attach_socket, place_descriptor
@@ -38,7 +39,6 @@ from minit.supervisor.exec.socketactivation import place_sockets, socket_environ
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, make_directory, open_memory_volume
 from minit.supervisor.root.maskpaths import hide_hierarchies, protect_paths
-from minit.value import Value
 
 
 class ChildEnds(Value):

@@ -6,9 +6,9 @@ import fcntl
 import os
 from collections.abc import Sequence
 
+from minit.base.value import Value
 from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.supervisor.root.attachvolumes import attach_tree
-from minit.value import Value
 
 _FIRST = 3
 

@@ -6,9 +6,9 @@ import fcntl
 import os
 import termios
 
-from minit import syscalls
+from minit.linux import syscalls
+from minit.linux.terminal import CallerTerminal
 from minit.plan.root.mountoperations import CONSOLE, TTY_GID
-from minit.terminal import CallerTerminal
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.
 PTMX = "/dev/pts/ptmx"

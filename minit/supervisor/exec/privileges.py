@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeAlias
 
-from minit import syscalls
-from minit.errors import Step
+from minit.base.errors import Step
+from minit.linux import syscalls
+from minit.linux.process import reset_signals
 from minit.manifest.capabilities import capability_mask
 from minit.plan.confinement import Confinement
-from minit.process import reset_signals
 from minit.reaper.diagnose import check_exec
 from minit.reaper.exit_status import STEP_EXEC
 

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
 from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, ListenSocket
 

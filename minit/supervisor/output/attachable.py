@@ -14,20 +14,21 @@ import socket
 import struct
 import termios
 
-from minit import jsontext, paths
+from minit.base import jsontext
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake, read_unlogged
 from minit.iottymux.streams.intake import waiting_bytes
 from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
-from minit.loop import wait_events
-from minit.messages import Socket, receive_message
+from minit.linux.loop import wait_events
+from minit.linux.messages import Socket, receive_message
+from minit.linux.terminal import read_size
 from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY, AppSpec
 from minit.plan.root.mountoperations import TTY_GID
+from minit.podfiles import paths
 from minit.reaper.record import write_file
 from minit.supervisor.exec.podconsole import PTMX, open_pty
-from minit.terminal import read_size
 
 _BACKLOG = 128
 # One is all that a sidecar ever has to say.

@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 
-from minit import paths, syscalls
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner, hand_over
-from minit.loop import Loop, wait_readable
-from minit.messages import Socket
-from minit.paths import PodEvent
+from minit.linux import syscalls
+from minit.linux.loop import Loop, wait_readable
+from minit.linux.messages import Socket
+from minit.podfiles import paths
+from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams

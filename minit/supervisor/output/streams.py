@@ -7,7 +7,7 @@ import select
 from collections.abc import Iterable
 
 from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
-from minit.loop import wait_events
+from minit.linux.loop import wait_events
 from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 

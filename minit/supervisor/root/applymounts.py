@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-from minit import syscalls
+from minit.linux import syscalls
 from minit.plan.root.mountoperations import (
     BindTree,
     MadeFilesystem,

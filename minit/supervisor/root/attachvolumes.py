@@ -12,8 +12,8 @@ import os
 import stat
 from collections.abc import Sequence
 
-from minit import syscalls
-from minit.errors import LaunchError, MinitError, describe
+from minit.base.errors import LaunchError, MinitError, describe
+from minit.linux import syscalls
 from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import BindTree
 from minit.plan.root.volumes import VolumeMount

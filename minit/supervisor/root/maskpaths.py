@@ -11,8 +11,8 @@ import os
 import stat
 from collections.abc import Sequence
 
-from minit import syscalls
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
+from minit.linux import syscalls
 from minit.plan.rights.protection import Protection
 from minit.plan.root.groupmounts import COVER, COVER_OF_GROUPS, GROUPS, HIDDEN
 from minit.plan.root.mountoperations import COVERS, EMPTY_DIRECTORY, EMPTY_FILE, PROC, BindTree

@@ -11,8 +11,8 @@ import errno
 import os
 import stat
 
-from minit import syscalls
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
+from minit.linux import syscalls
 
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _RESOLVE_IN_IMAGE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS

@@ -14,8 +14,8 @@ import errno
 import os
 import stat
 
-from minit import syscalls
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
+from minit.linux import syscalls
 
 _MAX_LINKS = 255
 # Names of a resolved path that are links or gone when they are walked: somebody changes them, and it is resolved anew.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from minit.base.value import replace
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.apps.appcommands import failing_as
 from minit.cli.commands.run.chosendevices import with_devices
@@ -28,7 +29,6 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.mutablepods import require_controllable
 from minit.stage0.pods.poddirectory import find_pod
-from minit.value import replace
 
 
 class _AddCommand(ImageCommand):

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from minit.base.errors import MinitError, PodError, describe
 from minit.cli.flags.sharedoptions import privileged_option, read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import MinitError, PodError, describe
 from minit.manifest.names import is_ac_name
 from minit.stage0.apps.appcontrol import start_app, stop_app
 from minit.stage0.apps.appremove import remove_app

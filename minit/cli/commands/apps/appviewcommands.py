@@ -7,6 +7,8 @@ from typing import NoReturn
 
 import click
 
+from minit.base.errors import MinitError, describe
+from minit.base.harmless import harmless
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -15,8 +17,6 @@ from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import app_json
 from minit.cli.text.times import format_exact_time
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import MinitError, describe
-from minit.harmless import harmless
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
 from minit.stage0.stage1.controlcall import read_app_states

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from minit.base.errors import MinitError
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.apps.appviewcommands import failed_in_app_group
 from minit.cli.commands.run.podrequest import make_sandbox_request
@@ -26,7 +27,6 @@ from minit.cli.flags.runoptions import (
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import MinitError
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.start.newpod import prepare_pod

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 import click
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.errors import MinitError, PodError, describe
 from minit.cli.flags.sharedoptions import apps_option, read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.statstext import prometheus_text, samples_text, stats_json
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods.poddirectory import RUN, PodState, find_pod, walk_pods
 from minit.stage0.reports.stats import PodMeter, PodSample
 

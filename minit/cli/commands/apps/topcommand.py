@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from minit.base.errors import MinitError
 from minit.cli.commands.apps.statscommand import read_interval, running_uuids
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.terminalkeys import Keys, is_terminal
 from minit.cli.text.toptext import SORT_KEYS, TopRow, screen_lines, sort_rows, table_lines, top_rows
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import MinitError
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.stats import PodMeter, PodSample
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from minit.base.errors import ManifestError
 from minit.cli.commands.apps.appcommands import app_of_pod, failing_as
 from minit.cli.flags.isolatorflags import parse_cpu, parse_memory
 from minit.cli.flags.scalars import parse_number
@@ -11,7 +12,6 @@ from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import ManifestError
 from minit.manifest.limits import (
     MAX_CPU_SHARES,
     MIN_CPU_SHARES,

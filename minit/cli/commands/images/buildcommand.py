@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from minit.base.progress import Progress
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.commands.run.runcommands import collect_run_options
 from minit.cli.commands.run.stage1choice import choose_stage1
@@ -18,7 +19,6 @@ from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import build_app_image
-from minit.progress import Progress
 from minit.stage0.apps.export import write_image
 from minit.stage0.building.builtmanifest import ImageChanges, built_manifest
 from minit.stage0.building.imagebuilder import Builder, CopyStep, RunStep, Step

@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 import minit
-from minit.boundedfile import read_at_most
+from minit.base.errors import StoreError, describe
+from minit.base.processors import Processor
 from minit.cli.commands.images.otherprocessor import build_for, other_processor
 from minit.cli.flags.sharedoptions import arch_option, image_arch_option, pull_policy_option, quiet_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import StoreError, describe
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
-from minit.processors import Processor
+from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from minit.base.errors import ImageError, PodError, describe
+from minit.base.processors import processor_named, processor_of_appc
+from minit.base.progress import Progress
 from minit.cli.commands.ownprogram import PROGRAMS
-from minit.errors import ImageError, PodError, describe
 from minit.image.foreign.builder import (
     PROCESSORS,
     ForeignProcessor,
@@ -18,8 +20,6 @@ from minit.image.foreign.builder import (
 )
 from minit.image.kernelmodules import KernelModules
 from minit.image.stage1 import appc_architecture
-from minit.processors import processor_named, processor_of_appc
-from minit.progress import Progress
 from minit.stage0.images.storedimage import StoredImage
 
 MACHINES = PROGRAMS / "machines"

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.errors import MinitError, StoreError, describe
+from minit.base.harmless import harmless
 from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, quiet_option, read_duration
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
@@ -18,8 +20,6 @@ from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.text.sizes import readable_size
 from minit.cli.text.times import format_age, format_time
-from minit.errors import MinitError, StoreError, describe
-from minit.harmless import harmless
 from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
 from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.imageoutput import export_image, extract_image_to

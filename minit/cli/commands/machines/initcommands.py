@@ -12,8 +12,10 @@ from typing import IO, Any
 
 import click
 
-from minit import paths
 from minit.archives.compression import zstd
+from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.base.progress import Progress
+from minit.base.value import replace
 from minit.cli.commands.images.otherprocessor import (
     check_modules,
     check_processors,
@@ -28,7 +30,6 @@ from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import ImageError, PodError, StoreError, describe
 from minit.image.cpio import write_cpio
 from minit.image.devicefirmware import collect_firmware
 from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
@@ -38,13 +39,12 @@ from minit.image.kernelmodules import KernelModules, collect_modules, find_kerne
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.manifest.machineupdate import read_public_key
-from minit.progress import Progress
+from minit.podfiles import paths
 from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
-from minit.value import replace
 
 _GZIP_LEVEL = 9
 _ZSTD_LEVEL = 9

@@ -13,23 +13,24 @@ from typing import NoReturn
 
 import click
 
-from minit import paths, syscalls
+from minit.base.errors import PodError
 from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.main import run
-from minit.errors import PodError
-from minit.forks import PROMPT_COMMAND, fork
-from minit.loop import wait_readable
+from minit.linux import syscalls
+from minit.linux.forks import PROMPT_COMMAND, fork
+from minit.linux.loop import wait_readable
+from minit.linux.stdio import write_all
 from minit.machine.requests import request_ending
 from minit.manifest.machineconfig import POWEROFF, REBOOT
+from minit.podfiles import paths
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.pods.mutablepods import require_app
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import call_crossing
-from minit.stdio import write_all
 
 _SHELL = "/bin/sh"
 _MACHINES_OWN = ("/proc", "/sys", "/dev", "/run")

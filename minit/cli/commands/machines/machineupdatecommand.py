@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from minit.base.progress import silent
 from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -11,7 +12,6 @@ from minit.cli.text.jsonoutput import format_option, json_text
 from minit.machine.requests import request_ending
 from minit.machine.update.install import install_update, tell_tenths
 from minit.manifest.machineconfig import REBOOT
-from minit.progress import silent
 
 
 @click.command(cls=MinitCommand)

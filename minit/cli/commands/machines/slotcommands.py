@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from minit import paths
+from minit.base.errors import MinitError, UpdateError
+from minit.base.utctime import utc_text
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
-from minit.errors import MinitError, UpdateError
 from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
 from minit.machine.requests import request_ending
 from minit.manifest.machineconfig import REBOOT, parse_machine
-from minit.utctime import utc_text
+from minit.podfiles import paths
 
 _HASH_DIGITS = 12
 _RESULTS = {

@@ -7,17 +7,17 @@ import os
 
 import click
 
+from minit.base.errors import PodError
+from minit.base.value import Value
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.errors import PodError
+from minit.linux.stdio import write_all
 from minit.stage0.apps.copying import copy_in, copy_out, read_tar, write_tar
 from minit.stage0.apps.podfiles import AppPlace, app_place
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note, find_pod
-from minit.stdio import write_all
-from minit.value import Value
 
 _STREAM = "-"
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import click
 
+from minit.base.harmless import harmless
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import json_text
 from minit.cli.uuidfile import one_pod
-from minit.harmless import harmless
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.diagnosis import diagnose as make_report
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from minit.base.harmless import harmless
 from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
-from minit.harmless import harmless
 from minit.stage0.apps.changes import find_changes
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore

@@ -6,12 +6,12 @@ import math
 
 import click
 
+from minit.base.errors import EXIT_FAILURE
 from minit.cli.commands.pods.stopcommand import for_each
 from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_pods
-from minit.errors import EXIT_FAILURE
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import click
 
-from minit import jsontext
+from minit.base import jsontext
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation

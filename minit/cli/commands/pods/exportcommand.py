@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from minit.base.errors import PodError
 from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import PodError
 from minit.stage0.apps.export import export_app
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore

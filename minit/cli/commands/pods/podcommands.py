@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import click
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.goflags import BOOLEANS
 from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import OwnFacts, list_text, pod_json, status_text
 from minit.cli.uuidfile import one_pod
-from minit.errors import MinitError, PodError, describe
-from minit.goflags import BOOLEANS
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_manifest, read_pod_status

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from minit.base.errors import PodError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.porttext import host_place, pod_place, port_json
-from minit.errors import PodError
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest

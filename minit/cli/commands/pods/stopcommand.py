@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import click
 
+from minit.base.errors import MinitError, PodError, describe
 from minit.cli.commands.pods.podcommands import read_wait
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_pods
-from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podwaiting import wait_until_ended
 from minit.stage0.stage1.stopcall import stop_pod

@@ -6,14 +6,14 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from minit import jsontext
-from minit.errors import PodError
+from minit.base import jsontext
+from minit.base.errors import PodError
+from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import Mount, Volume
 from minit.stage0.devices.cdi import CDI_DIRECTORIES, HostMount, find_edits
 from minit.stage0.devices.nodes import nodes_of
 from minit.stage0.pods.appsection import AppOverrides, Device
-from minit.value import replace
 
 
 def with_devices(overrides: AppOverrides) -> AppOverrides:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from minit.base.errors import PodError, describe
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.commands.run.playedrun import Play, run_all
 from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.errors import PodError, describe
-from minit.paths import SELINUX
+from minit.podfiles.paths import SELINUX
 from minit.stage0.images.store import Store
 from minit.stage0.kubernetes.documents import read_file
 from minit.stage0.kubernetes.playedpods import find_played, take_down

@@ -13,6 +13,9 @@ from pathlib import Path
 import click
 
 from minit.archives.transports import is_source
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.progress import Progress
+from minit.base.value import Value, replace
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.commands.run.podrequest import choose_overlay
 from minit.cli.commands.run.runcommands import collect_run_options
@@ -21,10 +24,8 @@ from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.owncommand import own_command
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import MinitError, PodError, describe
-from minit.hostnotify import DESCRIPTOR_VARIABLE, READY, SOCKET_VARIABLE, STOPPING, Host, take_host
-from minit.loop import Loop, wait_readable
-from minit.progress import Progress
+from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, READY, SOCKET_VARIABLE, STOPPING, Host, take_host
+from minit.linux.loop import Loop, wait_readable
 from minit.stage0.images.imagechoice import image_file, resolve_image
 from minit.stage0.images.imagevolumes import ImageVolumes
 from minit.stage0.images.pullpolicy import PullPolicy
@@ -39,7 +40,6 @@ from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import run_pod
 from minit.stage0.start.volumefiles import give_named_volumes, prepare_host_paths, write_volume_files
-from minit.value import Value, replace
 
 _WHOLE_MACHINE = 1 << 30
 Options = dict[str, object]

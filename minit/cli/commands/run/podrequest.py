@@ -10,6 +10,11 @@ from typing import Any
 
 import click
 
+from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.base.idrange import IdRange
+from minit.base.processors import Processor
+from minit.base.progress import Progress
+from minit.base.value import replace
 from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.commands.run.seccompfile import with_profile
 from minit.cli.commands.run.stage1choice import stage1_of_options
@@ -20,12 +25,8 @@ from minit.cli.flags.portflags import parse_direct_port, parse_port
 from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
-from minit.errors import ImageError, PodError, StoreError, describe
-from minit.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
-from minit.idrange import IdRange
+from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.manifest.names import is_environment_name
-from minit.processors import Processor
-from minit.progress import Progress
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.imagevolumes import IMAGE, ImageVolumes
 from minit.stage0.images.pullpolicy import PullPolicy
@@ -46,7 +47,6 @@ from minit.stage0.pods.podnames import check_name
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import PodRequest
-from minit.value import replace
 
 # sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3): of sockets, descriptors and processes that no app has.
 _OF_THE_MANAGER = frozenset(

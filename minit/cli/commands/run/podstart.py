@@ -11,9 +11,10 @@ from typing import NoReturn
 
 import click
 
+from minit.base.errors import MinitError, describe
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.invocation import Invocation, flush_output
-from minit.errors import MinitError, describe
+from minit.linux.stdio import write_all
 from minit.stage0.garbage.podgc import remove
 from minit.stage0.garbage.removalatend import start_remover
 from minit.stage0.images.store import Store
@@ -23,7 +24,6 @@ from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.detached import start_detached
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.start.run import run_pod
-from minit.stdio import write_all
 
 _OF_APP = re.compile(rb"[a-z0-9-]+\[[0-9]+\]: ")
 

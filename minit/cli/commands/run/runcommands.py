@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from minit.base.errors import PodError, describe
+from minit.base.hostname import find_fault
 from minit.cli.commandgroups import COMMANDS
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.commands.run.podrequest import make_request
@@ -28,8 +30,6 @@ from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.errors import PodError, describe
-from minit.hostname import find_fault
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.kubernetes.playedpods import take_down

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 
-from minit.boundedfile import read_bounded
+from minit.base.errors import LaunchError, PodError
+from minit.base.jsontext import dump, parse
+from minit.base.value import replace
 from minit.cli.flags.isolatorflags import PROFILE_FILE
-from minit.errors import LaunchError, PodError
-from minit.jsontext import dump, parse
 from minit.manifest.annotations import Annotation
 from minit.manifest.seccomp import MAXIMUM_PROFILE_BYTES
+from minit.podfiles.boundedfile import read_bounded
 from minit.stage0.pods.appsection import AppOverrides
-from minit.value import replace
 
 
 def with_profile(overrides: AppOverrides) -> AppOverrides:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from minit.base.progress import Progress
 from minit.cli.commands.ownprogram import renew_program
 from minit.cli.flags.stage1flags import choose_file
 from minit.cli.invocation import Invocation
@@ -20,7 +21,6 @@ from minit.image.stage1 import (
     stage1_fingerprint,
     stage1_sources,
 )
-from minit.progress import Progress
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.knownsources import result_of_sources
 from minit.stage0.images.store import Store

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from minit.errors import MinitError, NetworkError
+from minit.base.errors import MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPAddress
 from minit.network.builtin.call import Call

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
+from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address
 from minit.network.builtin.arguments import requested_addresses
@@ -18,7 +19,6 @@ from minit.network.builtin.ipam.resolvconf import read_resolv_conf
 from minit.network.builtin.settings import network_name, routes, valid_attachments
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Address, Dns, Result
-from minit.value import Value, replace
 
 _DEFAULT_DIRECTORY = "/var/lib/cni/networks"
 

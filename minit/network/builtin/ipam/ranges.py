@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_interface
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, IPInterface, IPNetwork, parse_address, parse_subnet
-from minit.value import Value
 
 _SMALLEST_HOST_BITS = 2
 

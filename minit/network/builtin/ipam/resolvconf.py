@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from minit.errors import NetworkError, describe
+from minit.base.errors import NetworkError, describe
 from minit.network.protocol.result import Dns
 
 _MAX_BYTES = 1 << 16

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from minit.errors import NetworkError
+from minit.base.errors import NetworkError
+from minit.base.value import replace
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
@@ -13,7 +14,6 @@ from minit.network.builtin.arguments import Arguments, parse_arguments
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import dns, routes
 from minit.network.protocol.result import Address, Result
-from minit.value import replace
 
 _LISTS_SINCE = "0.3.0"
 _WITH_PREFIX = "an IP address with the length of its prefix"

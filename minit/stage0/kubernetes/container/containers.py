@@ -6,7 +6,8 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.value import Value
 from minit.manifest.app import MAX_PORT
 from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
@@ -17,7 +18,6 @@ from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Co
 from minit.stage0.kubernetes.references.fieldrefs import read_field, read_resource_field
 from minit.stage0.kubernetes.references.podfields import PodNames
 from minit.stage0.kubernetes.references.resources import Resources, read_resources
-from minit.value import Value
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 

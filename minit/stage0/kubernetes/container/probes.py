@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minit import jsontext
+from minit.base import jsontext
 from minit.manifest.app import MAX_PORT
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text

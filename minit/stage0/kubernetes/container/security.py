@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.app import (
     CAPABILITIES_REMOVE,
     CAPABILITIES_RETAIN,
@@ -13,7 +14,6 @@ from minit.manifest.app import (
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner, read_text
-from minit.value import Value
 
 _DEFAULT_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in capability_names(DEFAULT))
 # Those that a cluster allows without being told to.

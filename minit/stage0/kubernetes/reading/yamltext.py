@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 
 MAX_BYTES = 1 << 20
 # An anchor can be used again and again, so the text alone bounds nothing.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_texts
-from minit.value import Value
 
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from minit import jsontext
+from minit.base import jsontext
+from minit.base.value import Value
 from minit.stage0.kubernetes.references.resources import Machine, Resources
-from minit.value import Value
 
 _MAP_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 # What stage1 calls them in the annotation minit/expand.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from minit.base.value import Value
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY, Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, read_quantity
-from minit.value import Value
 
 _SHARES_OF_A_CPU = 1024
 _MIN_SHARES, _MAX_SHARES = 2, 262144

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
+from minit.base.value import Value, replace
 from minit.manifest.pod import Volume
 from minit.manifest.reader import Node
 from minit.stage0.images.imagevolumes import IMAGE
@@ -20,7 +21,6 @@ from minit.stage0.kubernetes.storage.volumefields import (
     read_projected,
 )
 from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
-from minit.value import Value, replace
 
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
 _KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "image")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 
+from minit.base.value import Value
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Config, find_config
 from minit.stage0.kubernetes.references.fieldrefs import read_field, read_resource_field
 from minit.stage0.kubernetes.references.podfields import PodNames
-from minit.value import Value
 
 _MODE_MAX = 0o777
 _USUAL_MODE = 0o644

@@ -2,7 +2,7 @@
 """
 Modules that the standard library imports where it first needs them, imported beforehand.
 
-A program of stage1 imports nothing once it works (`forget_imports` in minit/process.py), and a dumped program has
+A program of stage1 imports nothing once it works (`forget_imports` in minit/linux/process.py), and a dumped program has
 nothing to import from.
 """
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minit import syscalls
-from minit.errors import LaunchError, describe
-from minit.forks import USER_NAMESPACE_HOLDER, clone
-from minit.idrange import IdRange
+from minit.base.errors import LaunchError, describe
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.forks import USER_NAMESPACE_HOLDER, clone
 
 
 def map_ids(pid: int, mapped: IdRange) -> None:

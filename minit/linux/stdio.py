@@ -7,8 +7,8 @@ import select
 import stat
 from collections.abc import Callable
 
-from minit.harmless import harmless
-from minit.loop import wait_events
+from minit.base.harmless import harmless
+from minit.linux.loop import wait_events
 
 # A descriptor that is ready takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096

@@ -7,7 +7,7 @@ gets: whoever enters has other attributes, and PID 1's may be changed by an app 
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.base.value import Value
 
 # A resource of getrlimit(2), its soft and its hard limit.
 Limit = tuple[int, int, int]

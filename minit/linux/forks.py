@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import EXIT_FAILURE, MinitError, Step, describe
-from minit.stdio import complain
-from minit.value import Value
+from minit.base.errors import EXIT_FAILURE, MinitError, Step, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.stdio import complain
 
 # The words for a standard stream beside the name of a descriptor.
 SAME = "the parent's"

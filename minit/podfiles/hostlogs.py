@@ -10,7 +10,7 @@ import os
 import posixpath
 import stat
 
-from minit import syscalls
+from minit.linux import syscalls
 
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _COMPRESSED = (".gz", ".tmp")

@@ -1,11 +1,12 @@
-"""Files of the pod directory that stage0 and other programs read while they may be written."""
+"""Files of the pod directory that other programs read while they may be written, and the lock of the directory."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 
-from minit import paths
-from minit.errors import LaunchError, describe
+from minit.base.errors import LaunchError, describe
+from minit.podfiles import paths
 
 
 def write_pod_file(name: str, data: bytes) -> None:
@@ -38,3 +39,19 @@ def remove_pod_file(name: str) -> None:
         os.unlink(name)
     except FileNotFoundError:
         pass
+
+
+def is_locked(directory: str) -> bool:
+    """
+    Return whether somebody holds the lock of a pod directory, as launcher and PID 1 do for as long as they live.
+
+    FileNotFoundError if there is no such directory.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

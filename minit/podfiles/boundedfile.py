@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from minit.errors import LaunchError
+from minit.base.errors import LaunchError
 
 _BLOCK_BYTES = 1 << 16
 

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from minit.idrange import IdRange
+from minit.base.idrange import IdRange
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_CHUNK_BYTES = 1 << 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.base.value import Value
 
 # (uid_t) -1 is no id. rkt draws its shifts from the half below, kubelets from all.
 MAX_HOST_ID = 0xFFFFFFFE

@@ -6,8 +6,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from minit import jsontext
-from minit.errors import ManifestError
+from minit.base import jsontext
+from minit.base.errors import ManifestError
 
 MAXIMUM_MESSAGE_BYTES = 64 * 1024
 # Of a reply that has the actual one, which is larger than a message, in the file of its descriptor.

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import minit.importedlate  # noqa: F401
-from minit import syscalls
-from minit.attributes import Attributes, Limit
-from minit.errors import EXIT_FAILURE, describe
+import minit.linux.importedlate  # noqa: F401
+from minit.base.errors import EXIT_FAILURE, describe
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes, Limit
 
 _UNBLOCKABLE = (signal.SIGKILL, signal.SIGSTOP)
 _LAST_SIGNAL = 64

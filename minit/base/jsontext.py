@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from minit.errors import ManifestError
+from minit.base.errors import ManifestError
 
 MAX_SIZE_BYTES = 4 << 20
 MAX_DEPTH = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minit.errors import UsageError
+from minit.base.errors import UsageError
 
 # Of strconv.ParseBool.
 BOOLEANS = {

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-from minit.errors import describe
+from minit.base.errors import describe
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
-from minit import paths
-from minit.boundedlog import BoundedLog
-from minit.jsontext import dump
+from minit.base.jsontext import dump
+from minit.podfiles import paths
+from minit.podfiles.boundedlog import BoundedLog
 
 FILE_BYTES = 1 << 19
 """Of each of the two files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from minit.value import Value
+from minit.base.value import Value
 
 # The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
 _ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\"))

@@ -20,15 +20,15 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minit.ctypescalls import address, call
-    from minit.ctypescalls import clone3 as _clone3
+    from minit.linux.ctypescalls import address, call
+    from minit.linux.ctypescalls import clone3 as _clone3
 else:
     try:
         from _syscalls import address, call
         from _syscalls import clone3 as _clone3
     except ModuleNotFoundError:
-        from minit.ctypescalls import address, call
-        from minit.ctypescalls import clone3 as _clone3
+        from minit.linux.ctypescalls import address, call
+        from minit.linux.ctypescalls import clone3 as _clone3
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
 _IS_X86_64 = os.uname().machine == "x86_64"

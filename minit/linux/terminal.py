@@ -8,7 +8,7 @@ import signal
 import termios
 from typing import Any
 
-from minit.value import Value
+from minit.base.value import Value
 
 _WINSIZE_BYTES = 8
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.value import Value
+from minit.base.value import Value
 
 USER = "user"
 GROUP = "group"

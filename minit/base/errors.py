@@ -6,7 +6,7 @@ import errno
 import os
 from enum import StrEnum
 
-from minit.harmless import harmless
+from minit.base.harmless import harmless
 
 EXIT_NO_SOURCE = 1  # systemd-nspawn's, which rkt's users see for a volume whose source is missing
 EXIT_USAGE = 2  # Go's flag package, which rkt's own entrypoints use
