@@ -120,12 +120,6 @@ def _describe(problems: list[str], pids: list[int]) -> str:
     return f"{text}; run gc again when they are gone"
 
 
-# Control groups that a `gc` could not remove, noted on the host until a later one can, of whichever pod.
-#
-# rkt deletes the pod's directory whatever `gc` says, and with it the only other place that names them. A reboot,
-# after which there are none, takes the notes too.
-
-
 def _belongs_to(subcgroup: str, uuid: str) -> bool:
     """Return whether a path is that of a pod's groups: removing groups by any other one would be a weapon."""
     parts = subcgroup.split("/")
@@ -133,7 +127,12 @@ def _belongs_to(subcgroup: str, uuid: str) -> bool:
 
 
 def _note_left(uuid: str, subcgroup: str) -> None:
-    """Note that groups of a pod are left."""
+    """
+    Note on the host that groups of a pod are left, for a later `gc` of any pod.
+
+    rkt deletes the pod's directory whatever `gc` says, and with it the only other place that names the groups. A
+    reboot, after which there are no groups, removes the notes too.
+    """
     os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
     write_durably(f"{_DIRECTORY}/{uuid}", os.fsencode(subcgroup))
 

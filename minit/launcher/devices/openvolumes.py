@@ -146,16 +146,12 @@ def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> No
     os.chmod(volume.source, volume.mode)
 
 
-# Filling the implicit volumes of images converted from Docker's format with what the image has at their place.
-#
-# Docker's VOLUME keeps what the image has there; appc's mount points hide it. The image is read from the host before
-# anything of the pod runs: every path is resolved inside its root, and no symlink below is followed.
-
-
 def _copy_up(app: str, volume: VolumeMount) -> bool:
     """
     Copy what the image of `app` has at the volume's target into its new directory, owners, modes and times too.
 
+    Docker's VOLUME keeps those files, and appc's mount points hide them: this is for images that were Docker's. The
+    image is read before anything of the pod runs: paths are resolved inside its root, and no symlink below is followed.
     Returns whether the image has a directory there. Hard links become files of their own. OSError names what could
     not be copied.
     """

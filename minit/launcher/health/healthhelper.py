@@ -34,14 +34,11 @@ _TOLD_BYTES = 64
 NEVER = float("inf")
 
 
-# When the checks of an app are due, and what their results come to. Pure: it is told the time.
-
-
 class CheckState:
     """
-    One check of a run of an app; `healthy` is None until enough results say anything.
+    One check of a run of an app: when it is due, and what its results come to. Pure: the caller tells the time.
 
-    It is not due while it is being made.
+    `healthy` is None until enough results say anything. A check is not due while it is being made.
     """
 
     def __init__(self, check: HealthCheck, due_at: float) -> None:

@@ -1,4 +1,4 @@
-"""Reading what stage0 prepared, from the pod directory, and what the machine is."""
+"""Reading what stage0 prepared, from the pod directory, what apps' roots say of users, and what the machine is."""
 
 from __future__ import annotations
 
@@ -217,17 +217,14 @@ def open_stage1_root() -> int:
     return root
 
 
-# Looking up an app's user and group in its root, from the host, before anything of the pod runs.
-#
-# The image decides what is there. Every path is resolved inside the root, wherever its symlinks lead, and what is
-# opened is known to be a regular file: opening a fifo would wait, and opening a device may set something off.
-
-
 def look_up_ids(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
     """
     Return what the root of app `name` says about its user and group; the working directory is the pod directory.
 
     With `has_own_user` the user is not the one that the image says; with `has_groups` it has groups of the image.
+
+    The image decides what is in the root. Paths are resolved inside it, wherever symlinks lead, and only a regular file
+    is opened: opening a fifo would wait, and opening a device may set something off.
     """
     path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
     root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -156,20 +156,15 @@ def tolerated(args: str) -> str:
     return f"{args};{_PERMISSION}=1" if keys <= _KNOWN else args
 
 
-# Running one plugin of the CNI: a program that is asked on standard input and answers on standard output.
-#
-# It runs in a session of its own, so that it can be killed with all that it started, and dies with this process. Its
-# standard error is the caller's.
-
-
 def _run_plugin(
     path: str, request: bytes, environment: Mapping[str, str], timeout_seconds: float, cancelled: int | None
 ) -> bytes:
     """
     Return what the plugin at `path` prints when it is given `request`.
 
-    NetworkError is what the plugin says in the CNI's form, or how it ended if it says nothing. It is killed, with what
-    it started, if it takes too long, prints too much, or the descriptor `cancelled` becomes readable.
+    The plugin runs in a session of its own and dies with this process; its standard error is the caller's. It is
+    killed, with what it started, if it takes too long, prints too much, or the descriptor `cancelled` becomes readable.
+    NetworkError is what the plugin says in the CNI's form, or how it ended if it says nothing.
     """
     name = f'plugin "{os.path.basename(path)}"'
     # A process that ignores it is not told how a child ended.

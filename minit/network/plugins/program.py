@@ -56,18 +56,13 @@ _NAME_CHARACTERS = _ALPHANUMERIC | frozenset("_.-")
 _MAX_INTERFACE_BYTES = 15
 
 
-# The parameters of a plugin that is a program, environment variables of the CNI (its specification, section 2).
-#
-# What is required and what is refused, and in which words, is as in the reference plugins. CNI_PATH is optional, as
-# the specification has it: a built-in plugin needs it only to find others.
-
-
 class Parameters(Value):
     """
-    A request to a plugin, but for the configuration.
+    A request to a plugin, but for the configuration: environment variables of the CNI (its specification, section 2).
 
-    `directories` are those of CNI_PATH. `may_be_own_namespace` is CNI_NETNS_OVERRIDE: the namespace may be the one that
-    the plugin runs in.
+    What is required and what is refused, and in which words, is as in the reference plugins. `directories` are those of
+    CNI_PATH, which is optional: a built-in plugin needs it only to find others. `may_be_own_namespace` is
+    CNI_NETNS_OVERRIDE: the namespace may be the one that the plugin runs in.
     """
 
     command: str

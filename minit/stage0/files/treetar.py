@@ -40,15 +40,12 @@ _Segments = list[tuple[int, int]]
 """Offset and length of what is no hole, in bytes."""
 
 
-# Files with holes as entries of a tar without them: GNU tar's format 1.0 in pax headers.
-#
-# An app can make a file of terabytes that takes nothing on the disk, and so must its image. GNU tar manual, "Storing
-# Sparse Files"
-
-
 class _SparseContent:
     """
     The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
+
+    The form is GNU tar's format 1.0 in pax headers (GNU tar manual, "Storing Sparse Files"). An app can make a file of
+    terabytes that takes nothing on the disk, and so must its image.
 
     `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
     """

@@ -3,6 +3,11 @@ The tree store: rendered images below `cas/tree`, where rkt finds, runs and coll
 
 A tree is complete if and only if it has the file `rendered`, and never changes afterwards: pods use it as the
 lower layer of their overlays.
+
+By two hashes a tree is known to be unchanged. `hash` is rkt's own (store/treestore): SHA-512 over a walk of the tree in
+the order of names, for each file a JSON object of some fields of a tar header and then its data. Go writes that JSON,
+so it is written here byte by byte as Go does. rkt leaves out the manifest and all extended attributes; `minit-hash`
+covers them, and `hash` covers that.
 """
 
 from __future__ import annotations
@@ -193,13 +198,6 @@ def _complete(work: Path, image_id: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-# The hashes by which a rendered tree is known to be unchanged.
-#
-# `hash` is rkt's own (store/treestore): SHA-512 over a walk of the tree in the order of names, for each file a JSON
-# object of some fields of a tar header and then its data. Go writes that JSON, so it is written here byte by byte as
-# Go does. rkt leaves out the manifest and all extended attributes; `minit-hash` covers them, and `hash` covers that.
 
 
 def tree_hash(tree: Path) -> str:

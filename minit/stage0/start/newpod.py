@@ -142,17 +142,13 @@ def _fill_stage1(
     write_new_file(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)
 
 
-# Copies a rendered stage1 into a pod without overlay as rkt does: metadata yes, hard links and xattrs no.
-#
-# The owners are shifted on the way if the pod has a user namespace.
-
-
 def copy_tree(source: Path, destination: Path, ids: IdRange | None = None) -> None:
     """
     Copy the directory `source`, which nobody may change meanwhile, to the new directory `destination`.
 
-    Owners, modes, times, links, devices and fifos are kept; with `ids` the owners are those of the pod, and become
-    those of the host. StoreError if one is not mapped. After a failure `destination` is gone.
+    Owners, modes, times, links, devices and fifos are kept, but no hard links and no attributes, as in rkt; with `ids`
+    the owners are those of the pod, and become those of the host. StoreError if one is not mapped. After a failure
+    `destination` is gone.
     """
     with disk_errors(f"copy {source} to {destination}", destination):
         os.mkdir(destination, 0o700)

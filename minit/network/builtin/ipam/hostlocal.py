@@ -1,4 +1,10 @@
-"""The plugin host-local: an address out of each set of ranges, leased in files of the host."""
+"""
+The plugin host-local: an address out of each set of ranges, leased in files of the host.
+
+The files are those of the reference plugin, so that both can share a directory. Below the directory of a network each
+leased address is a file of that name with the container's id and the interface. `last_reserved_ip.N` has the address of
+set N that was leased last, and `lock` is locked by flock(2) around everything.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +37,6 @@ _LINE_END = "\r\n"
 _MAX_BYTES = 4096  # a lease has about 50
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o600
-
-
-# Leases of addresses in the files of the reference plugin host-local, so that both can share a directory.
-#
-# Below the directory of a network each leased address is a file of that name with the container's id and the
-# interface. `last_reserved_ip.N` has the address of set N that was leased last, and `lock` is locked by flock(2)
-# around everything.
 
 
 class Lease(Value):
