@@ -317,28 +317,27 @@ def _read(path: str) -> bytes:
         return file.read(_MAXIMUM_BYTES)
 
 
-# The prompt on the console: a process that waits until somebody types there, and then starts the command for him.
-#
-# PID 1 forks it, beside the helper; the command is started in the machine's own mounts, as a session of its own.
-# Whatever becomes of one session, the next Enter gives another.
-
-
 def _keep_console() -> None:
-    """Start what gives the console a prompt; it lives as long as the machine."""
-    fork(CONSOLE_KEEPER, _keep, {"image": image_descriptor()}, tell=_tell)
+    """
+    Fork the process that gives the console a prompt; it lives as long as the machine.
+
+    When somebody types there, it starts the command in the machine's own mounts, as a session of its own. Whatever
+    becomes of one session, the next Enter gives another.
+    """
+    fork(CONSOLE_KEEPER, _serve_console, {"image": image_descriptor()}, tell=_tell_of_console)
 
 
-def _keep() -> NoReturn:
-    while True:
-        _serve()
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _tell(error: BaseException) -> None:
+def _tell_of_console(error: BaseException) -> None:
     complain_at_once(f"minit: console: {describe(error)}")
 
 
-def _serve() -> None:
+def _serve_console() -> NoReturn:
+    while True:
+        _serve_session()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _serve_session() -> None:
     """Wait until somebody types and return when his session is over."""
     console = os.open(_CONSOLE, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -346,7 +345,7 @@ def _serve() -> None:
         # Nothing is taken: what was typed is the first line of the session. A console may be hung up as well.
         if wait_events({console: select.POLLIN})[console] & select.POLLHUP:
             return
-        os.waitpid(fork(CONSOLE_SESSION, _begin_session, {"console": console}, tell=_tell), 0)
+        os.waitpid(fork(CONSOLE_SESSION, _begin_session, {"console": console}, tell=_tell_of_console), 0)
     finally:
         os.close(console)
 

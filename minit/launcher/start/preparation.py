@@ -108,7 +108,8 @@ def prepare(
             of_apps_only=plan.group_parent is not None,
         )
     with Step("set limits"):
-        _set_limits(plan, hierarchies, subcgroup)
+        for line in set_limits(plan, hierarchies, subcgroup) if plan.controllers else ():
+            complain(f"stage1: {line}")
     with Step("set device policy"):
         rules = [app.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
         for line in apply_policies(hierarchies, subcgroup, zip(names, rules)):
@@ -131,13 +132,6 @@ def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> App
         return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
 
 
-def _set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
-    if not plan.controllers:
-        return
-    for line in set_limits(plan, hierarchies, subcgroup):
-        complain(f"stage1: {line}")
-
-
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     if not any(app.volumes for app in plan.apps):
         return ((),) * len(plan.apps)
@@ -158,15 +152,14 @@ def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> Devi
     return DeviceHelper(volumes, debug=plan.debug) if volumes else None
 
 
-# Writing the limits of a pod and its apps into their control groups, which the launcher has made and nobody is in
-# yet.
-#
-# Those of a pod are set for `system.slice`, the group around all its apps: what PID 1 and the sidecars need is not
-# taken from what the apps may have, and an app that uses up all of it does not stop them.
-
-
 def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:
-    """Set the limits of `plan` and return the warnings to show; LaunchError names a file that cannot be written."""
+    """
+    Write the limits of `plan` into control groups without processes, and return the warnings to show.
+
+    The limits of the pod are set for `system.slice`, the group around all its apps: PID 1 and the sidecars take nothing
+    from what the apps may have, and an app that uses up all of it does not stop them. LaunchError names a file that
+    cannot be written.
+    """
     for hierarchy in hierarchies:
         wanted = plan.controllers & read_controllers(hierarchy.mount_point) if hierarchy.is_v2 else None
         if wanted:
@@ -212,15 +205,12 @@ def _has_controller(hierarchy: Hierarchy, group: str, controller: str) -> bool:
     return controller in (read_controllers(group) if hierarchy.is_v2 else hierarchy.controllers)
 
 
-# Volumes of the host that have in a pod with a user namespace the owners they have on the disk: idmapped mounts.
-#
-# The kernel wants a user namespace for that, mount_setattr(2). It is not that of the pod, which does not exist yet: a
-# filesystem that cannot map owners is found out before anything of the pod is there.
-
-
 def _map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
     """
-    Map the owners of the volumes that ask for it to the host's ids of a pod.
+    Have volumes that ask for it show a pod with a user namespace the owners they have on the disk: idmapped mounts.
+
+    The kernel wants a user namespace for that, mount_setattr(2). It is not that of the pod, which does not exist yet: a
+    filesystem that cannot map owners is found out before anything of the pod is there.
 
     `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be. Says
     which of them are no place for files that the pod's root makes.

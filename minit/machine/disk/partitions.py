@@ -64,7 +64,7 @@ def partition_entry(node: str) -> PartitionEntry:
     disk = os.path.dirname(place)
     fd = os.open(f"/dev/{os.path.basename(disk)}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        table = _read_table(fd, int(_read(f"{disk}/size")))
+        table = _table_of_disk(fd, int(_read(f"{disk}/size")))
     finally:
         os.close(fd)
     if table is None:
@@ -86,7 +86,7 @@ def grow_partition(node: str) -> None:
     sectors = int(_read(f"{disk}/size"))
     fd = os.open(f"/dev/{os.path.basename(disk)}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        table = _read_table(fd, sectors)
+        table = _table_of_disk(fd, sectors)
         grown = None if table is None else grow_last(table, number, sectors, os.pread(fd, SECTOR_BYTES, 0))
         if grown is None:
             return
@@ -109,7 +109,7 @@ def grow_ext4(target: str, node: str) -> None:
         os.close(fd)
 
 
-def _read_table(disk: int, sectors: int) -> Table | None:
+def _table_of_disk(disk: int, sectors: int) -> Table | None:
     def read(sector: int, size_bytes: int) -> bytes:
         return os.pread(disk, size_bytes, sector * SECTOR_BYTES)
 

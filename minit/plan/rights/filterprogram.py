@@ -3,6 +3,9 @@ A filter of system calls as a program for the kernel, in classic BPF on struct s
 
 The number of a call is looked up in a binary tree. For 32-bit programs the lower halves of arguments and values are
 compared, all that such a program has.
+
+SIDECAR_FILTER is the filter for a sidecar, which reads what apps and clients write. All that is left for it to do is to
+read, to write, to make the next log file, and to take clients.
 """
 
 from __future__ import annotations
@@ -172,18 +175,12 @@ def _compare(test: Test, beyond: int, *, is_64_bit: bool) -> _Code:
     return code
 
 
-# The filter of system calls for a sidecar, which reads what apps and clients write.
-#
-# It has all it will ever need: what is left to do is to read, to write, to make the next log file, and to take
-# clients.
-
-
 def _names(text: str) -> list[str]:
     return text.split()
 
 
 # With the calls by which the C libraries of other architectures do the same.
-_CALLS = _names(
+_SIDECAR_CALLS = _names(
     """
     accept4 brk clock_gettime clock_gettime64 close epoll_ctl epoll_pwait epoll_wait exit exit_group flock fstat
     fstat64 fstatat64 ftruncate ftruncate64 futex getpid getrandom getsockname getsockopt gettimeofday _llseek
@@ -194,16 +191,16 @@ _CALLS = _names(
 # FIONREAD, TIOCOUTQ and FIONBIO of any descriptor, TIOCGWINSZ, TIOCSWINSZ, TCGETS and TCGETS2, which is tcgetattr(3) of
 # newer C libraries, of the app's terminal; TIOCSTI, by which something is typed into the caller's, is not among them
 # (ioctl_tty(2)).
-_REQUESTS = (0x541B, 0x5411, 0x5421, 0x5413, 0x5414, 0x5401, 0x802C542A)
+_SIDECAR_REQUESTS = (0x541B, 0x5411, 0x5421, 0x5413, 0x5414, 0x5401, 0x802C542A)
 _PROT_EXEC = 4
 
 SIDECAR_FILTER = Filter(
     default=fail_with(errno.EPERM),
     rules=(
-        *(Rule(call=name, action=ALLOW) for name in _CALLS),
+        *(Rule(call=name, action=ALLOW) for name in _SIDECAR_CALLS),
         *(
             Rule(call="ioctl", action=ALLOW, tests=(Test(argument=1, mask=INT_MASK, value=request),))
-            for request in _REQUESTS
+            for request in _SIDECAR_REQUESTS
         ),
         # Memory for data, never for code.
         *(

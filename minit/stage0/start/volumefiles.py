@@ -61,10 +61,10 @@ def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
             except OSError as error:
                 raise PodError(f'volume "{volume.volume.name}": {file.path}: {describe(error)}') from error
         if volume.group is not None:
-            _give_to_group(top, volume.group)
+            _open_to_group(top, volume.group)
 
 
-def _give_to_group(top: Path, group: int) -> None:
+def _open_to_group(top: Path, group: int) -> None:
     """Let a group look into all directories of a volume that nobody else has seen yet."""
     for directory, _, _ in os.walk(top):
         os.chown(directory, -1, group)
@@ -98,16 +98,13 @@ def prepare_host_paths(volumes: Iterable[PodVolume]) -> None:
             raise PodError(f'volume "{volume.volume.name}": {path}: expected hostPath.type {volume.host_type}')
 
 
-# The group of a named volume, as Kubernetes' fsGroup: it owns all files, may read and write them, and has new ones
-# too.
-#
-# Pods may have the volume at the same time, so nothing in it is trusted: no link is followed, no mount point is
-# crossed, and what is changed is held by a descriptor.
-
-
 def give_to_group(data: Path, name: str, group: int, *, if_root_differs: bool) -> None:
     """
-    Give a volume that is there to a group; with `if_root_differs` not if its uppermost directory is so already.
+    Give a named volume to a group, as Kubernetes' fsGroup: the group owns all files, new ones too, and may write them.
+
+    With `if_root_differs` nothing is done if the uppermost directory is so already. Pods may have the volume at the
+    same time, so nothing in it is trusted: no link is followed, no mount point is crossed, and a descriptor holds what
+    is changed.
 
     Other bits of modes stay, but for those that chown(2) takes from programs. Links and devices stay as they are, and
     so does what is deeper than a path can say. StoreError if something cannot be changed.
