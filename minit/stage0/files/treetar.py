@@ -40,63 +40,6 @@ _Segments = list[tuple[int, int]]
 """Offset and length of what is no hole, in bytes."""
 
 
-class _SparseContent:
-    """
-    The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
-
-    The form is GNU tar's format 1.0 in pax headers (GNU tar manual, "Storing Sparse Files"). An app can make a file of
-    terabytes that takes nothing on the disk, and so must its image.
-
-    `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
-    """
-
-    def __init__(self, fd: int, name: str, realsize_bytes: int, segments: _Segments) -> None:
-        self._fd = fd
-        # Ended by an empty one, which tells GNU tar the size of a file that ends with a hole.
-        whole = [*segments, (realsize_bytes, 0)]
-        numbers = "".join(f"{offset}\n{length}\n" for offset, length in whole)
-        data = f"{len(whole)}\n{numbers}".encode()
-        self._map = data + bytes(-len(data) % _BLOCK)
-        self._segments = segments[::-1]
-        self.size_bytes = len(self._map) + sum(length for _, length in segments)
-        values = {"major": b"1", "minor": b"0", "name": os.fsencode(name), "realsize": b"%d" % realsize_bytes}
-        self.records = [(f"{PREFIX}{key}".encode(), value) for key, value in values.items()]
-
-    def read(self, size_bytes: int = _BLOCK) -> bytes:
-        """Return so many of the bytes that follow, fewer at the end, or if the file has become shorter."""
-        data, self._map = self._map[:size_bytes], self._map[size_bytes:]
-        while len(data) < size_bytes and self._segments:
-            offset, length = self._segments.pop()
-            piece = os.pread(self._fd, min(length, size_bytes - len(data)), offset)
-            if not piece:
-                break
-            data += piece
-            if len(piece) < length:
-                self._segments.append((offset + len(piece), length - len(piece)))
-        return data
-
-
-def _find_segments(fd: int, size_bytes: int) -> _Segments | None:
-    """Return what is no hole in a file; None if its holes are not worth it, or its pieces too many."""
-    if os.fstat(fd).st_blocks * _BLOCK > size_bytes - _LEAST_BYTES:
-        return None
-    segments: _Segments = []
-    end = data_bytes = 0
-    while end < size_bytes:
-        try:
-            start = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break  # nothing but a hole follows
-            raise
-        end = min(os.lseek(fd, start, os.SEEK_HOLE), size_bytes)
-        segments.append((start, end - start))
-        data_bytes += end - start
-        if len(segments) == SEGMENTS_LIMIT:
-            return None
-    return segments if size_bytes - data_bytes >= _LEAST_BYTES else None
-
-
 class TreeWriter:
     """
     Adds a directory to a tar, depth first and sorted by names; a file's second name is a hard link.
@@ -295,3 +238,60 @@ def _entries(fd: int) -> list[str]:
 def _replace(old: int, new: int) -> int:
     os.close(old)
     return new
+
+
+class _SparseContent:
+    """
+    The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
+
+    The form is GNU tar's format 1.0 in pax headers (GNU tar manual, "Storing Sparse Files"). An app can make a file of
+    terabytes that takes nothing on the disk, and so must its image.
+
+    `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
+    """
+
+    def __init__(self, fd: int, name: str, realsize_bytes: int, segments: _Segments) -> None:
+        self._fd = fd
+        # Ended by an empty one, which tells GNU tar the size of a file that ends with a hole.
+        whole = [*segments, (realsize_bytes, 0)]
+        numbers = "".join(f"{offset}\n{length}\n" for offset, length in whole)
+        data = f"{len(whole)}\n{numbers}".encode()
+        self._map = data + bytes(-len(data) % _BLOCK)
+        self._segments = segments[::-1]
+        self.size_bytes = len(self._map) + sum(length for _, length in segments)
+        values = {"major": b"1", "minor": b"0", "name": os.fsencode(name), "realsize": b"%d" % realsize_bytes}
+        self.records = [(f"{PREFIX}{key}".encode(), value) for key, value in values.items()]
+
+    def read(self, size_bytes: int = _BLOCK) -> bytes:
+        """Return so many of the bytes that follow, fewer at the end, or if the file has become shorter."""
+        data, self._map = self._map[:size_bytes], self._map[size_bytes:]
+        while len(data) < size_bytes and self._segments:
+            offset, length = self._segments.pop()
+            piece = os.pread(self._fd, min(length, size_bytes - len(data)), offset)
+            if not piece:
+                break
+            data += piece
+            if len(piece) < length:
+                self._segments.append((offset + len(piece), length - len(piece)))
+        return data
+
+
+def _find_segments(fd: int, size_bytes: int) -> _Segments | None:
+    """Return what is no hole in a file; None if its holes are not worth it, or its pieces too many."""
+    if os.fstat(fd).st_blocks * _BLOCK > size_bytes - _LEAST_BYTES:
+        return None
+    segments: _Segments = []
+    end = data_bytes = 0
+    while end < size_bytes:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break  # nothing but a hole follows
+            raise
+        end = min(os.lseek(fd, start, os.SEEK_HOLE), size_bytes)
+        segments.append((start, end - start))
+        data_bytes += end - start
+        if len(segments) == SEGMENTS_LIMIT:
+            return None
+    return segments if size_bytes - data_bytes >= _LEAST_BYTES else None

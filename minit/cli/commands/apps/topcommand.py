@@ -25,6 +25,37 @@ _QUIT_KEYS = frozenset("qQ\x04\x1b")
 _HEADING_LINE = 1
 
 
+@click.command(cls=MinitCommand)
+@click.option(
+    "--interval",
+    metavar="DURATION",
+    default="1s",
+    callback=read_interval,
+    help="How long from one look to the next.  [default: 1s]",
+)
+@uuid_file_first_option
+@click.argument("uuids", metavar="[UUID...]", nargs=-1)
+@click.pass_obj
+def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None:
+    """
+    The keys c, m, p and n sort by processor, memory, processes and name; q quits. The traffic of a pod's network stands
+    in the row of its first app. If standard output is no terminal, one table is printed after one interval.
+
+    \b
+      minit top
+      minit top --interval=5s 2d381b2a
+
+    """
+    with _Meters(invocation, uuids) as meters:
+        if is_terminal():
+            _show_live(meters, interval)
+            return
+        before = {sample.uuid: sample for sample in meters.read()}
+        time.sleep(interval)
+        for line in table_lines(sort_rows(top_rows(meters.read(), before), "cpu"), None):
+            invocation.say(line)
+
+
 class _Meters:
     """The meters of all running pods, or of chosen ones; a context manager."""
 
@@ -113,34 +144,3 @@ def _screen(console: Console, rows: list[TopRow], by: str) -> Text:
         if number < len(lines) - 1:
             text.append("\n")
     return text
-
-
-@click.command(cls=MinitCommand)
-@click.option(
-    "--interval",
-    metavar="DURATION",
-    default="1s",
-    callback=read_interval,
-    help="How long from one look to the next.  [default: 1s]",
-)
-@uuid_file_first_option
-@click.argument("uuids", metavar="[UUID...]", nargs=-1)
-@click.pass_obj
-def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None:
-    """
-    The keys c, m, p and n sort by processor, memory, processes and name; q quits. The traffic of a pod's network stands
-    in the row of its first app. If standard output is no terminal, one table is printed after one interval.
-
-    \b
-      minit top
-      minit top --interval=5s 2d381b2a
-
-    """
-    with _Meters(invocation, uuids) as meters:
-        if is_terminal():
-            _show_live(meters, interval)
-            return
-        before = {sample.uuid: sample for sample in meters.read()}
-        time.sleep(interval)
-        for line in table_lines(sort_rows(top_rows(meters.read(), before), "cpu"), None):
-            invocation.say(line)

@@ -39,6 +39,53 @@ _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o600
 
 
+def add(call: Call) -> Result:
+    """Lease the addresses; NetworkError, with none leased, if one of them cannot be had."""
+    config = call.config
+    sets = read_range_sets(config)
+    resolv_conf = config["ipam"]["resolvConf"].optional(Node.string)
+    result = Result(
+        routes=routes(config["ipam"]),
+        dns=read_resolv_conf(resolv_conf) if resolv_conf else Dns(),
+    )
+    leases = reserve(_directory(config), network_name(config), sets, call.request, _wanted(call))
+    addresses = tuple(
+        Address(address=lease.range.with_prefix(lease.address), gateway=lease.range.gateway) for lease in leases
+    )
+    return replace(result, addresses=addresses)
+
+
+def delete(call: Call) -> None:
+    """Give back all addresses of the interface."""
+    release(_directory(call.config), call.request)
+
+
+def check(call: Call) -> None:
+    """Raise NetworkError if the interface has no address of the network."""
+    if not _holds_lease(_directory(call.config), call.request):
+        raise NetworkError(f'{call.request.interface} has no lease in network "{network_name(call.config)}"')
+
+
+def collect(call: Call) -> None:
+    """Give back the addresses of all interfaces that are no more."""
+    release_all_but(_directory(call.config), valid_attachments(call.config))
+
+
+def status(call: Call) -> None:
+    """Raise NetworkError if a set of ranges has no address left."""
+    _refuse_exhausted(_directory(call.config), network_name(call.config), read_range_sets(call.config))
+
+
+def _directory(config: Node) -> str:
+    parent = config["ipam"]["dataDir"].optional(Node.string) or _DEFAULT_DIRECTORY
+    return f"{parent.rstrip('/')}/{network_name(config)}"
+
+
+def _wanted(call: Call) -> list[IPAddress]:
+    # The length of a prefix means nothing here: that of the range counts.
+    return [parse_address(str(address).partition("/")[0]) for address in requested_addresses(call)]
+
+
 class Lease(Value):
     """An address of one of the network's ranges."""
 
@@ -231,50 +278,3 @@ def _write(directory: int, name: str, text: str) -> None:
     finally:
         os.close(fd)
     os.rename(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)
-
-
-def add(call: Call) -> Result:
-    """Lease the addresses; NetworkError, with none leased, if one of them cannot be had."""
-    config = call.config
-    sets = read_range_sets(config)
-    resolv_conf = config["ipam"]["resolvConf"].optional(Node.string)
-    result = Result(
-        routes=routes(config["ipam"]),
-        dns=read_resolv_conf(resolv_conf) if resolv_conf else Dns(),
-    )
-    leases = reserve(_directory(config), network_name(config), sets, call.request, _wanted(call))
-    addresses = tuple(
-        Address(address=lease.range.with_prefix(lease.address), gateway=lease.range.gateway) for lease in leases
-    )
-    return replace(result, addresses=addresses)
-
-
-def delete(call: Call) -> None:
-    """Give back all addresses of the interface."""
-    release(_directory(call.config), call.request)
-
-
-def check(call: Call) -> None:
-    """Raise NetworkError if the interface has no address of the network."""
-    if not _holds_lease(_directory(call.config), call.request):
-        raise NetworkError(f'{call.request.interface} has no lease in network "{network_name(call.config)}"')
-
-
-def collect(call: Call) -> None:
-    """Give back the addresses of all interfaces that are no more."""
-    release_all_but(_directory(call.config), valid_attachments(call.config))
-
-
-def status(call: Call) -> None:
-    """Raise NetworkError if a set of ranges has no address left."""
-    _refuse_exhausted(_directory(call.config), network_name(call.config), read_range_sets(call.config))
-
-
-def _directory(config: Node) -> str:
-    parent = config["ipam"]["dataDir"].optional(Node.string) or _DEFAULT_DIRECTORY
-    return f"{parent.rstrip('/')}/{network_name(config)}"
-
-
-def _wanted(call: Call) -> list[IPAddress]:
-    # The length of a prefix means nothing here: that of the range counts.
-    return [parse_address(str(address).partition("/")[0]) for address in requested_addresses(call)]
