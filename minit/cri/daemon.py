@@ -47,8 +47,8 @@ class Settings(Value):
 
     `program` and `options` are minit and its global options; `sandbox_words` are options of every sandbox.
     `cdi_directories` have the files of CDI, of which the last ones count most. `runtime_handlers` are names of
-    RuntimeClasses, beside the empty one, by which sandboxes may ask for minit.
-    `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
+    RuntimeClasses, beside the empty one, by which sandboxes may ask for minit. `stream_address` and `stream_port` are
+    where streams are served, by TCP; port 0 is any that is free.
     """
 
     data: Path

@@ -146,8 +146,8 @@ def hand_over(
     """
     Give a sidecar the streams of process `pid` of its app, `renewed` if it takes over from another.
 
-    The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
-    size and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
+    The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds size
+    and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
     attachable outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
     """
     message: dict[str, object] = {"pid": pid, "log": list(log), "renewed": renewed}

@@ -65,28 +65,32 @@ class AppPlan(Value):
     `candidates` are the paths tried in order for the executable; `search` is the path list to name when none of them is
     there, None when exec[0] was a path. `command` is argv[0], None for the path that was found. With
     `finds_executable_late` none need be there when the app is added to a mutable pod. With `makes_working_directory`
-    that is made if it is missing. `bounding` is a capability mask, None to leave the bounding set alone;
-    `oom_score_adj` and `limits` are None if nobody asks for any. With `may_gain_privileges` an exec may grant some
-    although there is a filter.
-    `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every
-    system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
-    With a `profile` that is in the place of the default list.
-    `mounts` come first in the app's root, then `sysfs`,
-    `volumes` from the outer to the inner, and `files`, but for the paths `hidden_files`, at which volumes stand for
-    minit's own; `protection` is for all of them. With `read_only_root` nothing
-    else of the root can be written at last. `late_volumes` are devices that are not there yet,
-    `memory_volumes` those that PID 1 has in the stage1 root. It is executed with `sockets` open.
-    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `log_path` is its path in the host's
-    directory for logs, if it is there, and `kubernetes_log` the name of the app's file in the log mode k8s-plain. With
-    `lost_output_fails` the pod has failed if output of the app was lost.
+    that is made if it is missing.
+
+    `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are None if
+    nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
+    `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every system
+    call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators. With a
+    `profile` that is in the place of the default list.
+
+    `mounts` come first in the app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`, but for the
+    paths `hidden_files`, at which volumes stand for minit's own; `protection` is for all of them. With `read_only_root`
+    nothing else of the root can be written at last. `late_volumes` are devices that are not there yet, `memory_volumes`
+    those that PID 1 has in the stage1 root.
+
+    It is executed with `sockets` open. Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size;
+    `log_path` is its path in the host's directory for logs, if it is there, and `kubernetes_log` the name of the app's
+    file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
+
     `pre_start` and `post_stop` are the arguments of the event handlers, `post_start` and `pre_stop` are its hooks while
     it runs, None without one. With `starts_again` it may be started once more after its end, by `restart` of itself. It
     is started `after` others. It tells that it is ready by a socket if it `notifies`, or by the descriptor `notify_fd`;
     with neither it is as soon as it is executed. `health` are the checks whether it works. A pod does not go on for the
     sake of one that `is_sidecar`. `expansion` are the texts in its arguments and variables that stand for something.
+
     `devices` is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on
-    the host. With `own_pids` it is in another PID namespace than the pod's: it is PID 1 of
-    one of its own, or in the present one of the app `pids_of`, which may be the pod's all the same.
+    the host. With `own_pids` it is in another PID namespace than the pod's: it is PID 1 of one of its own, or in the
+    present one of the app `pids_of`, which may be the pod's all the same.
     """
 
     name: str
@@ -271,8 +275,8 @@ def plan_app(
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
     Fields that are decided elsewhere still have their defaults: ids, volumes, files, protected paths, sockets,
-    isolation, and how it is stopped. `terminal_type` is the caller's TERM, `user_variables` name the
-    app's user. `has_queues` is as in HostFacts.
+    isolation, and how it is stopped. `terminal_type` is the caller's TERM, `user_variables` name the app's user.
+    `has_queues` is as in HostFacts.
     """
     name = runtime.name
     _refuse_unbuilt(runtime, app)

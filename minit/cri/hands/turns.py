@@ -25,8 +25,8 @@ class Turns:
         """
         Have a turn for the length of a with block, or for its first seconds.
 
-        Those wait in the order in which they came, but who `begins` something longer after all others: of many
-        such things at once the first are done early, and not all of them at the end.
+        Those wait in the order in which they came, but who `begins` something longer after all others: of many such
+        things at once the first are done early, and not all of them at the end.
         """
         await trio.lowlevel.checkpoint()
         if self._free:

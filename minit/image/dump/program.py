@@ -7,8 +7,8 @@ Builds a program that starts with modules imported, from the static library of t
 
 What a program writes to lies together in its memory, so that its processes copy fewer pages: to use an object CPython
 counts it, and so writes to it. Used objects lie anywhere among unused ones, and with each a page is copied. profile.c
-finds the memory that a program writes to, noting.py tells where that is
-likely, and the next dumper has it lie together.
+finds the memory that a program writes to, noting.py tells where that is likely, and the next dumper has it lie
+together.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ def grow_last(table: Table, number: int, disk_sectors: int, first_sector: bytes)
     """
     Return the table of a disk of so many sectors with the partition `number`, from 1, grown to the disk's end.
 
-    None if it is there already, or another partition is behind it; `table` is the first copy, or else the second.
-    The disk's end is written first: whenever the power goes, one of the two copies is whole.
+    None if it is there already, or another partition is behind it; `table` is the first copy, or else the second. The
+    disk's end is written first: whenever the power goes, one of the two copies is whole.
     """
     offset = (number - 1) * table.entry_bytes
     if number < 1 or offset >= len(table.entries):

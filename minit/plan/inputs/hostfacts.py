@@ -24,14 +24,13 @@ class HostFacts(Value):
 
     `machine` is its architecture, as uname(2) has it. `is_unified` tells that there is no hierarchy of control groups
     but the unified one. `terminal_type` is the caller's TERM. `tells_host` tells that the caller wants to know when the
-    pod is ready. `ignored_variables` are environment variables that ask for something which is not built.
-    With `has_queues` the kernel has POSIX message queues.
-    `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
-    pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
-    that are not there, of a pod whose devices may come and go. `shown_hierarchies` are those in which apps see their
-    own groups: where each is mounted, and its controllers. `device_nodes` are those of the host, looked at for a pod
-    with privileged apps only. `loaded_profiles` are those of AppArmor, looked at for an app that has one only; None
-    for a kernel without.
+    pod is ready. `ignored_variables` are environment variables that ask for something which is not built. With
+    `has_queues` the kernel has POSIX message queues. `controllers` are those of control groups that there are,
+    `capabilities` is a mask of those that the caller can pass on; both are looked at by the planning of isolators only.
+    `missing_devices` are sources of volumes below /dev that are not there, of a pod whose devices may come and go.
+    `shown_hierarchies` are those in which apps see their own groups: where each is mounted, and its controllers.
+    `device_nodes` are those of the host, looked at for a pod with privileged apps only. `loaded_profiles` are those of
+    AppArmor, looked at for an app that has one only; None for a kernel without.
     """
 
     effective_uid: int

@@ -261,8 +261,8 @@ def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, rea
     enter_own_mounts(syscalls.MS_PRIVATE)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     # A root that is shared, as where it lies on a machine with systemd, is none for pivot_root(2).
-    is_fixed = syscalls.MOUNT_ATTR_RDONLY if read_only else 0
-    syscalls.mount_setattr(root, set=is_fixed, propagation=syscalls.MS_PRIVATE)
+    attributes = syscalls.MOUNT_ATTR_RDONLY if read_only else 0
+    syscalls.mount_setattr(root, set=attributes, propagation=syscalls.MS_PRIVATE)
     syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
     os.fchdir(root)
     syscalls.pivot_root(".", ".")
@@ -290,7 +290,7 @@ def _open_volume(pod: Pod, manifest: PodManifest, place: _AppVolume) -> int:
     try:
         of_image = volume.source is not None and paths.tree_of_source(volume.source) is not None
         resolve = _IN_ROOT if of_image else _IN_VOLUME
-        part = syscalls.openat2(whole, place.sub_path or ".", os.O_PATH, resolve=resolve) if place.sub_path else -1
+        part = syscalls.openat2(whole, place.sub_path, os.O_PATH, resolve=resolve) if place.sub_path else -1
         try:
             is_deep = volume.source is not None and volume.recursive is not False
             deep = syscalls.AT_RECURSIVE if is_deep else 0

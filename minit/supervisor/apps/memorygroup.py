@@ -19,7 +19,7 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 NO_LIMIT = "no limit was reached, but the machine had no memory left"
 
 
-class Limit(Value):
+class ReachedLimit(Value):
     """A limit of memory; `levels` is 0 for that of the group itself, 1 for that of the group around it, and so on."""
 
     levels: int
@@ -58,7 +58,7 @@ class MemoryGroup:
                 return levels, kills
         return None
 
-    def reached_limit(self) -> Limit | None:
+    def reached_limit(self) -> ReachedLimit | None:
         """Return the limit that the group has reached, or the nearest group around it; None if none has."""
         for levels, around in self._levels():
             limit = self._read(around + ("memory.limit_in_bytes" if self._is_v1 else "memory.max")).strip()
@@ -69,7 +69,7 @@ class MemoryGroup:
             else:
                 has_reached = bool(_count(self._read(f"{around}memory.events.local"), b"oom"))
             if has_reached:
-                return Limit(levels=levels, size_bytes=int(limit))
+                return ReachedLimit(levels=levels, size_bytes=int(limit))
         return None
 
     def describe_kills(self, count: int, asked_bytes: int | None, *, is_main: bool) -> str:

@@ -144,8 +144,8 @@ class PodPolicy:
         """
         Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
 
-        A restart that is given up before its turn is none: the end before it counts.
-        `had_oom_kill` tells that a process of the app was killed for lack of memory, be it not the main one.
+        A restart that is given up before its turn is none: the end before it counts. `had_oom_kill` tells that a
+        process of the app was killed for lack of memory, be it not the main one.
         """
         run, now = app.run, time.time_ns()
         self.order.forget(app)
