@@ -136,7 +136,7 @@ def build_dump(
     write_dump(recipe, first, profile)
     noting, features = ((_PARTS / name).read_text() for name in ("noting.py", "features.py"))
     noted = _run([first, "-c", noting, features, *names], Path("/"))
-    choose_blocks_at(profile, map(int, noted.split()))
+    _choose_blocks_at(profile, map(int, noted.split()))
     for path in (output, scratch / "again"):
         write_dump(recipe, path, profile)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
@@ -202,7 +202,7 @@ def choose_hot_blocks(profile: Path) -> bool:
     return bool(hot)
 
 
-def choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
+def _choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
     """Make what the next dumper reads of the blocks that lie at these addresses, of what a dumper has left."""
     numbers = array("I", (profile / "numbers").read_bytes())
     places = ((address - _ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)

@@ -193,7 +193,7 @@ def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:
     has_groups = bool(plan_image_groups(runtime))
     if parse_id(app.user) is not None and parse_id(app.group) is not None and not (has_own_user or has_groups):
         return AppLookups()
-    return look_up_ids(runtime.name, app, has_own_user=has_own_user, has_groups=has_groups)
+    return _look_up_in_root(runtime.name, app, has_own_user=has_own_user, has_groups=has_groups)
 
 
 def _read(path: str) -> bytes:
@@ -217,7 +217,7 @@ def open_stage1_root() -> int:
     return root
 
 
-def look_up_ids(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
+def _look_up_in_root(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
     """
     Return what the root of app `name` says about its user and group; the working directory is the pod directory.
 

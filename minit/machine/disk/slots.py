@@ -47,7 +47,7 @@ FAILED = "failed"
 _TRIAL = "MinitTrial"
 _TRIAL_STATES = (_ASKED, _TRIED, _KEPT, FAILED)
 _MAXIMUM_REASON = 200
-SIGNATURE = b"verity\0\0"
+HASH_TREE_SIGNATURE = b"verity\0\0"
 
 # Signature, version and kind, identifier, which is the first half of the root hash (minit/image/disk/disk.py).
 _HASH_TREE = struct.Struct("<8s8x16s")
@@ -301,7 +301,7 @@ def write_trial(variables: EfiVariables, trial: TrialRecord) -> None:
 
 def root_hash_prefix(data: bytes) -> str | None:
     """Return the first half of a tree's root hash, in hexadecimal; None for data that begins with no superblock."""
-    if len(data) < _HASH_TREE.size or not data.startswith(SIGNATURE):
+    if len(data) < _HASH_TREE.size or not data.startswith(HASH_TREE_SIGNATURE):
         return None
     _, identifier = _HASH_TREE.unpack_from(data)
     return bytes(identifier).hex()

@@ -23,7 +23,7 @@ from minit.base.processors import this_processor
 from minit.base.progress import Progress
 from minit.base.value import Value
 from minit.machine.disk.slots import (
-    SIGNATURE,
+    HASH_TREE_SIGNATURE,
     boot_once,
     other_slot,
     require_kept,
@@ -231,7 +231,7 @@ class SlotWriter:
         for start in range(0, size_bytes, _CHUNK_BYTES):
             chunk = self._get("root", _CHUNK_BYTES, start)
             for place in range(0, len(chunk), BLOCK_BYTES):
-                if chunk.startswith(SIGNATURE, place):
+                if chunk.startswith(HASH_TREE_SIGNATURE, place):
                     self._put("root", _EMPTY[: len(chunk) - place], start + place)
         self._sync("root")
 
