@@ -434,7 +434,7 @@ def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
     if mapped is None or mapped.to_host(TTY_GID) is None:
         raise PlanError(
             f"--private-users={flags.private_users}: expected SHIFT:COUNT, SHIFT above 0, COUNT above {TTY_GID},"
-            f" and every id below 2147483648"
+            f" and every id below 4294967295"
         )
     if pod.has_unmapped_overlay:
         raise PlanError("--private-users: cannot use both overlay and user namespace (try --no-overlay)")
