@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pytest
 
+import minit
 from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.containerinit.supervise import USAGE
@@ -113,6 +115,13 @@ def test_the_manuals_are_sound(checker: tuple[str, ...], tmp_path: Path) -> None
     for page in (tmp_path / "minit.1", ROOT / "docs/man/minit-stage1.7"):
         result = subprocess.run([*checker, page], capture_output=True, text=True, check=False)
         assert result.stdout + result.stderr == ""
+
+
+@pytest.mark.parametrize("manual", MANUALS, ids=lambda path: path.name)
+def test_manuals_are_of_this_version(manual: Path) -> None:
+    """The head of a manual page has the version and the day of its release."""
+    day = datetime.fromtimestamp(minit.RELEASE_SECONDS, UTC).date()
+    assert f'{day} "minit {minit.__version__}" "minit"' in manual.read_text().partition("\n")[0]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
