@@ -12,6 +12,7 @@ The stage1 image is built by it, and so is the program of the command. Read `dum
     write.c         writes the program
     profile.c       finds out what of the memory is written to, and has it lie together
     restore.c       renews what a process has of its own
+    crash.c         looks for damage of the file after a fault
     sources.c       runs another program where this one is not current
     immortal.c      objects that are not counted, so that their pages stay those of the file
     sha2.c          what the static library of Debian 13 lacks
