@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minit.linux.messages import receive_message, send_message
+from minit.podfiles import paths
 from tests.support.attach import APP, STREAMS, attach, attach_words, kill_sidecar, start_app
 from tests.support.pods import TIMEOUT_SECONDS, MakePod, PodDirectory, shell
 from tests.support.processes import descriptors_of
@@ -94,6 +98,35 @@ def test_a_killed_sidecar(make_pod: MakePod) -> None:
     # The second one may have been killed before it answered.
     assert errors.count(b"was killed; attaching again\n") in (1, 2)
     assert got + rest == numbers(1, count)
+
+
+def test_a_sidecar_that_is_killed_before_its_answer(tmp_path: Path) -> None:
+    """What it has sent by then is sent by the next one, too, and printed once."""
+    program = (
+        "import os; from minit.iottymux.attach.client import AttachOptions, attach;"
+        f"attach(os.open({str(tmp_path)!r}, os.O_PATH), 'web', ('stdout',), AttachOptions(detach_keys=b''))"
+    )
+    asked = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / paths.SESSION_SOCKET))
+        listener.listen()
+        words = [sys.executable, "-c", program]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+            for position, data, is_last in ((0, b"abc", False), (None, b"def", False), (3, b"def\n", True)):
+                session, _ = listener.accept()
+                with session:
+                    message, [stdout] = receive_message(session)
+                    assert message is not None
+                    asked.append(message.get("resume"))
+                    if position is not None:
+                        send_message(session, {"ok": True, "stdin": "none", "positions": {"stdout": position}})
+                    os.write(stdout, data)
+                    os.close(stdout)
+                    if is_last:
+                        send_message(session, {"event": "ended"})
+            assert client.stdout is not None
+            assert client.stdout.read() == b"abcdef\n"
+    assert asked == [{}, {"stdout": 3}, {"stdout": 3}]
 
 
 def test_its_own_words_at_descriptors(make_pod: MakePod) -> None:

@@ -283,6 +283,7 @@ def test_a_supervisor_that_hangs_is_killed(make_pod: MakePod, asked_before: bool
     assert (result.returncode, result.stderr) == (254, KILLED)
     assert_nobody_left(pod)
     assert pod.status("a") is None
+    assert (pod.events()[-1]["event"], pod.events()[-1]["reason"]) == ("pod.killed", "late")
 
 
 def test_a_supervisor_that_hangs_and_cannot_be_killed(make_pod: MakePod, tmp_path: Path) -> None:

@@ -124,9 +124,9 @@ class CallerOutput:
             if descriptor.fd == fd and descriptor.waiting:
                 descriptor.flush()
 
-    def drain(self) -> None:
-        """Pass on all that has come, and let go of the descriptors, which a session is about to close."""
-        for fd, source in self._sources_by_fd.items():
+    def drain(self, *, is_read: bool) -> None:
+        """Pass on what has come, if it `is_read`, and let go of the descriptors, which a session is about to close."""
+        for fd, source in self._sources_by_fd.items() if is_read else ():
             while self._read_once(fd, source):
                 pass
         self._sources_by_fd = {}

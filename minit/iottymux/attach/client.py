@@ -251,8 +251,8 @@ class _Client:
             self._input.end()
 
     def _on_session_end(self, session: Session) -> None:
-        # Bytes that were sent before are still there.
-        self._output.drain()
+        # Bytes that were sent before are still there. Without an answer their position is not known: they come again.
+        self._output.drain(is_read=self._is_attached)
         self._interest.set({})
         session.close()
         self._input.use(None)

@@ -26,6 +26,7 @@ FORWARDED = (*HALT_SIGNALS, signal.SIGHUP)
 _PATIENCE_SECONDS = 2.0
 # How long PID 1 has to begin to stop, and how late it may be, on a machine that is busy, with what it has announced.
 _SLACK_SECONDS = 20.0
+_LATE = f"PID 1 does not stop the pod: it is killed, {_SLACK_SECONDS:g} s after it was due"
 _PAUSE_SECONDS = 0.01
 
 
@@ -126,10 +127,8 @@ class Watch:
 
     def _kill(self) -> None:
         """End a PID 1 that does not, whatever it waits for or was made to; what the apps did stays unknown."""
-        line = f"PID 1 does not stop the pod: it is killed, {_SLACK_SECONDS:g} s after it was due"
-        complain(f"stage1: {line}")
-        record_failure(line)
-        tell_killed("late", line)
+        complain(f"stage1: {_LATE}")
+        record_failure(_LATE)
         self._is_killed = True
         syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._expect_end(None)
@@ -235,6 +234,8 @@ class Watch:
             return EXIT_FAILURE if self._code is None else self._code
         if result.si_code == os.CLD_EXITED:
             return result.si_status
+        if self._is_killed:
+            tell_killed("late", _LATE)
         if result.si_status == signal.SIGKILL and not self._is_killed:
             complain(f"stage1: {self._witness.tell()}: how apps that ran have ended is not known")
             # Ended by force: whoever waits for rkt sees the same.

@@ -96,17 +96,18 @@ class MemoryGroup:
 
     def _levels(self) -> Iterator[tuple[int, str]]:
         """Yield 0, 1 and so on for the group and all around it, with the way to each."""
-        levels, around = 0, ""
-        while self._is_group(around):
+        levels, around, below = 0, "", None
+        # In a mount that nobody has any more `..` of the top is the top again.
+        while (group := self._identity(around)) not in (None, below):
             yield levels, around
-            levels, around = levels + 1, f"../{around}"
+            levels, around, below = levels + 1, f"../{around}", group
 
-    def _is_group(self, around: str) -> bool:
+    def _identity(self, around: str) -> int | None:
+        """Return the inode number of a group's file, None if there is no group."""
         try:
-            os.stat(f"{around}cgroup.procs", dir_fd=self._directory)
+            return os.stat(f"{around}cgroup.procs", dir_fd=self._directory).st_ino
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def _read(self, path: str) -> bytes:
         """Return a file of the group, or of one around it; empty if there is none."""
