@@ -22,7 +22,7 @@ from tests.support.disks import find_partition
 from tests.support.machine import BOOT_SECONDS, HERE, Firmware
 from tests.support.pods import shell
 
-_CUTS = 50 if LONG else 5
+_CUTS = 50 if LONG else 3
 # Of a processor that is slow to emulate: the first and the last.
 _FOREIGN_CUTS = 2
 _CONFIG = """
