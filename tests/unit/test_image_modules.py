@@ -99,10 +99,13 @@ def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
 
 
 def test_large_modules_have_stand_ins(image_modules: list[Module], standins: Path) -> None:
-    """Each stand-in that there is takes the place of a module that the image's modules import."""
+    """Each stand-in that there is takes the place of a module that the image's modules import, with some Python."""
     sources = {module.name: module.source for module in image_modules}
     assert sources["ssl"] == standins / "ssl.py"
-    assert {str(path.relative_to(standins)) for path in sources.values() if standins in path.parents} == {*STANDINS}
+    # pathlib of Python 3.13 imports it in a function.
+    not_imported = {"urllib/parse.py"} if sys.version_info >= (3, 13) else set()
+    used = {str(path.relative_to(standins)) for path in sources.values() if standins in path.parents}
+    assert used == {*STANDINS} - not_imported
 
 
 def test_of_pyroute2_only_messages_are_carried(image_modules: list[Module]) -> None:
