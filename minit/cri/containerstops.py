@@ -9,6 +9,7 @@ import trio
 
 from minit.base.errors import MinitError
 from minit.cri.node import Container
+from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
 from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod, open_pod
@@ -58,6 +59,8 @@ class ContainerStops:
         try:
             with link:
                 await trio.lowlevel.wait_readable(link)
+                while not wait_readable([link.fileno()], 0):
+                    await trio.lowlevel.wait_readable(link)
                 reply, _ = receive_message(link)
             asked.has_stopped = reply is not None and reply.get("ok") is True
         except (OSError, ValueError):

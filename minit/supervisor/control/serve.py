@@ -17,6 +17,7 @@ import trio
 from minit.base.errors import ManifestError, describe
 from minit.base.harmless import harmless
 from minit.base.jsontext import parse
+from minit.linux.loop import wait_readable
 from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
@@ -166,8 +167,10 @@ class _Server:
         pending.wake = answered.set
 
         async def watch(scope: trio.CancelScope) -> None:
-            # Nothing more is read from it; readable means that it went away.
+            # Nothing more is read from it; readable means that it went away. A wait may end for nothing, as may any.
             await trio.lowlevel.wait_readable(client)
+            while not wait_readable([client.fileno()], 0):
+                await trio.lowlevel.wait_readable(client)
             scope.cancel()
 
         try:
