@@ -148,10 +148,11 @@ def test_what_an_app_sends_can_hold_up_nobody(make_pod: MakePod, notifying_rootf
 
 def test_more_descriptors_than_there_is_room_for(make_pod: MakePod, notifying_rootfs: Path) -> None:
     """All that is sent while PID 1 does something else does not fill it: what had no room it would have to close."""
-    apps = {"a": notifier("wait", "/tmp/go", "crowd", "file", "/tmp/sent", "READY=1", "forever")}
+    apps = {"a": notifier("file", "/tmp/begun", "wait", "/tmp/go", "crowd", "file", "/tmp/sent", "READY=1", "forever")}
     pod = make_pod(apps, notifying_rootfs, image_annotations=TELLING)
     process = pod.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)))
-    wait_for(lambda: pod.status_root.joinpath("rkt/status/a-started").exists(), "the start")
+    # Not its marker, which is there before the app is told to be executed.
+    pod.wait_file("a", "/tmp/begun")
     assert pod.pid
     os.kill(pod.pid, signal.SIGSTOP)
     pod.file("a", "/tmp/go").touch()

@@ -11,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,7 +87,9 @@ class Terminal:
         """Type, however slowly it is taken."""
         while data:
             select.select([], [self.master], [], TIMEOUT_SECONDS)
-            data = data[os.write(self.master, data) :]
+            # A terminal that says that it has room may have none when it is written to.
+            with suppress(BlockingIOError):
+                data = data[os.write(self.master, data) :]
 
     def expect(self, pattern: bytes, timeout_seconds: float = TIMEOUT_SECONDS) -> re.Match[bytes]:
         """Return the match when the terminal has shown it, and forget everything up to there."""
