@@ -19,7 +19,7 @@ from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.manifest.machineconfig import POWEROFF, Trial
-from minit.supervisor.apps.lifecycle import RUNNING
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
@@ -121,7 +121,7 @@ def _obstacle(app: App) -> str | None:
     if app.has_ended:
         assert app.run.end is not None
         return None if app.run.end.number == 0 else f"has ended with {app.run.end.number}"
-    if app.state != RUNNING:
+    if app.state != State.RUNNING:
         return "does not run"
     if not app.is_ready:
         return "is not ready"

@@ -25,11 +25,11 @@ from minit.plan.podplan import PodPlan
 from minit.plan.rights.guards import LIMITS
 from minit.podfiles.paths import pod_cgroup_name
 from minit.reaper.reaper import BATCH, died_before_exec, read_zombie, reap
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.ends import Ends
 from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lifecycle import Event
 from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.outputs import Outputs
@@ -271,7 +271,7 @@ class Supervisor:
         if is_restart:
             self.pod.start_again(app)
         else:
-            self._lives.handle(app, lifecycle.KILL_WAIT_OVER if app.is_killed else lifecycle.GRACE_OVER)
+            self._lives.handle(app, Event.KILL_WAIT_OVER if app.is_killed else Event.GRACE_OVER)
 
     def _hold_limits(self) -> None:
         if self._is_exposed:

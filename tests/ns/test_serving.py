@@ -34,9 +34,9 @@ from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
 from minit.supervisor import supervisor as supervisor_module
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control import serve
 from minit.supervisor.control.ask import ask
@@ -102,7 +102,7 @@ class Served:
             name=APP, candidates=("/x",), stdout=stdout, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
         )
         plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
-        self.app = app = App(spec, ends, read_attributes((256, 256)), state=lifecycle.RUNNING)
+        self.app = app = App(spec, ends, read_attributes((256, 256)), state=State.RUNNING)
         streams = app.run.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.run.streams.open(["stdout"])
         self.output = streams["stdout"]
         os.set_blocking(self.output, False)
@@ -352,7 +352,7 @@ async def test_a_request_sets_a_deadline_during_a_wait_without_one(
         assert pod.supervisor.next_deadline() is None
         async with pod.client() as client:
             assert await client.ask(op="app-stop", app=APP) == {"ok": True}
-    assert (pod.app.state, pod.number) == (lifecycle.EXITED, 137)
+    assert (pod.app.state, pod.number) == (State.EXITED, 137)
 
 
 @pytest.mark.trio

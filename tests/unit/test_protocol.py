@@ -18,9 +18,9 @@ from minit.linux.process import read_attributes
 from minit.plan.appplan import AppSpec
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import End
 from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.operations import answer
 from minit.supervisor.journal import Journal
@@ -37,7 +37,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
     apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]
-    apps[0].run.pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
+    apps[0].run.pid, apps[0].namespace, apps[0].state = 11, directory, State.RUNNING
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
     signals = syscalls.signalfd(())
@@ -56,7 +56,7 @@ def test_state(supervisor: Supervisor) -> None:
     """Each app is listed with its state, its pid or, once it ended, its status, and the modes of its streams."""
     streams = {"stdin": "null", "stdout": "log", "stderr": "log"}
     supervisor.apps["db"].run.end = End(number=42, ns=0)
-    supervisor.apps["db"].state = lifecycle.EXITED
+    supervisor.apps["db"].state = State.EXITED
     reply, descriptors = answer(supervisor, {"op": "state"})
     assert descriptors == []
     assert reply == {
@@ -108,9 +108,7 @@ def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: st
     assert supervisor.pod.exit_code is None
 
 
-@pytest.mark.parametrize(
-    ("force", "state"), [(None, lifecycle.STOPPING), (True, lifecycle.KILLED), ("yes", lifecycle.STOPPING)]
-)
+@pytest.mark.parametrize(("force", "state"), [(None, State.STOPPING), (True, State.KILLED), ("yes", State.STOPPING)])
 def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
     """The answer comes at once; only a true `force` kills."""
     request: dict[str, object] = {"op": "stop"} if force is None else {"op": "stop", "force": force}
@@ -122,7 +120,7 @@ def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
 
 def test_a_second_stop_kills(supervisor: Supervisor) -> None:
     """A second stop request kills at once."""
-    for state in (lifecycle.STOPPING, lifecycle.KILLED):
+    for state in (State.STOPPING, State.KILLED):
         assert answer(supervisor, {"op": "stop"}) == ({"ok": True}, [])
         assert supervisor.apps["web"].state == state
 

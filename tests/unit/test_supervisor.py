@@ -35,10 +35,10 @@ from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.plan.podplan import PodPlan
 from minit.supervisor.apps import handlers as handlers_module
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import EXECUTED, Handler
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS
 from minit.supervisor.apps.spawnhandler import spawn_handler
@@ -355,9 +355,9 @@ def test_an_app_that_cannot_be_killed_ends_the_pod(root: Path, groups: Mapping[s
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         processes_module.KILL_WAIT_SECONDS = 0.1
-        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.LINGERING)
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == State.LINGERING)
         os.write(state, b"FROZEN")
-        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.EXITED)
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == State.EXITED)
         os.write(state, b"THAWED")
 
     scripts = {"a": leaves_a_child, "b": sleeps}
@@ -415,7 +415,7 @@ def test_what_an_app_leaves_behind_is_stopped(root: Path, groups: Mapping[str, G
         return [app.state, Path("/rkt/status/a").exists()]
 
     outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2)
-    assert outcome.result == [lifecycle.LINGERING, True]
+    assert outcome.result == [State.LINGERING, True]
     assert outcome.status == {"a": 0}
 
 
@@ -432,7 +432,7 @@ def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, group
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         app = supervisor.apps["a"]
-        turn_until(supervisor, lambda: app.state == lifecycle.EXITED)
+        turn_until(supervisor, lambda: app.state == State.EXITED)
         seen: list[object] = [app.is_restarting, app.restart_at is not None]
         supervisor.request_stop()
         return seen
@@ -470,7 +470,7 @@ def test_nothing_is_executed_before_all_are_prepared(root: Path, groups: Mapping
         os._exit(254)
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.PREPARED)
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == State.PREPARED)
         os.close(os.open("/gate", os.O_WRONLY))
 
     os.mkfifo(root / "gate")
@@ -535,7 +535,7 @@ def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(
         os.kill(os.getpid(), signal.SIGKILL)
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.PREPARED)
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == State.PREPARED)
         os.close(os.open("/gate", os.O_WRONLY))
         dead(supervisor.apps["b"])
 
@@ -585,7 +585,7 @@ def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         turn_until(supervisor, lambda: supervisor.apps["a"].run.report is None)
         os.close(os.open("/gate", os.O_WRONLY))
-        turn_until(supervisor, lambda: supervisor.apps["b"].state == lifecycle.PREPARED)
+        turn_until(supervisor, lambda: supervisor.apps["b"].state == State.PREPARED)
         os.close(os.open("/end", os.O_WRONLY))
 
     for name in ("gate", "end"):
@@ -621,7 +621,7 @@ def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups: Mapp
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         a, b = supervisor.apps["a"], supervisor.apps["b"]
-        turn_until(supervisor, lambda: b.state == lifecycle.RUNNING and a.run.handler is not None)
+        turn_until(supervisor, lambda: b.state == State.RUNNING and a.run.handler is not None)
         before = [a.state, a.run.reached == EXECUTED, supervisor.pod.ready, sorted(os.listdir("/rkt/status"))]
         os.close(os.open("/gate", os.O_WRONLY))
         turn_until(supervisor, lambda: supervisor.pod.ready)
@@ -806,7 +806,7 @@ def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups: Mapp
     """It has lost its grace period."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
-        turn_until(supervisor, lambda: supervisor.apps["b"].state == lifecycle.RUNNING)
+        turn_until(supervisor, lambda: supervisor.apps["b"].state == State.RUNNING)
         supervisor.request_stop()
         turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
         started = time.monotonic()
@@ -1023,7 +1023,7 @@ def test_what_counts_as_a_second_stop(
         return reached
 
     outcome = supervise(root, groups, {"a": ignores_sigterm}, drive, grace_seconds=60)
-    assert outcome.result == [0, lifecycle.KILLED if forced else lifecycle.STOPPING]
+    assert outcome.result == [0, State.KILLED if forced else State.STOPPING]
 
 
 # Records and output.

@@ -11,10 +11,10 @@ from minit.plan.appplan import HANDLER_POST_STOP
 from minit.plan.podplan import PodPlan
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lifecycle import Action, Event, State
 from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.outputs import Outputs
@@ -54,18 +54,18 @@ class Ends:
         self._starts = starts
         self._processes = Processes(loop, self.check_groups)
         lives.actions |= {
-            lifecycle.RECORD: self._record,
-            lifecycle.RUN_PRE_STOP: self._run_pre_stop,
-            lifecycle.END_HOOK: handlers.end_late,
-            lifecycle.TERMINATE: self._processes.terminate,
-            lifecycle.KILL_GROUP: self._processes.kill,
-            lifecycle.CLEAR_GROUP: self._processes.clear,
-            lifecycle.CHECK_GROUP: self._check_group,
-            lifecycle.RUN_POST_STOP: self._run_post_stop,
-            lifecycle.ARM_GRACE: arm_grace,
-            lifecycle.REPORT_UNKILLABLE: self._report_unkillable,
-            lifecycle.FINISH: self._finish,
-            lifecycle.RELEASE: self._release,
+            Action.RECORD: self._record,
+            Action.RUN_PRE_STOP: self._run_pre_stop,
+            Action.END_HOOK: handlers.end_late,
+            Action.TERMINATE: self._processes.terminate,
+            Action.KILL_GROUP: self._processes.kill,
+            Action.CLEAR_GROUP: self._processes.clear,
+            Action.CHECK_GROUP: self._check_group,
+            Action.RUN_POST_STOP: self._run_post_stop,
+            Action.ARM_GRACE: arm_grace,
+            Action.REPORT_UNKILLABLE: self._report_unkillable,
+            Action.FINISH: self._finish,
+            Action.RELEASE: self._release,
         }
 
     def on_death(self, app: App, status: ExitStatus) -> None:
@@ -78,37 +78,37 @@ class Ends:
         run.reaped = status
         while run.report is not None:
             self._starts.hear(app)
-        if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
+        if app.state in (State.BUILDING, State.ABANDONED):
             self._starts.on_built(app, status)
             return
-        if was_born_there and app.group.birthplace is None and app.state == lifecycle.PREPARING and not run.failure:
+        if was_born_there and app.group.birthplace is None and app.state == State.PREPARING and not run.failure:
             # Not the app's doing: somebody on the host has killed the group while it was empty.
             app.starts -= 1
             self._starts.spawn_again(app)
             return
         self._listeners.hear_last_words(app)
-        self._lives.handle(app, lifecycle.DIED)
+        self._lives.handle(app, Event.DIED)
 
     def check_groups(self) -> None:
         """Look whether any group that has to become empty is so."""
         for app in [*self._pod.apps.values()]:
-            if app.state in (lifecycle.CLEARING, lifecycle.LINGERING, lifecycle.REMNANTS, lifecycle.DELETING):
+            if app.state in (State.CLEARING, State.LINGERING, State.REMNANTS, State.DELETING):
                 self._check_group(app)
 
     def _check_group(self, app: App) -> None:
         if app.run.handler is not None:
             return  # its end is a reason to look again
-        if app.state == lifecycle.CLEARING:
+        if app.state == State.CLEARING:
             if self._processes.is_clear(app):
                 app.run.deadline = None
-                self._lives.handle(app, lifecycle.GROUP_CLEAR)
+                self._lives.handle(app, Event.GROUP_CLEAR)
             return
         if not self._processes.is_empty(app):
             return  # so is that
-        if app.run.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
-            self._lives.handle(app, lifecycle.HANDLE_STOP)
+        if app.run.post_stop_due and not self._pod.forced and app.state != State.DELETING:
+            self._lives.handle(app, Event.HANDLE_STOP)
         else:
-            self._lives.handle(app, lifecycle.GROUP_EMPTY)
+            self._lives.handle(app, Event.GROUP_EMPTY)
 
     def _record(self, app: App) -> None:
         run, status = app.run, app.run.status
@@ -160,7 +160,7 @@ class Ends:
             app.run.deadline = time.monotonic() + app.restarts.delay_seconds
         self._outputs.mark_log_end(app.name)
         if app.is_removed:
-            self._lives.handle(app, lifecycle.REMOVE)
+            self._lives.handle(app, Event.REMOVE)
 
     def _release(self, app: App) -> None:
         """Forget an app that is gone."""

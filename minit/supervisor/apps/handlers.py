@@ -14,9 +14,9 @@ from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import Run
+from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import kill_process
 from minit.supervisor.apps.spawnhandler import spawn_handler
@@ -30,10 +30,10 @@ FORK_PAUSE_SECONDS = 0.005
 _FORK_ATTEMPTS = 10
 _LONGEST_PAUSE_SECONDS = 1.0
 _HANDLER_OF = {
-    lifecycle.PRE_START: HANDLER_PRE_START,
-    lifecycle.POST_START: HOOK_POST_START,
-    lifecycle.PRE_STOP: HOOK_PRE_STOP,
-    lifecycle.POST_STOP: HANDLER_POST_STOP,
+    State.PRE_START: HANDLER_PRE_START,
+    State.POST_START: HOOK_POST_START,
+    State.PRE_STOP: HOOK_PRE_STOP,
+    State.POST_STOP: HANDLER_POST_STOP,
 }
 
 
@@ -51,7 +51,7 @@ class Handlers:
         journal: Journal,
         records: Records,
         sidecars: Sidecars,
-        handle: Callable[[App, str], None],
+        handle: Callable[[App, Event], None],
         end_failed: Callable[[App, ExitStatus], None],
     ) -> None:
         self._apps = apps
@@ -89,7 +89,7 @@ class Handlers:
         self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=handler.name, end=status.describe())
         if handler.name in HOOKS and _HANDLER_OF.get(app.state) != handler.name:
             # It was ended with its app, or before the next one.
-            if app.state == lifecycle.PRE_STOP:
+            if app.state == State.PRE_STOP:
                 self._run(app)
         elif status.code == 0:
             self._succeed(app)
@@ -117,7 +117,7 @@ class Handlers:
         if app.run.handler.streams.ends:
             self._sidecars.start(app.run.handler.streams)
 
-    def _wake(self, app: App, run: Run, state: str) -> None:
+    def _wake(self, app: App, run: Run, state: State) -> None:
         """Act on the end of a sleep, if the app has not gone on without it."""
         if app.run is run and run.sleeps and app.state == state:
             run.sleeps = False
@@ -125,9 +125,9 @@ class Handlers:
             self._succeed(app)
 
     def _succeed(self, app: App) -> None:
-        if app.state == lifecycle.POST_START:
+        if app.state == State.POST_START:
             app.run.post_start_pending = False
-        self._handle(app, lifecycle.HANDLED)
+        self._handle(app, Event.HANDLED)
 
     def _run_put_off(self) -> None:
         for app in [*self._apps.values()]:
@@ -159,9 +159,9 @@ class Handlers:
             app.run.post_stop_failure = status
             if app.run.end is not None and app.run.end.status is not None:
                 self._records.write_end(app)
-        elif app.state == lifecycle.PRE_START:
+        elif app.state == State.PRE_START:
             app.run.failure = failure
-        self._handle(app, lifecycle.HANDLER_FAILED)
+        self._handle(app, Event.HANDLER_FAILED)
 
 
 def _complain(app: App, failure: ExitStatus) -> None:

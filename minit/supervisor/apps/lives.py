@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minit.podfiles.paths import PodEvent
-from minit.supervisor.apps.lifecycle import next_state
+from minit.supervisor.apps.lifecycle import Action, Event, next_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
 
@@ -19,11 +19,11 @@ class Lives:
     """
 
     def __init__(self, journal: Journal) -> None:
-        self.actions: dict[str, Callable[[App], None]] = {}
+        self.actions: dict[Action, Callable[[App], None]] = {}
         self.observers: list[Callable[[App], None]] = []
         self._journal = journal
 
-    def handle(self, app: App, event: str) -> None:
+    def handle(self, app: App, event: Event) -> None:
         """Change the state of an app as the table has it for an event, and carry out the actions."""
         before = app.state
         app.state, actions = next_state(app.state, event)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from minit.linux.loop import Loop
 from minit.linux.stdio import complain_at_once
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.journal import Journal
@@ -30,7 +30,7 @@ class Outputs:
     def mark_log_end(self, name: str) -> None:
         """Tell who follows the app's log that it is complete, once it is."""
         app = self._pod.apps.get(name)
-        if app is None or app.state != lifecycle.EXITED or app.is_restarting or self.sidecars.read(name):
+        if app is None or app.state != State.EXITED or app.is_restarting or self.sidecars.read(name):
             return
         self._records.mark_log_end(app)
 

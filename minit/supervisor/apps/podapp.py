@@ -11,7 +11,7 @@ from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import LastRun, Run
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
-from minit.supervisor.apps.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.notifysocket import Readiness
 
 
@@ -34,7 +34,7 @@ class App:
         ends: GroupEnds,
         attributes: Attributes,
         sockets: tuple[int, ...] = (),
-        state: str = PREPARING,
+        state: State = State.PREPARING,
     ) -> None:
         self.spec = spec
         self.name = spec.name
@@ -90,7 +90,7 @@ class App:
     @property
     def restart_at(self) -> float | None:
         """When it is started again by itself, by the monotonic clock, once nothing of it is left; None if it is not."""
-        return self.run.deadline if self.is_restarting and self.state == EXITED else None
+        return self.run.deadline if self.is_restarting and self.state == State.EXITED else None
 
     @property
     def has_ended(self) -> bool:
@@ -100,7 +100,7 @@ class App:
     @property
     def is_killed(self) -> bool:
         """Tell whether processes of it were sent SIGKILL and nothing else can be done but wait."""
-        return self.state in (CLEARING, KILLED, REMNANTS, DELETING, ABANDONED)
+        return self.state in (State.CLEARING, State.KILLED, State.REMNANTS, State.DELETING, State.ABANDONED)
 
     def begin_again(self, *, by_itself: bool = False) -> None:
         """Forget how the app was started and ended, which is recorded; but not the end before a start `by_itself`."""

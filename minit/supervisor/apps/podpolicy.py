@@ -14,9 +14,9 @@ from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import BEGUN, READY, End
 from minit.supervisor.apps.backoff import Restarts
+from minit.supervisor.apps.lifecycle import RESTING, Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.startorder import StartOrder
 from minit.supervisor.journal import Journal
@@ -43,7 +43,7 @@ class PodPolicy:
         apps: Sequence[App],
         launcher: Socket,
         journal: Journal,
-        handle: Callable[[App, str], None],
+        handle: Callable[[App, Event], None],
         on_rest: Callable[[str], None],
     ) -> None:
         self.apps = {app.name: app for app in apps}
@@ -64,7 +64,7 @@ class PodPolicy:
         """Tell whether nothing of any app is left, once the pod is to end if apps may be started by request."""
         if self.exit_code is None and (self._plan.mutable or any(app.run.is_stopped for app in self.apps.values())):
             return False
-        return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
+        return all(app.state in RESTING and not app.is_restarting for app in self.apps.values())
 
     # Starts.
 
@@ -92,7 +92,7 @@ class PodPolicy:
         Not one with the pod's console, which is gone with its first process. Nothing if the pod is ending.
         """
         if self.exit_code is None:
-            self._handle(app, lifecycle.START)
+            self._handle(app, Event.START)
 
     # Ends.
 
@@ -106,14 +106,14 @@ class PodPolicy:
         self.cancel_restart(app)
         if grace_seconds is not None:
             ends_at, run = time.monotonic() + grace_seconds, app.run
-            if app.state in (lifecycle.PRE_STOP, lifecycle.STOPPING, lifecycle.LINGERING) and run.deadline is not None:
+            if app.state in (State.PRE_STOP, State.STOPPING, State.LINGERING) and run.deadline is not None:
                 run.deadline = min(run.deadline, ends_at)
             if run.grace_ends_at is not None:
                 run.grace_ends_at = min(run.grace_ends_at, ends_at)
             # Children that outlive the main process have that time, too.
             run.grace_seconds = min(run.grace_seconds, grace_seconds) if was_stopped else grace_seconds
         if grace_seconds == 0:
-            self._handle(app, lifecycle.KILL)
+            self._handle(app, Event.KILL)
         else:
             self._stop(app)
 
@@ -135,8 +135,8 @@ class PodPolicy:
         """Begin to remove an app, which is stopped first."""
         app.is_removed = True
         self.cancel_restart(app)
-        if app.state in (lifecycle.BUILDING, *lifecycle.RESTING):
-            self._handle(app, lifecycle.REMOVE)
+        if app.state in (State.BUILDING, *RESTING):
+            self._handle(app, Event.REMOVE)
         else:
             self.stop_app(app)
 
@@ -205,7 +205,7 @@ class PodPolicy:
             self.forced = True
             # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
             for app in [*self.apps.values()]:
-                self._handle(app, lifecycle.KILL)
+                self._handle(app, Event.KILL)
         self.begin_shutdown(0)
 
     def end_late(self) -> None:
@@ -247,9 +247,9 @@ class PodPolicy:
 
     def _stop(self, app: App) -> None:
         """Begin to stop an app, with its pre-stop hook if it runs and has time for that."""
-        runs = app.state in (lifecycle.POST_START, lifecycle.RUNNING) and app.run.has_executed
+        runs = app.state in (State.POST_START, State.RUNNING) and app.run.has_executed
         hooked = runs and app.spec.pre_stop is not None and app.run.grace_seconds > 0
-        self._handle(app, lifecycle.HANDLE_STOPPING if hooked else lifecycle.STOP)
+        self._handle(app, Event.HANDLE_STOPPING if hooked else Event.STOP)
 
     def _fail_with(self, app: App, words: str | None, number: int) -> None:
         """Begin the shutdown because an app failed, as `words` say."""
@@ -262,7 +262,7 @@ class PodPolicy:
         """Have an app that waits to be started again stay as it is."""
         if app.is_restarting and app.restarts is not None:
             app.restarts.cancel()
-            if app.state == lifecycle.EXITED:
+            if app.state == State.EXITED:
                 app.run.deadline = None
                 self._on_rest(app.name)
 

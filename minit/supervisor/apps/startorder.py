@@ -8,7 +8,7 @@ from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.record import write_file
-from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
 
 
@@ -19,7 +19,7 @@ class StartOrder:
         self,
         plan: PodPlan,
         apps: Mapping[str, App],
-        handle: Callable[[App, str], None],
+        handle: Callable[[App, Event], None],
         is_ending: Callable[[], bool],
     ) -> None:
         self._plan = plan
@@ -32,7 +32,7 @@ class StartOrder:
     @property
     def starting(self) -> bool:
         """Tell whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
-        left_out = lifecycle.PRE_START
+        left_out = State.PRE_START
         return any(
             each.run.report is not None and each.state != left_out and each.name not in self._waiting
             for each in self._apps.values()
@@ -42,7 +42,7 @@ class StartOrder:
         """Start an app that has prepared itself, at the pod's start not before all have."""
         if self._plan.mutable or app.starts > 1:
             self._go([app])
-        elif all(each.state == lifecycle.PREPARED and each.run.report is not None for each in self._apps.values()):
+        elif all(each.state == State.PREPARED and each.run.report is not None for each in self._apps.values()):
             self._go([*self._apps.values()])
 
     def go_on(self) -> None:
@@ -71,10 +71,10 @@ class StartOrder:
             if not self.is_marked_at_exec(app):
                 write_file(paths.started_marker(app.name), b"")
         for app in ready:
-            self._handle(app, lifecycle.GO)
+            self._handle(app, Event.GO)
         for app in apps:
             if app.spec.pre_start is not None:
-                self._handle(app, lifecycle.HANDLE_START)
+                self._handle(app, Event.HANDLE_START)
 
     def _is_held_up(self, app: App) -> bool:
         """Return whether an app has to wait for others; one that would wait for ever has failed."""
@@ -86,7 +86,7 @@ class StartOrder:
         (self._waiting.add if is_waiting else self._waiting.discard)(app.name)
         if reason is not None and not self._is_ending():
             app.run.failure = ExitStatus(step="wait for other apps", path=reason)
-            self._handle(app, lifecycle.KILL)
+            self._handle(app, Event.KILL)
             return True
         return is_waiting
 

@@ -15,11 +15,11 @@ from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import died_before_exec
-from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import Records, mark_started
 from minit.supervisor.apps.apprun import BEGUN, EXECUTED
 from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lifecycle import Action, Event, State
 from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.podapp import App
@@ -61,12 +61,12 @@ class Starts:
         self._sidecars = sidecars
         self._on_process_end = on_process_end
         lives.actions |= {
-            lifecycle.FORK: self._fork,
-            lifecycle.RUN_PRE_START: self._run_pre_start,
-            lifecycle.EXECUTE: self._execute,
-            lifecycle.RUN_POST_START: handlers.run,
-            lifecycle.GO_ON: pod.on_progress,
-            lifecycle.FAIL_START: self._fail,
+            Action.FORK: self._fork,
+            Action.RUN_PRE_START: self._run_pre_start,
+            Action.EXECUTE: self._execute,
+            Action.RUN_POST_START: handlers.run,
+            Action.GO_ON: pod.on_progress,
+            Action.FAIL_START: self._fail,
         }
 
     def watch(self, app: App) -> None:
@@ -102,8 +102,8 @@ class Starts:
             assert isinstance(notes, list)
             for note in notes:
                 complain_at_once(f'stage1: warning: app "{app.name}": {note}')
-            self._lives.handle(app, lifecycle.READY_TO_EXEC)
-            if app.state == lifecycle.PREPARED:
+            self._lives.handle(app, Event.READY_TO_EXEC)
+            if app.state == State.PREPARED:
                 self._pod.order.on_prepared(app)
             return
         if message is not None:
@@ -123,7 +123,7 @@ class Starts:
             if self._plan.mutable:
                 self._records.note_state(app)
             if run.post_start_pending and run.reaped is None:
-                self._lives.handle(app, lifecycle.HANDLE_RUNNING)
+                self._lives.handle(app, Event.HANDLE_RUNNING)
         self._lives.notify(app)
         if not self._pod.order.starting:
             # Before, they would take processors from apps that are being started; a pod that is ready has them.
@@ -133,7 +133,7 @@ class Starts:
     def on_built(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process that made the root of an app."""
         run = app.run
-        if app.state == lifecycle.BUILDING:
+        if app.state == State.BUILDING:
             run.deadline = None
         else:
             run.failure = ExitStatus(step="build the root", path="given up")
@@ -142,9 +142,9 @@ class Starts:
         if run.failure is None:
             app.begin_again()
             self._records.note_state(app)
-            self._lives.handle(app, lifecycle.BUILT)
+            self._lives.handle(app, Event.BUILT)
         else:
-            self._lives.handle(app, lifecycle.BUILD_FAILED)
+            self._lives.handle(app, Event.BUILD_FAILED)
 
     def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
         """Fork the process of an app once more, in the root it has."""
@@ -156,7 +156,7 @@ class Starts:
         except (OSError, LaunchError) as error:
             number = error.errno if isinstance(error, OSError) else None
             app.run.failure = ExitStatus(step="fork", errno=number, path=None if number else str(error))
-            self._lives.handle(app, lifecycle.FORK_FAILED)
+            self._lives.handle(app, Event.FORK_FAILED)
             return
         self._journal.event(PodEvent.APP_STARTED_AGAIN, app=app.name, starts=app.starts)
         self.watch(app)
@@ -205,7 +205,7 @@ class Starts:
                 mark_started(app)
         except OSError as error:
             run.failure = ExitStatus(step=step, errno=error.errno, path=path)
-            self._lives.handle(app, lifecycle.KILL)
+            self._lives.handle(app, Event.KILL)
             return
         run.reached = EXECUTED
         run.executed_at = time.monotonic()

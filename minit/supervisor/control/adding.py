@@ -21,7 +21,7 @@ from minit.reaper.record import remove_file, write_file
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.controlgroup import GroupEnds
-from minit.supervisor.apps.lifecycle import BUILDING
+from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
@@ -63,7 +63,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: 
         opened = [fd for fd in sockets if fd not in descriptors]
         try:
             write_app_files(spec)
-            app = App(spec, ends, attributes, sockets, BUILDING)
+            app = App(spec, ends, attributes, sockets, State.BUILDING)
             _spawn_builder(app, root, trees, dev)
         except BaseException:
             for fd in opened:

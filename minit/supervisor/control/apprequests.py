@@ -13,7 +13,7 @@ import resource
 from collections.abc import Callable
 
 from minit.base.errors import MinitError, describe
-from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.lifecycle import RESTING, STARTING, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.adding import take_in
 from minit.supervisor.control.operations import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
@@ -59,10 +59,10 @@ class Adding(Pending):
 
     def look(self) -> None:
         """Answer once the root is there, or cannot be."""
-        if self.app.state == lifecycle.REMOVED:
+        if self.app.state == State.REMOVED:
             failure = self.app.run.failure
             self.answer("it was given up" if failure is None else failure.describe())
-        elif self.app.state not in (lifecycle.BUILDING, lifecycle.ABANDONED):
+        elif self.app.state not in (State.BUILDING, State.ABANDONED):
             self.answer()
 
 
@@ -89,17 +89,17 @@ class Starting(Pending):
             self._begin()
         elif app.starts > self.start or app.run.has_executed:
             self.answer()
-        elif app.state == lifecycle.EXITED:
+        elif app.state == State.EXITED:
             end = app.run.end
             failure = app.run.failure or (None if end is None else end.status)
             self.answer("it was stopped" if failure is None else failure.describe())
 
     def _begin(self) -> None:
         app = self.app
-        if app.state in lifecycle.RESTING:
+        if app.state in RESTING:
             self.start = app.starts + 1
             self._supervisor.pod.start_again(app)
-        elif app.state in (*lifecycle.STARTING, lifecycle.POST_START, lifecycle.RUNNING):
+        elif app.state in (*STARTING, State.POST_START, State.RUNNING):
             self.start = app.starts
             self.look()
 
@@ -110,9 +110,9 @@ class Starting(Pending):
 
     def expire(self) -> None:
         """Answer that it takes too long, and have it stopped."""
-        what = "its pre-start handler still runs" if self.app.state == lifecycle.PRE_START else "it is not executed yet"
+        what = "its pre-start handler still runs" if self.app.state == State.PRE_START else "it is not executed yet"
         self.answer(f"{what} after {START_SECONDS:g} s")
-        if self.app.state in lifecycle.STARTING:
+        if self.app.state in STARTING:
             self._supervisor.pod.stop_app(self.app)
 
 
@@ -121,7 +121,7 @@ class Stopping(Pending):
 
     def look(self) -> None:
         """Answer once nothing of the app runs."""
-        if self.app.state in (*lifecycle.RESTING, lifecycle.REMOVED):
+        if self.app.state in (*RESTING, State.REMOVED):
             self.answer()
 
 
@@ -130,7 +130,7 @@ class Removing(Pending):
 
     def look(self) -> None:
         """Answer once the app is gone."""
-        if self.app.state == lifecycle.REMOVED:
+        if self.app.state == State.REMOVED:
             self.answer()
 
 
@@ -184,7 +184,7 @@ class AppRequests:
         return self._wait(Adding(self._supervisor, app))
 
     def _start(self, app: App) -> Pending | dict[str, object]:
-        if app.state in lifecycle.RESTING and not _has_descriptors():
+        if app.state in RESTING and not _has_descriptors():
             return self._refuse(app.name, _too_few_descriptors())
         return self._wait(Starting(self._supervisor, app))
 
@@ -194,7 +194,7 @@ class AppRequests:
         for pending in [*self._pending]:
             if isinstance(pending, Starting) and pending.app is app:
                 pending.give_up()
-        if app.state == lifecycle.BUILDING:
+        if app.state == State.BUILDING:
             # It is not running, and whoever adds it goes on.
             return {"ok": True}
         self._supervisor.pod.stop_app(app, grace_seconds)

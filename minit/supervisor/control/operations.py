@@ -40,7 +40,7 @@ from minit.base.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.podfiles.paths import PodEvent
-from minit.supervisor.apps.lifecycle import PREPARING, RUNNING, api_state
+from minit.supervisor.apps.lifecycle import State, api_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor
 
@@ -105,7 +105,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         if app.profile is None:
             app.profile = _profile_file(app)
         # While its process prepares itself, /proc in the namespace that is known so far is that of another one.
-        if app.run.pids is None or app.run.reaped is not None or app.state == PREPARING:
+        if app.run.pids is None or app.run.reaped is not None or app.state == State.PREPARING:
             return {"ok": True}, [app.namespace, app.profile]
         assert app.present_namespace is not None
         return {"ok": True}, [app.present_namespace, app.profile, app.run.pids]
@@ -121,7 +121,7 @@ def _note_health(supervisor: Supervisor, request: dict[str, object]) -> dict[str
     check, healthy, action = request.get("check"), request.get("healthy"), request.get("action", NONE)
     if app is None or check not in KINDS or not isinstance(healthy, bool):
         return {"ok": False, "error": "expected an app of this pod, a check and its result"}
-    if app.state != RUNNING or app.run.pid != request.get("pid"):
+    if app.state != State.RUNNING or app.run.pid != request.get("pid"):
         # It was about a process that has ended, or is about to.
         return {"ok": True}
     text = str(request.get("text", ""))[:_MAX_HEALTH_TEXT]
