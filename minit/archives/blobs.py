@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from minit.archives.compression import Uncompressed
+from minit.archives.streams import Uncompressed
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Kind
 from minit.base.errors import ImageError, describe

@@ -1,12 +1,25 @@
-"""Names of images as Docker writes them, `[HOST[:PORT]/]NAME[:TAG][@DIGEST]`, taken apart as rkt did; pure."""
+"""Names of images as Docker writes them, taken apart as rkt did, and skopeo's words for kinds of images; pure."""
 
 from __future__ import annotations
 
 import re
 
-from minit.archives.transports import REGISTRY_SCHEMES
 from minit.base.errors import ImageError
 from minit.base.value import Value, replace
+
+OCI = "oci"
+OCI_ARCHIVE = "oci-archive"
+DOCKER_ARCHIVE = "docker-archive"
+FILE_TRANSPORTS = (OCI, OCI_ARCHIVE, DOCKER_ARCHIVE)
+"""Those that minit reads itself."""
+
+CONTAINERS_STORAGE = "containers-storage"
+DOCKER_DAEMON = "docker-daemon"
+DIR = "dir"
+SKOPEO_TRANSPORTS = (CONTAINERS_STORAGE, DOCKER_DAEMON, DIR)
+"""Those of other stores of this machine, which skopeo reads."""
+
+REGISTRY_SCHEMES = ("docker://", "docker:")
 
 DEFAULT_REGISTRY = "registry-1.docker.io"
 
@@ -16,6 +29,12 @@ _NAME = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@(?P<digest>[a-z0-9]+:[0-9a-f]{32,128}))?"
 )
+
+
+def is_source(reference: str) -> bool:
+    """Tell whether `reference` begins with a transport, and so names an image that is not meant in the store."""
+    word, colon, _ = reference.partition(":")
+    return bool(colon) and word in (*FILE_TRANSPORTS, *SKOPEO_TRANSPORTS, "docker")
 
 
 class ImageName(Value):

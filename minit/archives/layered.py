@@ -1,4 +1,4 @@
-"""An image of layers, whatever it was read from: what all readers give and the conversion takes."""
+"""Images of layers, as all readers of archives return them: platform, configuration, layers, digests. OCI config.md"""
 
 from __future__ import annotations
 
@@ -6,13 +6,132 @@ import hashlib
 from collections.abc import Callable
 from io import RawIOBase
 
-from minit.archives.imageconfig import ImageConfig
 from minit.archives.imagenames import ImageName
-from minit.base.errors import ImageError
+from minit.base.errors import ImageError, ManifestError
+from minit.base.processors import PROCESSORS, Processor
 from minit.base.value import Value
+from minit.manifest.reader import Node, read_json
+
+_LINUX = "linux"
 
 _CHUNK = 1 << 20
 _DIGITS = {"sha256": 64, "sha512": 128}
+
+
+class Platform(Value):
+    """The platform of an image, as OCI and Docker spell it: `linux`, `arm`, `v7`."""
+
+    os: str
+    architecture: str
+    variant: str = ""
+
+    @property
+    def text(self) -> str:
+        """The platform as docker and skopeo show it: `linux/arm/v7`."""
+        return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
+
+    @property
+    def appc_architecture(self) -> str:
+        """The appc name of the architecture, its own name if appc does not know it; the system's name is the same."""
+        if self.os != _LINUX:
+            return self.architecture
+        fitting = [processor for processor in PROCESSORS if processor.architecture == self.architecture]
+        exact = [processor for processor in fitting if processor.name == f"{self.architecture}/{self.variant}"]
+        # Without a known variant it is the least of them, which docker2aci took every arm for.
+        return next((processor.appc for processor in (*exact, *reversed(fitting))), self.architecture)
+
+
+def read_platform(node: Node) -> Platform:
+    """Read `os`, `architecture` and `variant` of an object; the first two may be missing and are empty then."""
+    return Platform(
+        os=node["os"].optional(Node.string) or "",
+        architecture=node["architecture"].optional(Node.string) or "",
+        variant=node["variant"].optional(Node.string) or "",
+    )
+
+
+def platform_text(processor: Processor) -> str:
+    """Return the platform of a Linux machine with that processor, as docker and skopeo show it."""
+    return f"{_LINUX}/{processor.name}"
+
+
+def choose_platform(offered: list[Platform], processor: Processor) -> int | None:
+    """Return which of the platforms suits a Linux machine with that processor best, None if none does."""
+    for variant in processor.variants:
+        for index, platform in enumerate(offered):
+            found = (platform.os, platform.architecture, platform.variant)
+            if found == (_LINUX, processor.architecture, variant):
+                return index
+    return None
+
+
+class ImageConfig(Value):
+    """
+    The default start of a container of the image, and the digests of its uncompressed layers.
+
+    `user` is `USER[:GROUP]` or empty. `diff_ids` has the lowest layer first.
+    """
+
+    platform: Platform
+    diff_ids: tuple[str, ...]
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    user: str = ""
+    working_directory: str = ""
+    volumes: tuple[str, ...] = ()
+    exposed_ports: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    stop_signal: str = ""
+    author: str = ""
+    created: str = ""
+
+
+def parse_image_config(data: bytes, source: str) -> ImageConfig:
+    """Return the configuration in `data`; ImageError calls the file `source`."""
+    try:
+        return _read(read_json(data, source))
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
+def _read(root: Node) -> ImageConfig:
+    rootfs, config = root["rootfs"], root["config"]
+    if rootfs["type"].given:
+        rootfs["type"].one_of("layers")
+    return ImageConfig(
+        platform=read_platform(root),
+        diff_ids=rootfs["diff_ids"].each(Node.string),
+        entrypoint=_words(config["Entrypoint"]),
+        command=_words(config["Cmd"]),
+        environment=config["Env"].each(Node.string),
+        user=_text(config["User"]),
+        working_directory=_text(config["WorkingDir"]),
+        volumes=_keys(config["Volumes"]),
+        exposed_ports=_keys(config["ExposedPorts"]),
+        labels=config["Labels"].string_map(),
+        stop_signal=_text(config["StopSignal"]),
+        author=_text(root["author"]),
+        created=_text(root["created"]),
+    )
+
+
+def _text(node: Node) -> str:
+    return node.optional(Node.string) or ""
+
+
+def _words(node: Node) -> tuple[str, ...]:
+    return node.each(Node.string)
+
+
+def _keys(node: Node) -> tuple[str, ...]:
+    """Return the keys of an object that serves as a set, in order."""
+    value = node.raw()
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or any("\0" in key for key in value):
+        raise node.error("an object")
+    return tuple(sorted(value))
 
 
 class Layer(Value):

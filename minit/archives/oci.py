@@ -10,10 +10,19 @@ from __future__ import annotations
 from functools import partial
 
 from minit.archives.blobs import Blobs, open_again, read_document
-from minit.archives.imageconfig import parse_image_config
 from minit.archives.imagenames import ImageName, name_of_file, parse_image_name
-from minit.archives.layered import Layer, LayeredImage, check_digest, digest_text, hasher
-from minit.archives.platforms import Platform, choose_platform, platform_text, read_platform
+from minit.archives.layered import (
+    Layer,
+    LayeredImage,
+    Platform,
+    check_digest,
+    choose_platform,
+    digest_text,
+    hasher,
+    parse_image_config,
+    platform_text,
+    read_platform,
+)
 from minit.base.errors import ImageError, ManifestError
 from minit.base.processors import Processor, this_processor
 from minit.base.value import Value

@@ -17,13 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from minit.archives.compression import Limits, Tee, Uncompressed
 from minit.archives.filecontent import write_content
 from minit.archives.layered import Layer, digest_text, hasher
-from minit.archives.readahead import ReadAhead
+from minit.archives.streams import Limits, ReadAhead, Tee, Uncompressed
 from minit.archives.tar import TarReader
-from minit.archives.tarentry import Entry, Kind, LayerEntry
-from minit.archives.tarwriter import encode_header
+from minit.archives.tarentry import Entry, Kind, LayerEntry, encode_header
 from minit.base import jsontext
 from minit.base.errors import ImageError, ManifestError
 from minit.base.value import Value

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from minit.archives.tarentry import Kind, kept_attributes
-from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
+from minit.archives.tarentry import KINDS, Kind, TarWriter, entry_of, kept_attributes, new_entry
 from minit.base.errors import ImageError, describe, reason_of
 
 GZIP_LEVEL = 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from minit.archives.compression import Limits, Uncompressed
+from minit.archives.streams import Limits, Uncompressed
 from minit.base.errors import ImageError, describe
 from minit.base.value import Value
 from minit.image.kernelmodules import KernelModule, read_kernel_config

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from minit.archives.compression import Limits, Uncompressed
+from minit.archives.streams import Limits, Uncompressed
 from minit.base import jsontext
 from minit.base.errors import ImageError
 from minit.base.value import Value, replace

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from minit.archives.compression import DEFAULT_LIMITS, Limits
 from minit.archives.layered import Layer
+from minit.archives.streams import DEFAULT_LIMITS, Limits
 from minit.base.errors import ImageError
 from minit.base.progress import silent
 from minit.stage0.images import conversion, layerunpacking

@@ -16,7 +16,7 @@ import atheris
 
 with atheris.instrument_imports(include=["minit"]):
     from minit.archives.aci import copy_image
-    from minit.archives.compression import Limits
+    from minit.archives.streams import Limits
     from minit.archives.tar import DEPTH_LIMIT, TarReader
     from minit.archives.tarentry import Kind
     from minit.base.errors import ImageError

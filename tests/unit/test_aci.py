@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.archives.aci import copy_image
-from minit.archives.compression import Limits, Uncompressed
+from minit.archives.streams import Limits, Uncompressed
 from minit.base.errors import ImageError
 from tests import tars
 from tests.support.zstandard import zstd

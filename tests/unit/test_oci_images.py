@@ -18,11 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.archives.acimanifest import check_processor, convert_manifest
-from minit.archives.layered import LayeredImage
+from minit.archives.aci import check_processor, convert_manifest
+from minit.archives.layered import LayeredImage, Platform, choose_platform
 from minit.archives.opening import open_image
-from minit.archives.platforms import Platform, choose_platform
-from minit.archives.squash import write_aci
 from minit.base.errors import ImageError
 from minit.base.processors import processor_named, processor_of_machine
 from tests import tars
@@ -39,6 +37,7 @@ from tests.support.layers import (
     layer,
     sha256,
 )
+from tests.support.squashed import write_aci
 from tests.support.zstandard import zstd
 
 ONE = layer(tars.file("a", b"data"))
@@ -47,7 +46,7 @@ ONE = layer(tars.file("a", b"data"))
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose for one kind of machine wherever the tests run."""
-    for module in ("acimanifest", "oci", "opening"):
+    for module in ("aci", "oci", "opening"):
         monkeypatch.setattr(f"minit.archives.{module}.this_processor", lambda: processor_named("amd64"))
 
 

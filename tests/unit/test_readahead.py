@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.archives.readahead import Pieces, ReadAhead, joined
+from minit.archives.streams import Pieces, ReadAhead, joined
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 7))

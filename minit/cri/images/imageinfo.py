@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from minit.archives.imageconfig import parse_image_config
+from minit.archives.layered import parse_image_config
 from minit.base import jsontext
 from minit.base.errors import ImageError, MinitError
 from minit.base.processors import processor_of_appc

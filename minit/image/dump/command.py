@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit.archives.tarentry import Kind
-from minit.archives.tarwriter import TarWriter, new_entry
+from minit.archives.tarentry import Kind, TarWriter, new_entry
 from minit.base import jsontext
 from minit.base.errors import ImageError
 from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump

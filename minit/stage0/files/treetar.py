@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from minit.archives.sparse import PREFIX, SEGMENTS_LIMIT
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
-from minit.archives.tarentry import CAPABILITIES, Kind, kept_attributes
-from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
+from minit.archives.tarentry import CAPABILITIES, KINDS, Kind, TarWriter, entry_of, kept_attributes, new_entry
 from minit.base.errors import PodError, reason_of
 from minit.base.idrange import IdRange
 from minit.linux import syscalls

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from contextlib import ExitStack
 
-from minit.archives.acimanifest import check_processor, convert_manifest
-from minit.archives.assembledaci import DamagedLayerError
-from minit.archives.compression import DEFAULT_LIMITS
-from minit.archives.imagenames import ImageName, parse_image_name
+from minit.archives.aci import check_processor, convert_manifest
+from minit.archives.imagenames import FILE_TRANSPORTS, OCI, ImageName, parse_image_name
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
-from minit.archives.squash import Meter
-from minit.archives.transports import FILE_TRANSPORTS, OCI
+from minit.archives.recipe import DamagedLayerError
+from minit.archives.streams import DEFAULT_LIMITS
+from minit.archives.unpackedlayer import Tell
 from minit.base.errors import ImageError, StoreError
 from minit.base.processors import Processor
 from minit.base.progress import Progress
@@ -173,3 +172,30 @@ def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
 def _digests(image: LayeredImage) -> ImageDigests:
     manifests = () if image.manifest_digest is None else (image.manifest_digest,)
     return ImageDigests(configuration=image.id, manifests=manifests)
+
+
+class Meter:
+    """Reports the bytes of layers read, of all together; a layer is called by its number."""
+
+    def __init__(self, image: LayeredImage, progress: Progress) -> None:
+        self._progress = progress
+        self._step = f"importing {image.name.whole}"
+        self._sizes = [layer.size_bytes for layer in image.layers]
+        self._total = sum(self._sizes)
+        self._read = [0] * len(image.layers)
+        self._told = 0
+
+    def of(self, number: int) -> Tell:
+        """Return what is to be told of a layer."""
+        return lambda read_bytes, _: self.tell(number, read_bytes)
+
+    def tell(self, number: int, read_bytes: int) -> None:
+        """Take the bytes read of a layer."""
+        if read_bytes != self._read[number]:
+            self._told += read_bytes - self._read[number]
+            self._read[number] = read_bytes
+            self._progress(self._step, self._told, self._total)
+
+    def complete(self, number: int) -> None:
+        """Say that a layer has been read, or need not be."""
+        self.tell(number, self._sizes[number])

@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from minit.archives.aci import image_id
-from minit.archives.assembledaci import AssembledAci, OpenBlob
-from minit.archives.recipe import Recipe
+from minit.archives.recipe import AssembledAci, OpenBlob, Recipe
 from minit.base.errors import ImageError, StoreError
 from minit.base.idrange import IdRange
 from minit.base.progress import Progress, silent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from minit.archives.transports import is_source
+from minit.archives.imagenames import is_source
 from minit.base.errors import StoreError
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress

@@ -13,10 +13,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from minit.archives.assembledaci import AssembledAci, open_layers
-from minit.archives.compression import Limits
 from minit.archives.layered import Layer, check_digest, digest_of_file
-from minit.archives.recipe import Recipe, read_recipe
+from minit.archives.recipe import AssembledAci, Recipe, open_layers, read_recipe
+from minit.archives.streams import Limits
 from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked
 from minit.base.errors import ImageError
 from minit.linux import syscalls

@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from minit.archives.compression import Limits
 from minit.archives.filecontent import set_status
 from minit.archives.layered import Layer
+from minit.archives.streams import Limits
 from minit.archives.unpackedlayer import unpack_layer
 from minit.base.errors import StoreError
 from minit.linux.forks import UNPACKER, fork

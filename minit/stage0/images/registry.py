@@ -12,9 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minit.archives.imagenames import ImageName, parse_image_name
+from minit.archives.imagenames import (
+    CONTAINERS_STORAGE,
+    DIR,
+    REGISTRY_SCHEMES,
+    SKOPEO_TRANSPORTS,
+    ImageName,
+    parse_image_name,
+)
 from minit.archives.oci import configuration_of, entry_for
-from minit.archives.transports import CONTAINERS_STORAGE, DIR, REGISTRY_SCHEMES, SKOPEO_TRANSPORTS
 from minit.base.errors import ImageError, StoreError, describe
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress

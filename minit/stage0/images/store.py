@@ -22,9 +22,8 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
-from minit.archives.assembledaci import BlobFile, OpenBlob, assembled_id
 from minit.archives.imagenames import ImageReference, parse_image_reference
-from minit.archives.recipe import Recipe, read_recipe, write_recipe
+from minit.archives.recipe import BlobFile, OpenBlob, Recipe, assembled_id, read_recipe, write_recipe
 from minit.archives.unpackedlayer import UnpackedLayer
 from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor, this_processor

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from minit.archives.readahead import ReadAhead, joined
+from minit.archives.streams import ReadAhead, joined
 from minit.archives.tarentry import is_kept_attribute
 from minit.base.errors import StoreError
 from minit.base.progress import Progress, silent

@@ -21,10 +21,9 @@ import sys
 from collections.abc import Sequence
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
-from minit.archives.assembledaci import OpenBlob
-from minit.archives.compression import Tee
 from minit.archives.filecontent import DISK_ERRNOS, DiskFault, set_status, write_content
-from minit.archives.recipe import Recipe
+from minit.archives.recipe import OpenBlob, Recipe
+from minit.archives.streams import Tee
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind
 from minit.base.errors import ImageError, reason_of

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import click
 
-from minit.archives.compression import zstd
+from minit.archives.streams import zstd
 from minit.base.errors import ImageError, PodError, StoreError, describe
 from minit.base.progress import Progress
 from minit.base.value import replace

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from minit.archives.transports import is_source
+from minit.archives.imagenames import is_source
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value, replace

@@ -1,6 +1,4 @@
-"""
-Compressed files read as what is in them, within bounds: gzip, bzip2, xz, zstd, told apart by their first bytes.
-"""
+"""Streams of image files: uncompressed within bounds, copied to sinks, read ahead by a thread."""
 
 from __future__ import annotations
 
@@ -9,8 +7,11 @@ import io
 import lzma
 import re
 import sys
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Protocol
 
 from minit.base.errors import ImageError
@@ -33,6 +34,10 @@ _STREAM_BYTES, _PACKED_BYTES = 512, 64
 _NO_PADDING = re.compile(rb"[^\0]")
 _XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
 _ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told otherwise
+
+_AHEAD_BYTES = 1 << 20
+_CHUNKS_AHEAD = 8
+_POLL_SECONDS = 0.1  # between looks at whether anybody still wants what is read
 
 
 class Limits(Value):
@@ -264,3 +269,116 @@ class Tee(io.RawIOBase):
         for sink in self._sinks:
             sink(view[:count])
         return count
+
+
+class Pieces(io.RawIOBase):
+    """Reads from what an iterator yields, of any size."""
+
+    def __init__(self, pieces: Iterator[memoryview | bytes]) -> None:
+        self._pieces = pieces
+        self._piece = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` and return how many bytes it got; 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            if not self._piece:
+                try:
+                    self._piece = memoryview(next(self._pieces))
+                except StopIteration:
+                    break
+            count = min(len(view) - filled, len(self._piece))
+            view[filled : filled + count] = self._piece[:count]
+            self._piece = self._piece[count:]
+            filled += count
+        return filled
+
+
+def joined(pieces: Iterator[memoryview | bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of a megabyte or more, but for the last one."""
+    together: list[memoryview | bytes] = []
+    size_bytes = 0
+    for piece in pieces:
+        together.append(piece)
+        size_bytes += len(piece)
+        if size_bytes >= _AHEAD_BYTES:
+            yield b"".join(together)
+            together, size_bytes = [], 0
+    yield b"".join(together)
+
+
+class ReadAhead(io.RawIOBase):
+    """
+    Hands on what a thread gets of `source`, and the error that ended it.
+
+    `close` ends the thread; nobody else may use `source` before.
+    """
+
+    def __init__(self, source: Iterator[bytes]) -> None:
+        self._source = source
+        self._chunks: Queue[memoryview | BaseException] = Queue(_CHUNKS_AHEAD)
+        self._left = memoryview(b"")
+        self._ended = False
+        self._unwanted = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` with what has been read and return how many bytes; 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        if not self._left and not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, BaseException):
+                self._ended = True
+                raise chunk
+            self._left, self._ended = chunk, not chunk
+        count = min(len(view), len(self._left))
+        view[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield, in place of `readinto`, what has been read."""
+        while not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, BaseException):
+                self._ended = True
+                raise chunk
+            self._ended = not chunk
+            yield chunk
+
+    def close(self) -> None:
+        """End the thread."""
+        if not self.closed:
+            self._unwanted.set()
+            with suppress(Empty):
+                while True:
+                    self._chunks.get_nowait()
+            self._thread.join()
+        super().close()
+
+    def _read(self) -> None:
+        try:
+            for chunk in self._source:
+                if chunk:
+                    self._put(memoryview(chunk))
+                if self._unwanted.is_set():
+                    return
+            self._put(memoryview(b""))
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, chunk: memoryview | BaseException) -> None:
+        while not self._unwanted.is_set():
+            with suppress(Full):
+                self._chunks.put(chunk, timeout=_POLL_SECONDS)
+                return
