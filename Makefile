@@ -19,7 +19,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
+.PHONY: demo proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
 	supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
@@ -48,6 +48,10 @@ lock:
 # The messages of cri, of their description.
 proto: $(STAMP)
 	$(BIN)/protoc --python_out=. --pyi_out=. minit/cri/api/cri.proto
+
+# The numbers of system calls, by the kernel's headers; linux-libc-dev-armhf-cross has those of arm.
+numbers: $(STAMP)
+	$(BIN)/python contrib/syscallnumbers.py
 
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh

@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.first_instruction import RUNS, minit, oci, peer
 from benchmarks.table import Measure, compare
 from benchmarks.world import world
-from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
+from minit.manifest.seccomp import ANCIENT_CALLS, DEFAULT_CALLS, MINIMUM_CALLS
 from minit.plan.rights.protection import plan_protection
 
-ALLOWED = sorted(MINIMUM | DEFAULT)
+ALLOWED = sorted(MINIMUM_CALLS | DEFAULT_CALLS)
 _PROTECTION = plan_protection(disabled=False, own_network=True)
 # The same list in the words of OCI, without what it cannot say about arguments.
 _PROFILE: dict[str, Any] = {
@@ -20,7 +20,7 @@ _PROFILE: dict[str, Any] = {
     "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
     "syscalls": [
         {"names": ALLOWED, "action": "SCMP_ACT_ALLOW"},
-        {"names": sorted(ANCIENT - {*ALLOWED}), "action": "SCMP_ACT_KILL_PROCESS"},
+        {"names": sorted(ANCIENT_CALLS - {*ALLOWED}), "action": "SCMP_ACT_KILL_PROCESS"},
     ],
 }
 # With what minit hides, too.

@@ -10,13 +10,9 @@ from collections.abc import Sequence
 
 from minit.base.value import Value
 from minit.manifest.app import CAPABILITIES_RETAIN, CPU_SHARES, OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN, Isolator
-from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.capabilityisolators import read_capability_sets
+from minit.manifest.capabilities import DEFAULT, capability_names, read_capability_sets
 from minit.manifest.reader import place
-from minit.manifest.seccomp import SeccompPolicy
-from minit.manifest.seccompisolators import plan_seccomp
-from minit.manifest.syscallsets import DEFAULT as DEFAULT_CALLS
-from minit.manifest.syscallsets import MINIMUM
+from minit.manifest.seccomp import DEFAULT_CALLS, MINIMUM_CALLS, SeccompPolicy, plan_seccomp
 
 CAPABILITIES = "capabilities"
 SECCOMP = "seccomp"
@@ -63,7 +59,7 @@ def _calls_beyond(policy: SeccompPolicy | None) -> str:
     listed = policy.names or frozenset()
     if policy.is_blacklist:
         return f"every system call but {len(listed)}"
-    names = sorted(listed - DEFAULT_CALLS - MINIMUM)
+    names = sorted(listed - DEFAULT_CALLS - MINIMUM_CALLS)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
 

@@ -9,8 +9,7 @@ from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
-from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
-from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy, plan_no_new_privileges, plan_seccomp
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import find_switch, is_set
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
@@ -20,8 +19,8 @@ from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, Hook, plan_hoo
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.life.stopping import DEFAULT_STOPPING
-from minit.plan.rights.guards import DEFAULT_GUARDS
 from minit.plan.rights.protection import Protection
+from minit.plan.rights.seccompfilter import DEFAULT_GUARDS
 from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import DeviceRule
 from minit.plan.root.etcfiles import AppFile

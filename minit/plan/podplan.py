@@ -51,19 +51,19 @@ from minit.plan.pidnamespace import plan_host_pids, plan_pid_namespace
 from minit.plan.podisolation import plan_isolations
 from minit.plan.privilegedapps import is_privileged, may_be_privileged, privileged_fields
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
-from minit.plan.rights.chosenfilter import (
-    is_unconfined,
-    open_by_capabilities,
-    plan_apparmor,
-    plan_profile,
-    plan_refused_error,
-)
 from minit.plan.rights.givenpaths import plan_given_protection
-from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.imagegroups import PRIMARY, plan_image_groups, plan_supplementary
 from minit.plan.rights.isolators import Isolation
 from minit.plan.rights.protection import plan_protection, with_pid_1
-from minit.plan.rights.seccompprofile import Surroundings
+from minit.plan.rights.seccompprofile import (
+    Surroundings,
+    is_unconfined,
+    open_by_capabilities,
+    plan_apparmor,
+    plan_guards,
+    plan_profile,
+    plan_refused_error,
+)
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.etcfiles import EtcTexts, plan_files, plan_hidden_files

@@ -22,7 +22,7 @@ from minit.linux.process import hold_limits, read_attributes, read_limits
 from minit.linux.syscalls import read_sent_signals
 from minit.linux.terminal import CallerTerminal
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.guards import LIMITS
+from minit.plan.rights.seccompfilter import LIMITS
 from minit.podfiles.paths import pod_cgroup_name
 from minit.reaper.reaper import BATCH, died_before_exec, read_zombie, reap
 from minit.supervisor.apps.apprecords import Records

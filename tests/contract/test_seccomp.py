@@ -14,7 +14,7 @@ import pytest
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.manifest.annotations import Annotation
 from minit.manifest.seccomp import DEFAULT_POLICY
-from minit.plan.rights.guards import DEFAULT_GUARDS
+from minit.plan.rights.seccompfilter import DEFAULT_GUARDS
 from minit.podfiles import paths
 from tests.support.bpf import I386, NATIVE, Calls, native
 from tests.support.guest import GUEST, Report

@@ -14,20 +14,12 @@ from typing import Any
 import pytest
 
 from minit.linux import syscalls
+from minit.manifest.capabilities import DEFAULT
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, app_section, guest, shell
 
 pytestmark = pytest.mark.private_users
 
-DEFAULT_CAPABILITIES = (
-    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "KILL", "MKNOD", "NET_RAW", "NET_BIND_SERVICE"),
-    *("SETUID", "SETGID", "SETPCAP", "SETFCAP", "SYS_CHROOT"),
-)
-NUMBERS = {
-    **{"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8},
-    **{"NET_BIND_SERVICE": 10, "NET_RAW": 13, "SYS_CHROOT": 18, "MKNOD": 27, "AUDIT_WRITE": 29, "SETFCAP": 31},
-}
-DEFAULT_MASK = sum(1 << NUMBERS[name] for name in DEFAULT_CAPABILITIES)
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -193,10 +185,9 @@ def test_capabilities(make_pod: MakePod, user: str) -> None:
     pod = make_pod({"a": guest("report", "/tmp/report", user=user)})
     assert pod.run(preexec_fn=_pass_on_capabilities).returncode == 0
     status = pod.report("a").status
-    own = DEFAULT_MASK if user == "0" else 0
-    expected = {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": DEFAULT_MASK, "CapAmb": 0}
+    own = DEFAULT if user == "0" else 0
+    expected = {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": DEFAULT, "CapAmb": 0}
     assert {name: int(status[name], 16) for name in expected} == expected
-    assert len(DEFAULT_CAPABILITIES) == DEFAULT_MASK.bit_count() == 14
     # A filter there is by default, and what an app that is not root has with one.
     assert (status["NoNewPrivs"], status["Seccomp"]) == (str(int(user != "0")), "2")
 

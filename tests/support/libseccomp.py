@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Iterable, Sequence
 
-from minit.plan.rights.syscallfilter import MASKED_EQUAL
+from minit.plan.rights.seccompfilter import MASKED_EQUAL
 
 # The number of an argument, from 0, SCMP_CMP_*, a value, and a mask for SCMP_CMP_MASKED_EQ, by seccomp_rule_add(3).
 Comparison = tuple[int, int, int, int]

@@ -11,7 +11,7 @@ from minit.base.value import replace
 from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.plan.rights.chosenfilter import plan_apparmor
+from minit.plan.rights.seccompprofile import plan_apparmor
 
 FACTS = HostFacts(effective_uid=0, kernel_release="6.1", has_cgroups=True)
 

@@ -1,4 +1,4 @@
-"""minit.plan.rights.syscallfilter and filterprogram: compiled filters answer as their policy says."""
+"""minit.plan.rights.seccompfilter: compiled filters answer as their policy says."""
 
 from __future__ import annotations
 
@@ -13,11 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
-from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
-from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
-from minit.plan.rights.filterprogram import compile_filter
-from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, FRAMES, HOST, LIMITS, MOUNTS, TYPING, VSOCK
-from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, Rule, fail_with
+from minit.manifest.seccomp import ANCIENT_CALLS, CALL_SETS, DEFAULT_CALLS, DEFAULT_POLICY, MINIMUM_CALLS, SeccompPolicy
+from minit.plan.rights.seccompfilter import (
+    ALLOW,
+    DEFAULT_GUARDS,
+    FILESYSTEMS,
+    FRAMES,
+    HOST,
+    KILL,
+    LIMITS,
+    MOUNTS,
+    TYPING,
+    VSOCK,
+    Filter,
+    Rule,
+    compile_filter,
+    fail_with,
+)
 from minit.plan.rights.syscallnumbers import is_system_call
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
 
@@ -42,10 +54,10 @@ def expected(policy: SeccompPolicy, name: str) -> int:
     refusal = KILL if policy.error is None else fail_with(policy.error)
     if policy.is_blacklist:
         return refusal if name in (policy.names or ()) else ALLOW
-    allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names)
+    allowed = MINIMUM_CALLS | (DEFAULT_CALLS if policy.names is None else policy.names)
     if name in allowed:
         return ALLOW
-    return refusal if name in ANCIENT else UNKNOWN
+    return refusal if name in ANCIENT_CALLS else UNKNOWN
 
 
 def assert_enforced(policy: SeccompPolicy) -> None:
@@ -66,11 +78,11 @@ def test_the_default() -> None:
 
 
 @pytest.mark.parametrize("error", [None, errno.EXFULL, errno.ENOSYS])
-@pytest.mark.parametrize("name", sorted(SETS))
+@pytest.mark.parametrize("name", sorted(CALL_SETS))
 @pytest.mark.parametrize("is_blacklist", [False, True], ids=["retain", "remove"])
 def test_every_set(is_blacklist: bool, name: str, error: int | None) -> None:
     """Each set holds in a list of either kind, with the answer that was asked for."""
-    assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=SETS[name], error=error))
+    assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=CALL_SETS[name], error=error))
 
 
 KNOWN = sorted(set().union(*(calls.names.values() for calls in TABLES.values())) - MULTIPLEXED - {"clone", "ioctl"})
@@ -90,8 +102,8 @@ def test_any_list(names: frozenset[str], is_blacklist: bool, error: int | None) 
 POLICIES = [
     DEFAULT_POLICY,
     SeccompPolicy(error=errno.EPERM),
-    SeccompPolicy(names=SETS["@docker/default-whitelist"]),
-    SeccompPolicy(is_blacklist=True, names=SETS["@docker/default-blacklist"]),
+    SeccompPolicy(names=CALL_SETS["@docker/default-whitelist"]),
+    SeccompPolicy(is_blacklist=True, names=CALL_SETS["@docker/default-blacklist"]),
     SeccompPolicy(is_blacklist=True, names=frozenset()),
 ]
 
@@ -132,7 +144,7 @@ def test_clone_makes_no_namespaces_by_default(flag: int) -> None:
 
 def test_clone_makes_namespaces_where_the_caller_lists_it() -> None:
     """rkt's sets allow it as it is."""
-    programs = programs_of(SeccompPolicy(names=SETS["@rkt/default-whitelist"]), DEFAULT_GUARDS - {HOST})
+    programs = programs_of(SeccompPolicy(names=CALL_SETS["@rkt/default-whitelist"]), DEFAULT_GUARDS - {HOST})
     for architecture, calls in TABLES.items():
         assert answer(programs, architecture, calls.number("clone"), [CLONE_NEWUSER]) == ALLOW
 
@@ -257,16 +269,16 @@ def test_the_calls_within_socketcall(is_blacklist: bool) -> None:
 
 def test_the_names_of_all_lists() -> None:
     """A name that was mistyped in a list would protect nothing."""
-    everywhere = ANCIENT | DEFAULT | MINIMUM | frozenset().union(*SETS.values())
+    everywhere = ANCIENT_CALLS | DEFAULT_CALLS | MINIMUM_CALLS | frozenset().union(*CALL_SETS.values())
     assert not {name for name in everywhere if not is_system_call(name)}
 
 
 def test_rkts_lists() -> None:
     """They have as many names as rkt's, none in both; ours has nothing of rkt's blacklist."""
-    white, black = SETS["@docker/default-whitelist"], SETS["@docker/default-blacklist"]
+    white, black = CALL_SETS["@docker/default-whitelist"], CALL_SETS["@docker/default-blacklist"]
     assert (len(white), len(black)) == (309, 50)
-    assert not white & black and not DEFAULT & black
-    assert white < SETS["@rkt/default-whitelist"] and black == SETS["@rkt/default-blacklist"]
+    assert not white & black and not DEFAULT_CALLS & black
+    assert white < CALL_SETS["@rkt/default-whitelist"] and black == CALL_SETS["@rkt/default-blacklist"]
 
 
 def test_the_same_policy_gives_the_same_bytes() -> None:

@@ -1,4 +1,4 @@
-"""minit.manifest.seccompisolators: which system calls the isolators of an app leave it, and what is said about them."""
+"""minit.manifest.seccomp: which system calls the isolators of an app leave it, and what is said about them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from minit.base.errors import ManifestError
 from minit.base.value import replace
 from minit.manifest.app import NO_NEW_PRIVILEGES, SECCOMP_REMOVE, SECCOMP_RETAIN, App, Isolator
 from minit.manifest.pod import RuntimeApp
-from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
-from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
-from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
+from minit.manifest.seccomp import (
+    ANCIENT_CALLS,
+    CALL_SETS,
+    DEFAULT_CALLS,
+    DEFAULT_POLICY,
+    EVERY_CALL,
+    MINIMUM_CALLS,
+    NO_CALL,
+    SeccompPolicy,
+    plan_no_new_privileges,
+    plan_seccomp,
+)
 from minit.plan.appplan import plan_app
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS
-from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filter_of
+from minit.plan.rights.seccompfilter import ALLOW, DEFAULT_GUARDS, FILESYSTEMS, KILL, fail_with, filter_of
 
-WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])
+WORDS = st.sampled_from(
+    ["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", EVERY_CALL, NO_CALL, *CALL_SETS]
+)
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
 APP = App(exec=("/bin/app",), user="0", group="0")
 
@@ -49,34 +59,38 @@ def test_sets_and_names() -> None:
     """The names of a set and its members of sets are one list; a name stands for itself, known or not."""
     policy = policy_of(SECCOMP_RETAIN, "read", "@systemd/clock", "odd", "read", error="EPERM")
     assert policy == SeccompPolicy(
-        names=frozenset({"read", "odd"}) | SETS["@systemd/clock"], own=("read", "odd"), error=errno.EPERM
+        names=frozenset({"read", "odd"}) | CALL_SETS["@systemd/clock"], own=("read", "odd"), error=errno.EPERM
     )
-    assert policy_of(SECCOMP_REMOVE, "@systemd/clock") == SeccompPolicy(is_blacklist=True, names=SETS["@systemd/clock"])
+    assert policy_of(SECCOMP_REMOVE, "@systemd/clock") == SeccompPolicy(
+        is_blacklist=True, names=CALL_SETS["@systemd/clock"]
+    )
 
 
 def test_all_and_empty() -> None:
     """`all` to retain is no filter, `empty` to remove is the default; the other way round nothing is listed."""
-    assert policy_of(SECCOMP_RETAIN, ALL) is None
-    assert policy_of(SECCOMP_REMOVE, EMPTY, error="EDOM") == SeccompPolicy(error=errno.EDOM)
-    assert policy_of(SECCOMP_RETAIN, EMPTY) == SeccompPolicy(names=frozenset())
-    policy, warnings = plan_seccomp("web", [isolator(SECCOMP_REMOVE, ALL)])
+    assert policy_of(SECCOMP_RETAIN, EVERY_CALL) is None
+    assert policy_of(SECCOMP_REMOVE, NO_CALL, error="EDOM") == SeccompPolicy(error=errno.EDOM)
+    assert policy_of(SECCOMP_RETAIN, NO_CALL) == SeccompPolicy(names=frozenset())
+    policy, warnings = plan_seccomp("web", [isolator(SECCOMP_REMOVE, EVERY_CALL)])
     assert policy == SeccompPolicy(is_blacklist=True, names=frozenset())
-    assert warnings == [f'warning: app "web": {SECCOMP_REMOVE}: {ALL} removes nothing: every system call is allowed']
+    assert warnings == [
+        f'warning: app "web": {SECCOMP_REMOVE}: {EVERY_CALL} removes nothing: every system call is allowed'
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "words", "policy"),
     [
-        (SECCOMP_RETAIN, ("read", ALL, EMPTY), None),
-        (SECCOMP_RETAIN, (EMPTY, ALL), SeccompPolicy(names=frozenset())),
-        (SECCOMP_REMOVE, ("read", EMPTY), DEFAULT_POLICY),
-        (SECCOMP_REMOVE, (ALL, EMPTY), SeccompPolicy(is_blacklist=True, names=frozenset())),
+        (SECCOMP_RETAIN, ("read", EVERY_CALL, NO_CALL), None),
+        (SECCOMP_RETAIN, (NO_CALL, EVERY_CALL), SeccompPolicy(names=frozenset())),
+        (SECCOMP_REMOVE, ("read", NO_CALL), DEFAULT_POLICY),
+        (SECCOMP_REMOVE, (EVERY_CALL, NO_CALL), SeccompPolicy(is_blacklist=True, names=frozenset())),
     ],
 )
 def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None) -> None:
     """Fields beside it are ignored, as in rkt, with a warning."""
     planned, warnings = plan_seccomp("web", [isolator(name, *words)])
-    first = next(word for word in words if word in (ALL, EMPTY))
+    first = next(word for word in words if word in (EVERY_CALL, NO_CALL))
     assert planned == policy
     assert warnings[0] == f'warning: app "web": {name}: {first} stands alone, what else is in the set is ignored'
 
@@ -131,10 +145,10 @@ def test_any_set(name: str, words: list[str], error: str) -> None:
     it; whatever is ignored is said.
     """
     policy, warnings = plan_seccomp("web", [isolator(name, *words, error=error)])
-    unknown = [word for word in words if word.startswith("@") and word not in (ALL, EMPTY, *SETS)]
-    assert len(warnings) >= (bool(unknown) if not {ALL, EMPTY} & {*words} else len(words) > 1)
+    unknown = [word for word in words if word.startswith("@") and word not in (EVERY_CALL, NO_CALL, *CALL_SETS)]
+    assert len(warnings) >= (bool(unknown) if not {EVERY_CALL, NO_CALL} & {*words} else len(words) > 1)
     if policy is None:
-        assert ALL in words and name == SECCOMP_RETAIN
+        assert EVERY_CALL in words and name == SECCOMP_RETAIN
         return
     filter = filter_of(policy, DEFAULT_GUARDS)
     assert filter is not None
@@ -142,10 +156,10 @@ def test_any_set(name: str, words: list[str], error: str) -> None:
     if policy.is_blacklist:
         assert filter.default == ALLOW and not allowed
     else:
-        wanted = DEFAULT if policy.names is None else policy.names
-        assert allowed == MINIMUM | wanted
+        wanted = DEFAULT_CALLS if policy.names is None else policy.names
+        assert allowed == MINIMUM_CALLS | wanted
         assert filter.default == fail_with(errno.ENOSYS)
-        assert {rule.call for rule in filter.rules} == ANCIENT | allowed
+        assert {rule.call for rule in filter.rules} == ANCIENT_CALLS | allowed
 
 
 def test_the_guards_of_the_default() -> None:
@@ -187,10 +201,10 @@ def test_no_new_privileges_is_a_boolean(value: object) -> None:
         (0, False, None, False, False),
         (1, False, None, False, True),
         (1, True, None, False, False),
-        (1, False, ALL, False, False),
+        (1, False, EVERY_CALL, False, False),
         (1, False, "read", False, True),
         (0, False, "read", False, False),
-        (0, True, ALL, True, True),
+        (0, True, EVERY_CALL, True, True),
     ],
 )
 def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool) -> None:

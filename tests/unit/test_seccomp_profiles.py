@@ -17,18 +17,18 @@ from minit.launcher.start.filterprograms import compile_filters
 from minit.manifest.capabilities import DEFAULT, capability_mask
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, MAXIMUM_PROFILE_BYTES, SeccompPolicy
-from minit.plan.rights.chosenfilter import is_unconfined, open_by_capabilities, plan_profile
-from minit.plan.rights.filterprogram import compile_filter
-from minit.plan.rights.guards import DEFAULT_GUARDS
+from minit.plan.rights.seccompfilter import ALLOW, DEFAULT_GUARDS, KILL, Filter, Rule, compile_filter, fail_with
+from minit.plan.rights.seccompfilter import Test as Argument
 from minit.plan.rights.seccompprofile import (
     UNLIMITED,
     SeccompProfile,
     Surroundings,
     filter_of_profile,
+    is_unconfined,
+    open_by_capabilities,
+    plan_profile,
     read_profile,
 )
-from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, Rule, fail_with
-from minit.plan.rights.syscallfilter import Test as Argument
 from tests.support import libseccomp
 from tests.support.bpf import ARM, I386, NATIVE, X32_BIT, X86_64, Calls, Program, answer
 

@@ -1,4 +1,4 @@
-"""System calls of minit.linux.syscalls and of programs in C have the numbers that libseccomp knows on a processor."""
+"""System calls have the numbers of libseccomp and of the kernel's headers: in Python, in programs in C, in filters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import pytest
 
 from minit.image import stage1
 from minit.linux import syscalls
+from minit.manifest.seccomp import ANCIENT_CALLS, CALL_SETS, CAPABILITY_CALLS, DEFAULT_CALLS, MINIMUM_CALLS
 from minit.plan.rights.syscallnumbers import multiplexed_calls, numbers_of
 from tests.support.bpf import AARCH64, ARM, I386, X86_64
 from tests.support.libseccomp import LIBRARY
+from tests.support.stage0_world import REPOSITORY
 
 ARCHITECTURES = {"x86_64": X86_64, "aarch64": AARCH64}
 
@@ -59,6 +61,19 @@ def test_the_numbers_of_filters(name: str, architecture: int) -> None:
         known = library.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(architecture), number)
         assert known is None or own[known.decode()] == number, (known, number)
     assert own["mseal"] == 462
+
+
+def test_the_numbers_of_the_headers() -> None:
+    """The tables have the numbers of this machine's headers, and each call of the headers that a named set has."""
+    read_headers = runpy.run_path(str(REPOSITORY / "contrib/syscallnumbers.py"))["read_headers"]
+    named = ANCIENT_CALLS.union(DEFAULT_CALLS, MINIMUM_CALLS, *CALL_SETS.values(), *CAPABILITY_CALLS.values())
+    read = {name: read_headers(name) for name in (*ARCHITECTURES, "i386", "arm")}
+    assert len(read["aarch64"]) > 300, "no headers of the kernel"
+    for architecture, numbers in read.items():
+        own = numbers_of(architecture)
+        assert {name: own[name] for name in numbers if name in own or name in named} == {
+            name: number for name, number in numbers.items() if name in own or name in named
+        }
 
 
 def test_the_calls_within_others() -> None:

@@ -15,10 +15,18 @@ from minit.launcher.ownimage import image_root
 from minit.linux.stdio import complain
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan, AppSpec
-from minit.plan.rights.filterprogram import SIDECAR_FILTER, compile_filter
-from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
+from minit.plan.rights.seccompfilter import (
+    ALLOW,
+    DEFAULT_GUARDS,
+    KILL,
+    SIDECAR_FILTER,
+    TYPING,
+    Filter,
+    compile_filter,
+    filter_of,
+    with_calls,
+)
 from minit.plan.rights.seccompprofile import INSTALLING_CALLS, SeccompProfile, filter_of_profile
-from minit.plan.rights.syscallfilter import ALLOW, KILL, Filter, filter_of, with_calls
 from minit.plan.rights.syscallnumbers import is_system_call
 from minit.podfiles import paths
 

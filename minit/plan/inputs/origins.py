@@ -13,7 +13,7 @@ from minit.manifest.annotations import Annotation
 from minit.manifest.app import SECCOMP_REMOVE, SECCOMP_RETAIN, App
 from minit.manifest.excess import CAPABILITIES, SECCOMP, Excess, excess_of
 from minit.manifest.image import ImageManifest
-from minit.manifest.seccompisolators import plan_seccomp
+from minit.manifest.seccomp import plan_seccomp
 from minit.plan.inputs.runflags import RunFlags
 
 

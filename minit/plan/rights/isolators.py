@@ -26,8 +26,7 @@ from minit.manifest.app import (
     SYSCTL,
     Isolator,
 )
-from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.capabilityisolators import read_capability_sets
+from minit.manifest.capabilities import DEFAULT, capability_names, read_capability_sets
 from minit.manifest.limits import Limits, read_isolator
 from minit.manifest.reader import Node
 from minit.plan.inputs.hostfacts import HostFacts

@@ -1,29 +1,53 @@
 """
-A seccomp profile, which an app has in place of the default list of system calls.
+Deciding the system calls of an app by annotations and flags: profile, error, guards; and its AppArmor profile.
 
-It is JSON in the form of the OCI runtime specification (config-linux.md, "Seccomp"), which Docker, Podman and
-Kubernetes take; rules for some capabilities, architectures and kernels alone are Docker's, names of errors Podman's.
+A profile is JSON in the form of the OCI runtime specification (config-linux.md, "Seccomp"), which Docker, Podman and
+Kubernetes take. Rules for some capabilities, architectures and kernels alone are Docker's, names of errors Podman's. No
+image can have these annotations. A profile stands in the place of the default list of calls. A list of an isolator
+stays, and takes calls away from the profile.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from minit.base.value import Value
-from minit.manifest.capabilities import NAMES, capability_mask
+from minit.base.errors import PlanError
+from minit.base.value import Value, replace
+from minit.manifest.annotations import Annotation
+from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask, capability_names
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.reader import Node, read_json
-from minit.manifest.seccomp import MAXIMUM_PROFILE_BYTES
-from minit.manifest.seccompisolators import find_error
-from minit.plan.rights.syscallfilter import (
+from minit.manifest.seccomp import (
+    CAPABILITY_CALLS,
+    MAXIMUM_PROFILE_BYTES,
+    SECCOMP_WORDS,
+    WORD_CAPABILITIES,
+    WORD_GUARDED,
+    WORD_UNCONFINED,
+    SeccompPolicy,
+    find_error,
+)
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.origins import Origins
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.rights.seccompfilter import (
     ALLOW,
     AT_LEAST,
     AT_MOST,
     EQUAL,
+    FILESYSTEMS,
+    FRAMES,
     GREATER,
+    HOST,
     KILL,
     LESS,
+    LIMITS,
     MASKED_EQUAL,
+    MOUNTS,
+    TYPING,
     UNEQUAL,
+    VSOCK,
     Filter,
     Rule,
     Test,
@@ -50,7 +74,7 @@ _OPERATORS = {
     "SCMP_CMP_MASKED_EQ": MASKED_EQUAL,
     "SCMP_CMP_NE": UNEQUAL,
 }
-# The name of a machine's architecture, that of its 32-bit programs, and the one that Go has for it.
+# By machine: the name of its architecture, of that of 32-bit programs, and Go's name.
 _MACHINES = {
     "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "amd64"),
     "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM", "arm64"),
@@ -65,7 +89,7 @@ INSTALLING_CALLS = frozenset({"seccomp"})
 
 
 class Surroundings(Value):
-    """What a rule may be for alone: `capabilities` of an app, a mask, a machine, and its kernel as (major, minor)."""
+    """The conditions of rules: `capabilities` of an app as a mask, the machine, and its kernel as (major, minor)."""
 
     capabilities: int
     machine: str
@@ -74,10 +98,10 @@ class Surroundings(Value):
 
 class SeccompProfile(Value):
     """
-    The rules of a profile for one app on one machine, and the action for what none of them is about.
+    The rules of a profile for one app on one machine, and the action for all other calls.
 
-    No rule has the action of the default. With `has_secondary` they are for 32-bit programs of the machine, too, whose
-    calls are fatal without.
+    No rule has the action `default`. With `has_secondary` the rules hold for 32-bit programs of the machine, too; else
+    the calls of such programs are fatal.
     """
 
     default: int = ALLOW
@@ -105,14 +129,14 @@ def filter_of_profile(profile: SeccompProfile) -> Filter | None:
 
 
 def read_profile(text: str, where: str, surroundings: Surroundings) -> SeccompProfile:
-    """Return a profile; ManifestError, with `where`, for what is none or cannot be had."""
+    """Return a profile; ManifestError, with `where`, for a text that is no profile or asks for unserved actions."""
     root = read_json(text.encode(errors="surrogateescape"), where)
     if len(text) > MAXIMUM_PROFILE_BYTES:
         raise root.error("a profile", f"more than {MAXIMUM_PROFILE_BYTES} characters")
     _check_fields(
         root, "defaultAction", "defaultErrnoRet", "defaultErrno", "architectures", "archMap", "flags", "syscalls"
     )
-    # For all threads of a process: there is one.
+    # The flag is for all threads of a process: an app's process has one at that time.
     root["flags"].each(lambda flag: flag.one_of("SECCOMP_FILTER_FLAG_TSYNC"))
     default = _read_action(root, "defaultAction", "defaultErrnoRet", "defaultErrno")
     rules: list[Rule] = []
@@ -162,7 +186,7 @@ def _read_rules(node: Node, surroundings: Surroundings) -> list[Rule]:
 
 
 def _read_conditions(node: Node, surroundings: Surroundings) -> dict[str, bool]:
-    """Return whether each thing holds that a rule is for, or not for."""
+    """Return whether each condition of a rule holds."""
     _check_fields(node, "arches", "caps", "minKernel")
     held: dict[str, bool] = {}
     for capability in node["caps"].each(_read_capability):
@@ -231,3 +255,104 @@ def _check_fields(node: Node, *names: str) -> None:
     for key, field in value.items():
         if key.lower() not in known:
             raise Node(field, node, key).error(f"one of the fields {', '.join(names)}", "one without a meaning here")
+
+
+_FATAL = "kill"
+
+
+def plan_profile(runtime: RuntimeApp, surroundings: Surroundings) -> SeccompProfile | None:
+    """Return the profile of an app, None without one; ManifestError or PlanError for a bad annotation."""
+    text = runtime.annotation(Annotation.SECCOMP)
+    if text is None or text == WORD_CAPABILITIES:
+        return None
+    if text in (WORD_UNCONFINED, WORD_GUARDED):
+        return UNLIMITED
+    where = f'app "{runtime.name}": annotation {Annotation.SECCOMP}'
+    if not text.startswith("{"):
+        raise PlanError(f"{where}: expected {', '.join(SECCOMP_WORDS)} or a profile in JSON")
+    return read_profile(text, where, surroundings)
+
+
+def is_unconfined(runtime: RuntimeApp) -> bool:
+    """Tell whether the annotation is `unconfined`: no filter, while a profile that allows everything has guards."""
+    return runtime.annotation(Annotation.SECCOMP) == WORD_UNCONFINED
+
+
+def open_by_capabilities(runtime: RuntimeApp, policy: SeccompPolicy, capabilities: int) -> SeccompPolicy:
+    """Return the default list with the calls of the given capabilities beyond the default ones, if annotated so."""
+    if runtime.annotation(Annotation.SECCOMP) != WORD_CAPABILITIES or not policy.is_default:
+        return policy
+    more = (CAPABILITY_CALLS.get(name, frozenset()) for name in capability_names(capabilities & ~DEFAULT))
+    return replace(policy, opened=frozenset().union(*more))
+
+
+def plan_refused_error(policy: SeccompPolicy | None, runtime: RuntimeApp, manifest: PodManifest) -> dict[str, Any]:
+    """
+    Return the fields of an app's plan with the error of the app's annotation or of the pod's, none if calls are fatal.
+
+    `policy` is the app's own. An error in the policy stays. PlanError for a word that is no error.
+    """
+    for where, owner in ((f'app "{runtime.name}": ', runtime), ("", manifest)):
+        name = owner.annotation(Annotation.SECCOMP_ERRNO)
+        if name is None:
+            continue
+        if name == _FATAL:
+            break
+        error = find_error(name)
+        if error is None:
+            raise PlanError(
+                f'{where}annotation {Annotation.SECCOMP_ERRNO}: expected the name of an error or {_FATAL}, got "{name}"'
+            )
+        own = policy if policy is None or policy.error is not None else replace(policy, error=error)
+        return {"seccomp": own, "default_seccomp": SeccompPolicy(error=error)}
+    return {}
+
+
+def plan_apparmor(runtime: RuntimeApp, facts: HostFacts) -> str | None:
+    """Return the AppArmor profile of an app, None without one; PlanError for a profile that the kernel lacks."""
+    profile = runtime.annotation(Annotation.APPARMOR_PROFILE)
+    if profile is None:
+        return None
+    where = f'app "{runtime.name}": {Annotation.APPARMOR_PROFILE}'
+    if facts.loaded_profiles is None:
+        raise PlanError(f'{where}: cannot have profile "{profile}": this kernel has no AppArmor, or it is not enabled')
+    if profile not in facts.loaded_profiles:
+        raise PlanError(f'{where}: profile "{profile}" is not loaded')
+    return profile
+
+
+def plan_guards(
+    flags: RunFlags,
+    origins: Origins,
+    seccomp: SeccompPolicy | None,
+    *,
+    has_profile: bool,
+    is_unconfined: bool,
+    is_admin: bool,
+    wants_vsock: bool,
+) -> frozenset[str]:
+    """
+    Return the guards of an app whose list of system calls is `seccomp`, None for all.
+
+    The caller gives a profile (`has_profile`), the annotation `unconfined` (`is_unconfined`), CAP_SYS_ADMIN
+    (`is_admin`).
+
+    No filter tells one file system from another, so a new mount could show an app the files of control groups. New
+    mounts are allowed only if the caller disables both restrictions or says `unconfined`.
+    """
+    if flags.disable_seccomp and flags.disable_capabilities:
+        return frozenset()
+    if has_profile and (origins.capabilities is None or flags.disable_capabilities):
+        if is_unconfined:
+            return frozenset()
+        return frozenset((TYPING, LIMITS, FRAMES, FILESYSTEMS, *((MOUNTS,) if is_admin else ())))
+    guards = {FILESYSTEMS}
+    if not flags.disable_seccomp:
+        guards |= {TYPING, LIMITS, FRAMES}
+        if not wants_vsock and (seccomp is not None or not origins.caller_calls):
+            guards.add(VSOCK)
+    if not (origins.caller_calls or flags.disable_seccomp) or (
+        origins.capabilities is not None and not flags.disable_capabilities
+    ):
+        guards.add(HOST)
+    return frozenset(guards)

@@ -22,10 +22,10 @@ from minit.manifest.app import (
     Port,
 )
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
-from minit.manifest.seccomp import WORD_GUARDED
+from minit.manifest.seccomp import EVERY_CALL, WORD_GUARDED
 from minit.stage0.kubernetes.manifest import GROUP_ANNOTATION, NAME_ANNOTATION, NAMESPACE_ANNOTATION
 from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
-from minit.stage0.kubernetes.unsaid import EVERY_CALL, warn_of_unsaid
+from minit.stage0.kubernetes.unsaid import warn_of_unsaid
 from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS, HOST_PIDS
 from minit.stage0.stage1.lastrun import LastRun
 from minit.stage0.volumes.volumestore import name_of

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from minit.manifest.annotations import OWN
 from minit.manifest.app import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
+from minit.manifest.seccomp import EVERY_CALL
 from minit.podfiles import paths
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 from minit.stage0.stage1.lastrun import LastRun
-
-EVERY_CALL = "@appc.io/all"
 
 _EMPTY_MODES = (None, "0755", "0777", "2777", "2775")
 

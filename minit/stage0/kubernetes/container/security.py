@@ -13,6 +13,7 @@ from minit.manifest.app import (
 )
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.reader import Node
+from minit.manifest.seccomp import EVERY_CALL
 from minit.stage0.kubernetes.reading.fields import INNER_FORM, Fields, Findings, is_inner, read_text
 
 _DEFAULT_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in capability_names(DEFAULT))
@@ -26,7 +27,6 @@ _SAFE_SYSCTLS = (
 _LOCALHOST = "Localhost"
 _LOCAL_PROFILE = "localhostProfile"
 _ALL = "ALL"
-_EVERY_CALL = "@appc.io/all"
 _CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 
@@ -121,7 +121,7 @@ def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Sec
         profile = _read_profile(fields, pod.profile)
         apparmor = _read_apparmor(fields, pod.apparmor)
         if profile is not None and profile.path is None:
-            isolators.append(Isolator(name=SECCOMP_RETAIN, value={"set": [_EVERY_CALL]}))
+            isolators.append(Isolator(name=SECCOMP_RETAIN, value={"set": [EVERY_CALL]}))
         return Security(
             user=user,
             group=pod.group_of_processes if group is None else group,
