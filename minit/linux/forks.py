@@ -1,7 +1,7 @@
 """
 The processes that minit forks: the state of each from its first moment on, and the last frame of all of them.
 
-A row tells what a process does with its parent's things. The table of docs/design.md shows the rows, and a test
+A row tells what a process does with its parent's things. The table of docs/processes.md shows the rows, and a test
 compares both. Things that a process opens later, or gives up with its work, are no part of a row.
 """
 

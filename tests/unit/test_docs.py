@@ -20,6 +20,8 @@ from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.containerinit.supervise import USAGE
 from minit.manifest.annotations import Annotation, Place
+from minit.plan.rights import guards
+from minit.plan.rights.protection import plan_protection, with_pid_1
 from minit.podfiles.paths import PodEvent
 
 ROOT = Path(__file__).parents[2]
@@ -222,6 +224,21 @@ def test_every_event_is_in_the_table() -> None:
     for event, fields in written.items():
         least, most = shown[event]
         assert fields <= most and (least - {"end", "pid"}) <= fields, event
+
+
+def test_protected_paths_are_in_the_table() -> None:
+    """docs/confinement.md has the paths that the planning protects by default, and no others."""
+    [table] = re.findall(r"<!-- paths -->\n(.*?)<!-- /paths -->", (ROOT / "docs/confinement.md").read_text(), re.S)
+    shown = [tuple(re.findall(r"`(/[^`]+)`", row)) for row in table.splitlines()[2:]]
+    planned = with_pid_1(plan_protection(disabled=False, own_network=True))
+    assert shown == [planned.masked, planned.read_only, planned.writable]
+
+
+def test_every_guard_is_in_the_list() -> None:
+    """docs/confinement.md has each guard of system calls by its name, in the order of the code."""
+    [items] = re.findall(r"<!-- guards -->\n(.*?)<!-- /guards -->", (ROOT / "docs/confinement.md").read_text(), re.S)
+    known = [value for name, value in vars(guards).items() if name.isupper() and isinstance(value, str)]
+    assert re.findall(r"^- \*\*(\w+)\*\*:", items, re.MULTILINE) == known
 
 
 def test_every_attack_has_a_defence_and_a_test() -> None:

@@ -1,4 +1,4 @@
-"""Processes that minit forks are what their rows say, and docs/design.md says the same."""
+"""Processes that minit forks are what their rows say, and docs/processes.md says the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = [row for row in vars(forks).values() if isinstance(row, Forked)]
 
 
 def cells(row: Forked) -> list[str]:
-    """Return what the table of the design says of a row, as far as that has it; a dash is for what the parent has."""
+    """Return the cells of a row in the table; a dash stands for the parent's own."""
     name = row.name + "…" if row.name and row.name.endswith("-") else row.name
     streams = row.streams[:1] if len({*row.streams}) == 1 else row.streams
     return [
@@ -39,12 +39,12 @@ def cells(row: Forked) -> list[str]:
     ]
 
 
-def test_the_table_of_the_design_has_the_rows() -> None:
-    """It has each of them, in the order of the module, and no other."""
-    lines = re.split(r"<!-- /?forks -->\n", (ROOT / "docs/design.md").read_text())[1].splitlines()[2:]
-    written = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [line[:8] for line in written] == [cells(row) for row in ROWS]
-    assert all(len(line) == 10 for line in written)
+def test_the_table_of_the_documents_has_the_rows() -> None:
+    """The table and the list below have each kind of process, in the order of the module, and no other."""
+    _, table, text = re.split(r"<!-- /?forks -->\n", (ROOT / "docs/processes.md").read_text())
+    written = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert written == [cells(row) for row in ROWS]
+    assert re.findall(r"^- \*\*(.+)\*\*:", text, re.MULTILINE) == [row.who for row in ROWS]
 
 
 def test_words_in_place_of_the_command_line() -> None:
