@@ -29,7 +29,7 @@ from minit.iottymux.sidecar import run_sidecar
 from minit.iottymux.streams.mux import SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.linux.messages import socket_pair
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
 from minit.podfiles import paths
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session
@@ -414,7 +414,13 @@ class _Served:
         self.directory = path / "web"
         self.streams = Attachable("web")
         stdin, stderr = (mode, mode) if mode == "tty" else ("null", "null")
-        ends = self.streams.open(AppSpec(name="web", candidates=("/x",), stdin=stdin, stdout=mode, stderr=stderr))
+        ends = self.streams.open(
+            AppSpec(
+                name="web",
+                process=ProcessPlan(candidates=("/x",)),
+                streams=StreamsPlan(stdin=stdin, stdout=mode, stderr=stderr),
+            )
+        )
         [self.end] = ends.values()
         self.streams.supervisor, theirs = socket_pair()
         descriptors = {**self.streams.held, SUPERVISOR: theirs.fileno()}

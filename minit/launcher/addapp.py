@@ -121,7 +121,7 @@ def _plan(options: AddFlags) -> PodPlan:
     plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags), connection)
     for line in plan.notices():
         complain(f"stage1: {line}")
-    if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
+    if any(STREAM_CONSOLE in (app.streams.stdin, app.streams.stdout, app.streams.stderr) for app in plan.apps):
         raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
     return plan
 
@@ -171,7 +171,7 @@ def _open_all(
     if prepared.devices is not None:
         with Step("follow devices"):
             lives.append(prepared.devices.follow_and_stay(prepared.followed, read_pid()))
-    if spec.health:
+    if spec.life.health:
         with Step("start checking the health of the app"):
             health, life = _start_health(plan)
             helpers.append(health)

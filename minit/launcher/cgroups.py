@@ -265,7 +265,7 @@ def shown_hierarchies(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
 
 def show_groups(app: AppSpec, hierarchies: Sequence[Hierarchy], subcgroup: str) -> AppSpec:
     """Return an app with its groups as mounts, from where `open_hierarchies` has them; none if its paths are open."""
-    if not (app.protection.masked or app.protection.is_exact):
+    if not (app.storage.protection.masked or app.storage.protection.is_exact):
         return app
     shown = shown_hierarchies(hierarchies)
     binds = (BindTree(source=app_group(each, subcgroup, app.name), target=each.mount_point) for each in shown)

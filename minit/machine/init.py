@@ -253,7 +253,7 @@ def _run_pod(machine: Machine) -> int:
 
 def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:
     """Start what checks the apps, if any has a check."""
-    if not any(app.health for app in plan.apps):
+    if not any(app.life.health for app in plan.apps):
         return
     # A command of a check is entered into the app.
     write_profiles(specs, attributes)

@@ -126,7 +126,7 @@ def _obstacle(app: App) -> str | None:
     if not app.is_ready:
         return "is not ready"
     failed = next(
-        (check.kind for check in app.spec.health if not app.run.health.get(check.kind, {}).get("healthy")), None
+        (check.kind for check in app.spec.life.health if not app.run.health.get(check.kind, {}).get("healthy")), None
     )
     return None if failed is None else f"has no good {failed} check"
 

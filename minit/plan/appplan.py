@@ -57,99 +57,108 @@ class Dependency(Value):
         return f"{self.app} {'has ended well' if self.completed else 'is ready'}"
 
 
-class AppPlan(Value):
+class ProcessPlan(Value):
     """
-    Everything decided about one app before any effect.
+    The program of an app, its surroundings and its user.
 
-    `candidates` are the paths tried in order for the executable; `search` is the path list to name when none of them is
-    there, None when exec[0] was a path. `command` is argv[0], None for the path that was found. With
-    `finds_executable_late` none need be there when the app is added to a mutable pod. With `makes_working_directory`
-    that is made if it is missing.
-
-    `bounding` is a capability mask, None to leave the bounding set alone; `oom_score_adj` and `limits` are None if
-    nobody asks for any. With `may_gain_privileges` an exec may grant some although there is a filter.
-    `apparmor_profile` is that of AppArmor for it, None to leave it to the kernel. `seccomp` is None if every system
-    call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators. With a
-    `profile` that is in the place of the default list.
-
-    `mounts` come first in the app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`, but for the
-    paths `hidden_files`, at which volumes stand for minit's own; `protection` is for all of them. With `read_only_root`
-    nothing else of the root can be written at last. `late_volumes` are devices that are not there yet, `memory_volumes`
-    those that PID 1 has in the stage1 root.
-
-    It is executed with `sockets` open. Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size;
-    `log_path` is its path in the host's directory for logs, if it is there, and `kubernetes_log` the name of the app's
-    file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
-
-    `pre_start` and `post_stop` are the arguments of the event handlers, `post_start` and `pre_stop` are its hooks while
-    it runs, None without one. With `starts_again` it may be started once more after its end, by `restart` of itself. It
-    is started `after` others. It tells that it is ready by a socket if it `notifies`, or by the descriptor `notify_fd`;
-    with neither it is as soon as it is executed. `health` are the checks whether it works. A pod does not go on for the
-    sake of one that `is_sidecar`. `expansion` are the texts in its arguments and variables that stand for something.
-
-    `devices` is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on
-    the host. With `own_pids` it is in another PID namespace than the pod's: it is PID 1 of one of its own, or in the
-    present one of the app `pids_of`, which may be the pod's all the same.
+    `candidates` are the paths of the executable, tried in order; `search` is the path list that a message names if none
+    of them exists, None if exec[0] is a path. `command` is argv[0], None for the path that was found.
     """
 
-    name: str
     candidates: tuple[str, ...]
     command: str | None = None
     search: str | None = None
     finds_executable_late: bool = False
+    """Whether the executable may be missing when the app is added to a mutable pod."""
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    expansion: Texts = ()
+    """The texts in arguments and variables that stand for addresses of the pod."""
     working_directory: str = "/"
     makes_working_directory: bool = False
+    """Whether a missing working directory is made."""
     uid: int = 0
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
+    sockets: tuple[ListenSocket, ...] = ()
+    """The sockets that are open when the program is executed."""
+    own_pids: bool = False
+    """Whether the app is in another PID namespace than that of the pod."""
+    pids_of: str | None = None
+    """The app whose present PID namespace this app joins; None with `own_pids`: the app is PID 1 of a new one."""
+
+
+class ConfinementPlan(Value):
+    """The capabilities of an app and its filters of system calls."""
+
     bounding: int | None = DEFAULT
-    oom_score_adj: int | None = None
-    limits: Limits | None = None
+    """A capability mask; None leaves the bounding set alone."""
     no_new_privileges: bool = False
     may_gain_privileges: bool = False
+    """Whether an exec may grant privileges although the app has a filter."""
     apparmor_profile: str | None = None
+    """The profile of AppArmor, None for the kernel's choice."""
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
+    """None allows every system call, but for those that `guards` refuse."""
     default_seccomp: SeccompPolicy = DEFAULT_POLICY
+    """The value of `seccomp` for an app without isolators."""
     profile: SeccompProfile | None = None
+    """Stands in the place of the default list of `seccomp`."""
     guards: frozenset[str] = DEFAULT_GUARDS
-    stdin: str = STREAM_NULL
-    stdout: str = STREAM_LOG
-    stderr: str = STREAM_LOG
-    log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
-    log_files: int = DEFAULT_LOG_FILES
-    log_path: str | None = None
-    lost_output_fails: bool = True
-    kubernetes_log: str | None = None
+
+
+class ResourcePlan(Value):
+    """The limits of an app and its devices."""
+
+    limits: Limits | None = None
+    """None if nobody asks for limits."""
+    oom_score_adj: int | None = None
+    """None if nobody asks for a value."""
+    devices: tuple[DeviceRule, ...] | None = None
+    """The devices that the app may use, None for all."""
+    hotplug: bool = False
+    """Whether devices that are volumes come and go as they do on the host."""
+
+
+class StoragePlan(Value):
+    """
+    The mounts and files in the root of an app.
+
+    PID 1 makes `mounts` first, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` covers
+    all of them.
+    """
+
     mounts: tuple[MountOp, ...] = ()
     sysfs: BindTree = SYSFS
     volumes: tuple[VolumeMount, ...] = ()
     late_volumes: tuple[VolumeMount, ...] = ()
+    """Devices that do not exist yet."""
     memory_volumes: tuple[VolumeMount, ...] = ()
+    """Volumes that PID 1 has in the stage1 root."""
     files: tuple[AppFile, ...] = ()
     hidden_files: tuple[str, ...] = ()
-    read_only_root: bool = False
+    """The paths of files of minit that volumes replace."""
     protection: Protection = Protection()
-    sockets: tuple[ListenSocket, ...] = ()
-    pre_start: tuple[str, ...] | None = None
-    post_stop: tuple[str, ...] | None = None
-    post_start: Hook | None = None
-    pre_stop: Hook | None = None
-    devices: tuple[DeviceRule, ...] | None = None
-    hotplug: bool = False
-    starts_again: bool = False
-    is_sidecar: bool = False
-    own_pids: bool = False
-    pids_of: str | None = None
-    expansion: Texts = ()
-    restart: RestartPolicy | None = None
-    after: tuple[Dependency, ...] = ()
-    notifies: bool = False
-    notify_fd: int | None = None
-    health: tuple[HealthCheck, ...] = ()
-    stop_signal: int = DEFAULT_STOPPING.signal
-    stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
+    read_only_root: bool = False
+    """Whether the rest of the root is made read-only at last."""
+
+
+class StreamsPlan(Value):
+    """The standard streams of an app and its log."""
+
+    stdin: str = STREAM_NULL
+    stdout: str = STREAM_LOG
+    stderr: str = STREAM_LOG
+    log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
+    """The size of each file of the log, 0 for any size."""
+    log_files: int = DEFAULT_LOG_FILES
+    """How many files the log has at most."""
+    log_path: str | None = None
+    """The path of the log in the host's directory for logs, None if the log is in the pod."""
+    kubernetes_log: str | None = None
+    """The name of the app's file in the log mode k8s-plain."""
+    lost_output_fails: bool = True
+    """Whether the pod has failed if output of the app was lost."""
 
     @property
     def has_console(self) -> bool:
@@ -166,11 +175,30 @@ class AppPlan(Value):
         """Tell whether clients can attach to any stream."""
         return self.has_tty or any(mode in PIPE_STREAMS for mode in (self.stdin, self.stdout, self.stderr))
 
-    @property
-    def sheds_privileges(self) -> bool:
-        """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
-        is_filtered = self.seccomp is not None or not (self.profile is None or self.profile.allows_everything)
-        return self.no_new_privileges or (is_filtered and self.uid != 0 and not self.may_gain_privileges)
+
+class LifePlan(Value):
+    """When an app starts, is ready, is healthy, starts again and stops, and the programs that run beside the app."""
+
+    after: tuple[Dependency, ...] = ()
+    """The apps that come before this one."""
+    notifies: bool = False
+    """Whether the app tells by a socket that it is ready."""
+    notify_fd: int | None = None
+    """The descriptor by which the app tells that it is ready; without this and `notifies` it is ready once executed."""
+    health: tuple[HealthCheck, ...] = ()
+    restart: RestartPolicy | None = None
+    starts_again: bool = False
+    """Whether the app may start once more after its end, by `restart` or because somebody asks for it."""
+    is_sidecar: bool = False
+    """Whether the pod ends although this app still runs."""
+    stop_signal: int = DEFAULT_STOPPING.signal
+    stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
+    pre_start: tuple[str, ...] | None = None
+    """The arguments of an event handler, None without one."""
+    post_stop: tuple[str, ...] | None = None
+    post_start: Hook | None = None
+    """A hook while the app runs, None without one."""
+    pre_stop: Hook | None = None
 
     @property
     def is_joined_later(self) -> bool:
@@ -199,47 +227,75 @@ class AppPlan(Value):
         both = {HOOK_POST_START: self.post_start, HOOK_PRE_STOP: self.pre_stop}
         return {name: hook for name, hook in both.items() if hook is not None}
 
+
+class AppPlan(Value):
+    """Everything decided about one app before any effect."""
+
+    name: str
+    process: ProcessPlan
+    confinement: ConfinementPlan = ConfinementPlan()
+    resources: ResourcePlan = ResourcePlan()
+    storage: StoragePlan = StoragePlan()
+    streams: StreamsPlan = StreamsPlan()
+    life: LifePlan = LifePlan()
+
+    @property
+    def sheds_privileges(self) -> bool:
+        """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
+        is_filtered = self.confinement.seccomp is not None or not (
+            self.confinement.profile is None or self.confinement.profile.allows_everything
+        )
+        return self.confinement.no_new_privileges or (
+            is_filtered and self.process.uid != 0 and not self.confinement.may_gain_privileges
+        )
+
     def _describe_guards(self) -> str:
-        missing = sorted(DEFAULT_GUARDS - self.guards)
+        missing = sorted(DEFAULT_GUARDS - self.confinement.guards)
         return f", without the guards {' '.join(missing)}" if missing else ""
 
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
+        process, confinement, resources = self.process, self.confinement, self.resources
+        storage, streams, life = self.storage, self.streams, self.life
         lines = [
-            f"app {self.name}: exec {' or '.join(self.candidates)} {list(self.arguments)}",
-            f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
-            f" cwd {self.working_directory}{', no_new_privs' if self.sheds_privileges else ''}",
-            f"app {self.name}: {'all system calls' if self.seccomp is None else self.seccomp.describe()}"
+            f"app {self.name}: exec {' or '.join(process.candidates)} {list(process.arguments)}",
+            f"app {self.name}: uid {process.uid} gid {process.gid} groups {list(process.supplementary_gids)}"
+            f" cwd {process.working_directory}{', no_new_privs' if self.sheds_privileges else ''}",
+            f"app {self.name}: {'all system calls' if confinement.seccomp is None else confinement.seccomp.describe()}"
             f"{self._describe_guards()}",
-            f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
-            f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
+            f"app {self.name}: stdin {streams.stdin} stdout {streams.stdout} stderr {streams.stderr}",
+            f"app {self.name}: stopped by signal {life.stop_signal}, killed after {life.stop_grace_seconds:g} s",
         ]
-        lines += [] if self.profile is None else [f"app {self.name}: {self.profile.describe()}"]
-        rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
-        lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
-        if self.own_pids:
-            where = "PID 1 of a namespace of its own" if self.pids_of is None else f"sees processes of {self.pids_of}"
+        lines += [] if confinement.profile is None else [f"app {self.name}: {confinement.profile.describe()}"]
+        rules = (
+            "all" if resources.devices is None else ", ".join(rule.describe() for rule in resources.devices)
+        ) or "none"
+        lines.append(f"app {self.name}: devices {rules}{', as they come and go' if resources.hotplug else ''}")
+        if process.own_pids:
+            where = (
+                "PID 1 of a namespace of its own" if process.pids_of is None else f"sees processes of {process.pids_of}"
+            )
             lines.append(f"app {self.name}: {where}")
-        if self.bounding != DEFAULT:
-            held = "any" if self.bounding is None else " ".join(capability_names(self.bounding)) or "none"
+        if confinement.bounding != DEFAULT:
+            held = "any" if confinement.bounding is None else " ".join(capability_names(confinement.bounding)) or "none"
             lines.append(f"app {self.name}: capabilities {held}")
-        if self.oom_score_adj is not None:
-            lines.append(f"app {self.name}: oom_score_adj {self.oom_score_adj}")
-        if self.limits is not None:
-            lines.append(f"app {self.name}: limits {self.limits.describe()}")
-        lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
-        lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
-        lines += [f"app {self.name}: {name} {hook.describe()}" for name, hook in self.hooks.items()]
-        lines += [f"app {self.name}: after {dependency.describe()}" for dependency in self.after]
-        lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
-        lines += [f"app {self.name}: health {check.describe()}" for check in self.health]
-        lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
-        volumes = (*self.volumes, *self.late_volumes, *self.memory_volumes)
-        lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if volumes else ''}")
+        if resources.oom_score_adj is not None:
+            lines.append(f"app {self.name}: oom_score_adj {resources.oom_score_adj}")
+        if resources.limits is not None:
+            lines.append(f"app {self.name}: limits {resources.limits.describe()}")
+        lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in process.sockets]
+        lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in life.handlers.items()]
+        lines += [f"app {self.name}: {name} {hook.describe()}" for name, hook in life.hooks.items()]
+        lines += [f"app {self.name}: after {dependency.describe()}" for dependency in life.after]
+        lines += [] if life.restart is None else [f"app {self.name}: restarts {life.restart.describe()}"]
+        lines += [f"app {self.name}: health {check.describe()}" for check in life.health]
+        lines += [f"app {self.name}: {operation.describe()}" for operation in storage.mounts]
+        volumes = (*storage.volumes, *storage.late_volumes, *storage.memory_volumes)
+        lines.append(f"app {self.name}: {storage.sysfs.describe()}{', but below volumes there' if volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in volumes]
-        lines += [f"app {self.name}: {file.describe()}" for file in self.files]
-        lines += [f"app {self.name}: {line}" for line in self.protection.describe()]
-        return lines + ([f"app {self.name}: root read-only"] if self.read_only_root else [])
+        lines += [f"app {self.name}: {file.describe()}" for file in storage.files]
+        lines += [f"app {self.name}: {line}" for line in storage.protection.describe()]
+        return lines + ([f"app {self.name}: root read-only"] if storage.read_only_root else [])
 
 
 class AppSpec(AppPlan):
@@ -294,28 +350,33 @@ def plan_app(
     return (
         AppPlan(
             name=name,
-            candidates=candidates,
-            command=app.exec[0] if is_set(runtime, Annotation.PLAIN_ENVIRONMENT) else None,
-            search=search,
-            arguments=app.exec[1:],
-            environment=plan_environment(
-                name, app.environment, term, user_variables, plain=is_set(runtime, Annotation.PLAIN_ENVIRONMENT)
+            process=ProcessPlan(
+                candidates=candidates,
+                command=app.exec[0] if is_set(runtime, Annotation.PLAIN_ENVIRONMENT) else None,
+                search=search,
+                arguments=app.exec[1:],
+                environment=plan_environment(
+                    name, app.environment, term, user_variables, plain=is_set(runtime, Annotation.PLAIN_ENVIRONMENT)
+                ),
+                working_directory=working_directory,
+                supplementary_gids=app.supplementary_gids,
             ),
-            working_directory=working_directory,
-            supplementary_gids=app.supplementary_gids,
-            # What an image asks for stays: it is less.
-            no_new_privileges=plan_no_new_privileges(name, app.isolators) or no_new_privileges is True,
-            may_gain_privileges=no_new_privileges is False,
-            seccomp=None if flags.disable_seccomp else seccomp,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            mounts=app_mounts(console=has_console, private_users=bool(flags.private_users), has_queues=has_queues),
-            read_only_root=runtime.read_only_root_fs,
-            pre_start=handlers.get(HANDLER_PRE_START),
-            post_stop=handlers.get(HANDLER_POST_STOP),
-            post_start=hooks.get(HOOK_POST_START),
-            pre_stop=hooks.get(HOOK_PRE_STOP),
+            confinement=ConfinementPlan(
+                no_new_privileges=plan_no_new_privileges(name, app.isolators) or no_new_privileges is True,
+                may_gain_privileges=no_new_privileges is False,
+                seccomp=None if flags.disable_seccomp else seccomp,
+            ),
+            streams=StreamsPlan(stdin=stdin, stdout=stdout, stderr=stderr),
+            storage=StoragePlan(
+                mounts=app_mounts(console=has_console, private_users=bool(flags.private_users), has_queues=has_queues),
+                read_only_root=runtime.read_only_root_fs,
+            ),
+            life=LifePlan(
+                pre_start=handlers.get(HANDLER_PRE_START),
+                post_stop=handlers.get(HANDLER_POST_STOP),
+                post_start=hooks.get(HOOK_POST_START),
+                pre_stop=hooks.get(HOOK_PRE_STOP),
+            ),
         ),
         warnings,
     )

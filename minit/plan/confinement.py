@@ -33,14 +33,15 @@ class Confinement(Value):
 def confinement_of(spec: AppSpec) -> Confinement:
     """Return the confinement of the app itself."""
     return Confinement(
-        uid=spec.uid,
-        gid=spec.gid,
-        supplementary_gids=spec.supplementary_gids,
-        bounding=spec.bounding,
+        uid=spec.process.uid,
+        gid=spec.process.gid,
+        supplementary_gids=spec.process.supplementary_gids,
+        bounding=spec.confinement.bounding,
         no_new_privileges=spec.sheds_privileges,
-        apparmor_profile=spec.apparmor_profile,
+        apparmor_profile=spec.confinement.apparmor_profile,
         filters=spec.filters,
-        has_own_filters=bool(spec.filters) and (spec.seccomp is None or not spec.seccomp.is_default),
+        has_own_filters=bool(spec.filters)
+        and (spec.confinement.seccomp is None or not spec.confinement.seccomp.is_default),
     )
 
 

@@ -41,12 +41,12 @@ class EnterProfile(Value):
 def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
     """Return what a command gets in an app whose processes have these attributes."""
     return EnterProfile(
-        environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.environment),
-        working_directory=spec.working_directory,
+        environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.process.environment),
+        working_directory=spec.process.working_directory,
         confinement=confinement_of_command(spec),
-        oom_score_adj=spec.oom_score_adj or 0,
+        oom_score_adj=spec.resources.oom_score_adj or 0,
         attributes=attributes,
-        own_pids=spec.own_pids,
+        own_pids=spec.process.own_pids,
     )
 
 

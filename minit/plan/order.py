@@ -30,14 +30,14 @@ def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
 
 def check_order(apps: Sequence[AppPlan]) -> None:
     """Raise PlanError if an app of a whole pod waits for one that is not there, or for itself by way of others."""
-    waits_for = {app.name: [dependency.app for dependency in app.after] for app in apps}
+    waits_for = {app.name: [dependency.app for dependency in app.life.after] for app in apps}
     for name, others in waits_for.items():
         for other in others:
             if other not in waits_for:
                 raise PlanError(f'app "{name}": annotation {Annotation.AFTER}: no app "{other}" in this pod')
-    always = {app.name for app in apps if app.restart is not None and app.restart.condition == ALWAYS}
+    always = {app.name for app in apps if app.life.restart is not None and app.life.restart.condition == ALWAYS}
     for app in apps:
-        for dependency in app.after:
+        for dependency in app.life.after:
             if dependency.completed and dependency.app in always:
                 reason = f'app "{dependency.app}" never completes, as it is always started again'
                 raise PlanError(f'app "{app.name}": annotation {Annotation.AFTER}: {reason}')

@@ -65,10 +65,12 @@ def plan_pid_namespace(
         raise PlanError(f"{where}: only in a mutable pod does another app run when one starts")
     if hotplug:
         raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
-    if spec.post_stop is not None:
+    if spec.life.post_stop is not None:
         raise PlanError(f"{where}: an app with a post-stop handler, which comes after its end, has that of its pod")
     for volume in volumes:
         if f"{volume.target}/".startswith(f"{PROC.target}/"):
             raise PlanError(f"{where}: {volume.place}: an app with a volume at {volume.target} has that of its pod")
-    mounts = (PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in spec.mounts)
+    mounts = (
+        PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in spec.storage.mounts
+    )
     return {"own_pids": True, "pids_of": other, "mounts": tuple(mounts)}

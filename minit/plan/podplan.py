@@ -129,18 +129,18 @@ class PodPlan(Value):
     @property
     def controllers(self) -> frozenset[str]:
         """The controllers of control groups that its limits need, or those of an app that is added later may."""
-        every = [self.limits, *(app.limits for app in self.apps)]
+        every = [self.limits, *(app.resources.limits for app in self.apps)]
         return self.later_controllers.union(*(limits.needed_controllers for limits in every if limits is not None))
 
     @property
     def console_uid(self) -> int | None:
         """The owner of the pod's console: the first app with one; None without."""
-        return next((app.uid for app in self.apps if app.has_console), None)
+        return next((app.process.uid for app in self.apps if app.streams.has_console), None)
 
     @property
     def reads_console(self) -> bool:
         """Tell whether any app reads from the pod's console."""
-        return any(app.stdin == STREAM_CONSOLE for app in self.apps)
+        return any(app.streams.stdin == STREAM_CONSOLE for app in self.apps)
 
     def notices(self) -> list[str]:
         """Return the lines to show: the warnings, and the decisions with --debug."""
@@ -184,7 +184,7 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     if plan.host_pids:
         raise PlanError(f"annotation {Annotation.PID_NAMESPACE}: the processes of a machine are its own")
     apps = expand_texts(plan.apps, addresses_of(flags.uuid, None))
-    return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in apps))
+    return replace(plan, namespaces=("mnt",), apps=tuple(_restartable(app) for app in apps))
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
@@ -238,11 +238,13 @@ class _Planning:
             fields |= plan_log(runtime, pod.manifest, logs_for_kubernetes)
             fields |= self._confine(spec, isolation, runtime, app, image)
             if self._is_privileged(runtime):
-                fields |= privileged_fields(fields.get("mounts", spec.mounts), facts.device_nodes)
-            fields |= _plan_start(runtime, image, pod.manifest, len(fields["sockets"]), has_console=spec.has_console)
+                fields |= privileged_fields(fields.get("mounts", spec.storage.mounts), facts.device_nodes)
+            fields |= _plan_start(
+                runtime, image, pod.manifest, len(fields["sockets"]), has_console=spec.streams.has_console
+            )
             again = flags.mutable or fields["restart"] is not None
             # At once: an app has many fields to copy.
-            apps.append(replace(spec, **fields, starts_again=again))
+            apps.append(_with_fields(spec, {**fields, "starts_again": again}))
         if not flags.mutable:
             check_order(apps)
         namespaces = self._namespaces(network)
@@ -310,7 +312,7 @@ class _Planning:
             "gid": gid,
             "apparmor_profile": plan_apparmor(runtime, self._facts),
             "supplementary_gids": groups,
-            "environment": _with_metadata(spec.environment, flags),
+            "environment": _with_metadata(spec.process.environment, flags),
             # Stage1 contract 9.2.
             "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
             "volumes": tuple(mount for mount in mounts if mount not in late and mount.kind != MEMORY),
@@ -384,7 +386,7 @@ class _Planning:
         profile = plan_profile(runtime, Surroundings(capabilities=bounding, machine=facts.machine, kernel=kernel))
         if profile is not None and flags.disable_seccomp and not profile.allows_everything:
             profile = None
-        seccomp = spec.seccomp
+        seccomp = spec.confinement.seccomp
         if seccomp is not None and seccomp.is_default:
             seccomp = open_by_capabilities(runtime, seccomp, bounding) if profile is None else None
         wants_vsock = is_set(runtime, Annotation.VSOCK, self._pod.manifest)
@@ -420,6 +422,22 @@ class _Planning:
         if self._mapped is not None:
             namespaces.append("user")
         return tuple(namespaces)
+
+
+def _restartable(app: AppPlan) -> AppPlan:
+    return replace(app, life=replace(app.life, starts_again=True))
+
+
+def _with_fields(app: AppPlan, fields: dict[str, Any]) -> AppPlan:
+    """Return an app with some fields of its values changed."""
+    parts = {part: getattr(app, part) for part in app._fields if part != "name"}
+    return replace(
+        app,
+        **{
+            part: replace(value, **{name: fields[name] for name in value._fields if name in fields})
+            for part, value in parts.items()
+        },
+    )
 
 
 def _texts_beside(texts: EtcTexts, mounts: Iterable[VolumeMount], flags: RunFlags) -> EtcTexts:

@@ -11,7 +11,16 @@ from minit.base.jsontext import dump, parse
 from minit.base.value import Value
 from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.seccomp import SeccompPolicy
-from minit.plan.appplan import AppSpec, Dependency
+from minit.plan.appplan import (
+    AppSpec,
+    ConfinementPlan,
+    Dependency,
+    LifePlan,
+    ProcessPlan,
+    ResourcePlan,
+    StoragePlan,
+    StreamsPlan,
+)
 from minit.plan.life.health import HealthCheck, Target
 from minit.plan.life.hooks import Hook
 from minit.plan.life.restart import RestartPolicy
@@ -46,6 +55,7 @@ _CLASSES: dict[str, type[Value]] = {
             ListenSocket,
             VolumeMount,
         ),
+        *(ProcessPlan, ConfinementPlan, ResourcePlan, StoragePlan, StreamsPlan, LifePlan),
         *(Dependency, HealthCheck, Hook, RestartPolicy, Target),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )

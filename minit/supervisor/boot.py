@@ -196,7 +196,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
         leave_keyring()
     with Step("write the apps' environment"):
         for spec in ends.specs:
-            write_environment(spec.name, spec.environment)
+            write_environment(spec.name, spec.process.environment)
             write_file(paths.created_marker(spec.name), b"")
     master = slave = None
     if ends.terminal is not None and plan.console_uid is not None:
@@ -240,10 +240,10 @@ def _start_apps(
         spawn_app(app, trees, slave, dev)
         apps.append(app)
     # After the apps, which prepare themselves on another processor meanwhile.
-    has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.has_handlers for app in apps)
+    has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.life.has_handlers for app in apps)
     spawner = Spawner(ends.sidecar_filter) if has_output else None
     ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
-    for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
+    for fd in (*ours, *(fd for app in apps if not app.spec.life.is_joined_later for fd in app.ends.tasks)):
         os.close(fd)
     if slave is not None:
         os.close(slave)

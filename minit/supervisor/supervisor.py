@@ -78,7 +78,7 @@ class Supervisor:
         self.attributes = attributes or read_attributes(_OPEN_FILES)
         # From before an app could change them, and whether any can.
         self._limits = read_limits()
-        self._is_exposed = any(LIMITS not in app.spec.guards for app in apps)
+        self._is_exposed = any(LIMITS not in app.spec.confinement.guards for app in apps)
         self._signals = signals
         self._loop = loop = Loop(begin=self._hold_limits)
         self._retry = loop.deadline(self._try_again)
@@ -170,7 +170,7 @@ class Supervisor:
 
     def add(self, app: App) -> None:
         """Take in an app whose builder has been forked."""
-        self._is_exposed |= LIMITS not in app.spec.guards
+        self._is_exposed |= LIMITS not in app.spec.confinement.guards
         self._starts.add(app)
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:

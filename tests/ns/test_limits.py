@@ -26,12 +26,18 @@ from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.preparation import set_limits
 from minit.linux import syscalls
 from minit.manifest.limits import CpuQuota, Limits
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.podplan import PodPlan
 from tests.support.owngroup import group_elsewhere
 
 UUID = str(uuid.uuid4())
-PLAN = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=(AppSpec(name="a", candidates=("/a",)),), bounding=None)
+PLAN = PodPlan(
+    uuid=UUID,
+    hostname="h",
+    namespaces=(),
+    apps=(AppSpec(name="a", process=ProcessPlan(candidates=("/a",))),),
+    bounding=None,
+)
 
 
 def limited(limits: Limits, pod: Limits | None = None) -> PodPlan:

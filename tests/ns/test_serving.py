@@ -29,7 +29,16 @@ from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.linux.messages import encode_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes
-from minit.plan.appplan import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
+from minit.plan.appplan import (
+    STREAM_LOG,
+    STREAM_NULL,
+    STREAM_STREAM,
+    AppSpec,
+    LifePlan,
+    ProcessPlan,
+    StoragePlan,
+    StreamsPlan,
+)
 from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
@@ -99,7 +108,10 @@ class Served:
         self.address = control.getsockname()
         self._launcher, theirs = socket_pair()
         spec = AppSpec(
-            name=APP, candidates=("/x",), stdout=stdout, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
+            name=APP,
+            process=ProcessPlan(candidates=("/x",)),
+            streams=StreamsPlan(stdout=stdout, stderr=STREAM_NULL),
+            life=LifePlan(stop_grace_seconds=grace_seconds),
         )
         plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
         self.app = app = App(spec, ends, read_attributes((256, 256)), state=State.RUNNING)
@@ -484,7 +496,12 @@ async def test_clients_wait_while_descriptors_are_short(served: Served) -> None:
 async def test_a_request_that_meets_a_defect_fails_alone(served: Served) -> None:
     """Its client hears of it, the journal has the traceback, what it sent is closed, and PID 1 answers on."""
     spec = os.memfd_create("spec")
-    os.write(spec, encode_spec(AppSpec(name="other", candidates=("/x",), volumes=cast(Any, 3))))
+    os.write(
+        spec,
+        encode_spec(
+            AppSpec(name="other", process=ProcessPlan(candidates=("/x",)), storage=StoragePlan(volumes=cast(Any, 3)))
+        ),
+    )
     reader, writer = os.pipe2(os.O_CLOEXEC)
     roles = {"spec": spec, "group": writer, "root": writer}
     request = {"op": "app-add", "app": "other", "version": ADDING_VERSION, "descriptors": [*roles]}

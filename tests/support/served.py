@@ -17,7 +17,7 @@ from minit.iottymux.sidecar import run_sidecar
 from minit.iottymux.streams.mux import SUPERVISOR
 from minit.linux import syscalls
 from minit.linux.messages import Socket, socket_pair
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
 from minit.podfiles import paths
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session, connect
@@ -36,7 +36,13 @@ class Served:
         none: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), "null")
         self.directory = directory / "web"
         self.attachable = Attachable("web")
-        self.app = self.attachable.open(AppSpec(name="web", candidates=("/bin/app",), **{**none, **modes}))
+        self.app = self.attachable.open(
+            AppSpec(
+                name="web",
+                process=ProcessPlan(candidates=("/bin/app",)),
+                streams=StreamsPlan(**{**none, **modes}),
+            )
+        )
         self.limits = (0, 1)
         self.sidecar: int | None = None
         self._feeders: list[int] = []

@@ -10,7 +10,7 @@ from minit.base.errors import LaunchError
 from minit.base.jsontext import dump
 from minit.linux.attributes import Attributes
 from minit.linux.process import read_attributes
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
 
@@ -115,7 +115,9 @@ def test_what_is_missing_is_said(missing: str) -> None:
 
 def test_of_an_app() -> None:
     """An app that is not root and has a filter gains no privileges, and what enters it neither."""
-    spec = AppSpec(name="a", candidates=("/x",), environment=(("A", "ä"),), uid=1000, filters=(b"12345678",))
+    spec = AppSpec(
+        name="a", filters=(b"12345678",), process=ProcessPlan(candidates=("/x",), environment=(("A", "ä"),), uid=1000)
+    )
     profile = profile_of(spec, OWN)
     assert profile.environment == ((b"A", "ä".encode()),)
     assert (profile.oom_score_adj, profile.attributes) == (0, OWN)

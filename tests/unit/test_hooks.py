@@ -29,13 +29,15 @@ def plan(value: object) -> AppPlan:
 def test_hooks() -> None:
     """A command is looked for as that of the app is, and a sleep is none."""
     spec = plan({"pre-stop": {"sleep": "1m"}, "post-start": {"exec": ["run", "x", ""]}})
-    assert spec.post_start == Hook(candidates=("/a/run", "/b/run"), command="run", search="/a:/b", arguments=("x", ""))
-    assert spec.pre_stop == Hook(sleep_seconds=60)
-    assert list(spec.hooks) == ["post-start", "pre-stop"]
-    assert spec.has_handlers and spec.is_joined_later
+    assert spec.life.post_start == Hook(
+        candidates=("/a/run", "/b/run"), command="run", search="/a:/b", arguments=("x", "")
+    )
+    assert spec.life.pre_stop == Hook(sleep_seconds=60)
+    assert list(spec.life.hooks) == ["post-start", "pre-stop"]
+    assert spec.life.has_handlers and spec.life.is_joined_later
     assert "app web: pre-stop sleep 60 s" in spec.describe()
     assert "app web: post-start exec /a/run or /b/run ['x', '']" in spec.describe()
-    assert not plan({"pre-stop": {"sleep": "0"}}).has_handlers
+    assert not plan({"pre-stop": {"sleep": "0"}}).life.has_handlers
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ VALUES = st.recursive(LEAVES, lambda each: st.lists(each, max_size=3) | st.dicti
 def test_any_value(value: object) -> None:
     """It is hooks that can be run, or an error."""
     try:
-        hooks = plan(json.dumps(value)).hooks
+        hooks = plan(json.dumps(value)).life.hooks
     except MinitError:
         return
     assert hooks

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppSpec, Dependency
+from minit.plan.appplan import AppSpec, Dependency, LifePlan, ProcessPlan
 from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
 from minit.plan.order import check_order, plan_after
 
@@ -22,7 +22,11 @@ def after(text: str) -> tuple[Dependency, ...]:
 
 def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> AppSpec:
     """Return an app that waits for others."""
-    return AppSpec(name=name, candidates=("/x",), after=after(",".join(others)) if others else (), restart=restart)
+    return AppSpec(
+        name=name,
+        process=ProcessPlan(candidates=("/x",)),
+        life=LifePlan(after=after(",".join(others)) if others else (), restart=restart),
+    )
 
 
 def test_names() -> None:

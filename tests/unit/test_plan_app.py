@@ -14,7 +14,15 @@ from minit.base.value import replace
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppPlan, plan_app, plan_executable
+from minit.plan.appplan import (
+    AppPlan,
+    ConfinementPlan,
+    ProcessPlan,
+    StoragePlan,
+    StreamsPlan,
+    plan_app,
+    plan_executable,
+)
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import plan_environment, with_metadata
 from minit.plan.rights.protection import Protection
@@ -58,26 +66,27 @@ def test_the_least_app() -> None:
     """An app that asks for nothing runs as root in /, with rkt's environment and capabilities, and is logged."""
     assert spec_of() == AppPlan(
         name="web",
-        candidates=("/bin/app",),
-        search=None,
-        arguments=("-v",),
-        environment=(
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            ("SHELL", "/bin/sh"),
-            ("USER", "root"),
-            ("LOGNAME", "root"),
-            ("HOME", "/root"),
-            ("AC_APP_NAME", "web"),
-            ("container", "rkt"),
+        process=ProcessPlan(
+            candidates=("/bin/app",),
+            search=None,
+            arguments=("-v",),
+            environment=(
+                ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+                ("SHELL", "/bin/sh"),
+                ("USER", "root"),
+                ("LOGNAME", "root"),
+                ("HOME", "/root"),
+                ("AC_APP_NAME", "web"),
+                ("container", "rkt"),
+            ),
+            working_directory="/",
+            uid=0,
+            gid=0,
+            supplementary_gids=(),
         ),
-        working_directory="/",
-        uid=0,
-        gid=0,
-        supplementary_gids=(),
-        bounding=DEFAULT,
-        stdout="log",
-        stderr="log",
-        mounts=app_mounts(),
+        confinement=ConfinementPlan(bounding=DEFAULT),
+        streams=StreamsPlan(stdout="log", stderr="log"),
+        storage=StoragePlan(mounts=app_mounts()),
     )
 
 
@@ -140,7 +149,7 @@ def test_an_app_needs_an_executable(command: tuple[str, ...]) -> None:
 def test_arguments_stay_as_they_are() -> None:
     """Characters that a shell would touch reach the app byte for byte."""
     arguments = ("a b", "$HOME", "%n", 'quote"', "line\nfeed", "", "ü")
-    assert spec_of(exec=("/bin/app", *arguments)).arguments == arguments
+    assert spec_of(exec=("/bin/app", *arguments)).process.arguments == arguments
 
 
 @pytest.mark.parametrize(
@@ -188,7 +197,7 @@ def test_the_metadata_service() -> None:
     """An app is told where it is, whatever it says itself; without one its own variable stays."""
     own = (("AC_METADATA_URL", "http://evil"),)
     assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
-    told = with_metadata(spec_of(environment=own).environment, "0a", "127.0.0.1")
+    told = with_metadata(spec_of(environment=own).process.environment, "0a", "127.0.0.1")
     assert dict(told)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
     assert len(dict(told)) == len(told)
 
@@ -206,7 +215,7 @@ def test_every_variable_is_set_once(own: dict[str, str]) -> None:
 
 def test_supplementary_groups() -> None:
     """They are exactly the list, in its order."""
-    assert spec_of(supplementary_gids=(5, 4, 3)).supplementary_gids == (5, 4, 3)
+    assert spec_of(supplementary_gids=(5, 4, 3)).process.supplementary_gids == (5, 4, 3)
 
 
 # Streams.
@@ -217,23 +226,27 @@ def test_supplementary_groups() -> None:
 def test_streams(stream: str, mode: str, planned: str) -> None:
     """A stream is the log unless it is null, and the two are independent."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
-    assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
+    assert {"stdout": spec.streams.stdout, "stderr": spec.streams.stderr} == {
+        "stdout": "log",
+        "stderr": "log",
+        stream: planned,
+    }
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_stream_can_be_the_console(stream: str) -> None:
     """By an annotation, and for that stream alone."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS)
-    streams = {"stdin": spec.stdin, "stdout": spec.stdout, "stderr": spec.stderr}
+    streams = {"stdin": spec.streams.stdin, "stdout": spec.streams.stdout, "stderr": spec.streams.stderr}
     assert streams == {"stdin": "null", "stdout": "log", "stderr": "log", stream: "console"}
-    assert spec.has_console
+    assert spec.streams.has_console
 
 
 @pytest.mark.parametrize("mode", ["log", "null", "stream", "tty", "interactive"])
 def test_interactive_beats_annotations(mode: str) -> None:
     """With --interactive all three streams are the console."""
     spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True))
-    assert (spec.stdin, spec.stdout, spec.stderr) == ("console", "console", "console")
+    assert (spec.streams.stdin, spec.streams.stdout, spec.streams.stderr) == ("console", "console", "console")
 
 
 @pytest.mark.parametrize(
@@ -250,20 +263,20 @@ def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, exp
     """Its own, else the caller's, else vt100."""
     app = APP if own is None else replace(APP, environment=(("TERM", own),))
     spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), terminal_type=callers)
-    assert dict(spec.environment)["TERM"] == expected
+    assert dict(spec.process.environment)["TERM"] == expected
 
 
 def test_term_of_an_app_without_a_console() -> None:
     """The caller's is none of its business."""
     spec, _ = plan_app(RUNTIME, APP, FLAGS, terminal_type="xterm")
-    assert "TERM" not in dict(spec.environment)
+    assert "TERM" not in dict(spec.process.environment)
 
 
 def test_dev_console() -> None:
     """It is there for an app with a console, and for no other."""
     with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True))
-    assert BindTree(source="/dev/console", target="/dev/console") in with_console.mounts
-    assert "/dev/console" not in {operation.target for operation in spec_of().mounts}
+    assert BindTree(source="/dev/console", target="/dev/console") in with_console.storage.mounts
+    assert "/dev/console" not in {operation.target for operation in spec_of().storage.mounts}
 
 
 @pytest.mark.parametrize(
@@ -277,17 +290,17 @@ def test_streams_that_can_be_attached_to(stream: str, mode: str) -> None:
     """Each stream has its own mode, and others keep theirs; a terminal comes with a type."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     expected = {"stdin": "null", "stdout": "log", "stderr": "log", stream: mode}
-    assert {name: getattr(spec, name) for name in expected} == expected
-    assert spec.is_attachable
-    assert spec.has_tty == mode.endswith("tty")
-    assert dict(spec.environment).get("TERM") == ("xterm" if spec.has_tty else None)
+    assert {name: getattr(spec.streams, name) for name in expected} == expected
+    assert spec.streams.is_attachable
+    assert spec.streams.has_tty == mode.endswith("tty")
+    assert dict(spec.process.environment).get("TERM") == ("xterm" if spec.streams.has_tty else None)
 
 
 def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
     """With --interactive every stream is the console, whatever the annotations say."""
     spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdin", "tty"), APP, replace(FLAGS, interactive=True))
-    assert {spec.stdin, spec.stdout, spec.stderr} == {"console"}
-    assert not spec.is_attachable
+    assert {spec.streams.stdin, spec.streams.stdout, spec.streams.stderr} == {"console"}
+    assert not spec.streams.is_attachable
 
 
 @pytest.mark.parametrize("mode", ["null", "log", "other", "log+stream", "log+tty"])
@@ -339,10 +352,10 @@ def test_event_handlers() -> None:
         EventHandler(name="pre-start", exec=("/bin/before",)),
     )
     spec = spec_of(event_handlers=handlers)
-    assert (spec.pre_start, spec.post_stop) == (("/bin/before",), ("/bin/after", "%x $y", ""))
-    assert spec.handlers == {"pre-start": ("/bin/before",), "post-stop": ("/bin/after", "%x $y", "")}
+    assert (spec.life.pre_start, spec.life.post_stop) == (("/bin/before",), ("/bin/after", "%x $y", ""))
+    assert spec.life.handlers == {"pre-start": ("/bin/before",), "post-stop": ("/bin/after", "%x $y", "")}
     assert "app web: post-stop ['/bin/after', '%x $y', '']" in spec.describe()
-    assert (spec_of().pre_start, spec_of().post_stop, spec_of().handlers) == (None, None, {})
+    assert (spec_of().life.pre_start, spec_of().life.post_stop, spec_of().life.handlers) == (None, None, {})
 
 
 def test_an_ordinary_port_needs_nothing() -> None:
@@ -366,7 +379,7 @@ def test_describe() -> None:
     assert third == "app web: stdin null stdout log stderr log"
     assert fourth == "app web: stopped by signal 15, killed after 10 s"
     assert fifth == "app web: devices all"
-    assert len(mounts) == len(spec.mounts)
+    assert len(mounts) == len(spec.storage.mounts)
     assert "app web: bind /proc on /proc" in mounts
     assert "app web: device /dev/null c 1:3 666" in mounts
     assert "app web: directory /tmp 1777" in mounts
@@ -380,8 +393,10 @@ def test_describe_what_the_pod_asks_for() -> None:
         volume="v", kind="host", source="/src", target="/dst", place="pod: x", read_only=True, recursive=True
     )
     file = AppFile(target="/etc/hosts", text=b"::1 x\n", if_missing=True)
-    spec = replace(spec_of(), volumes=(volume,), files=(file,), read_only_root=True)
-    spec = replace(spec, protection=Protection(masked=("/a", "/b"), read_only=("/c",), writable=("/c/d",)))
+    protection = Protection(masked=("/a", "/b"), read_only=("/c",), writable=("/c/d",))
+    spec = spec_of()
+    storage = replace(spec.storage, volumes=(volume,), files=(file,), read_only_root=True, protection=protection)
+    spec = replace(spec, storage=storage)
     assert spec.describe()[-7:] == [
         "app web: bind /sys on /sys, but below volumes there",
         "app web: volume v: host /src on /dst (read_only,recursive)",
@@ -396,7 +411,7 @@ def test_describe_what_the_pod_asks_for() -> None:
 def test_a_read_only_root() -> None:
     """The pod's settings of the app's root are in the plan."""
     spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
-    assert spec.read_only_root
+    assert spec.storage.read_only_root
 
 
 # Mounts.

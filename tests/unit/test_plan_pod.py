@@ -72,7 +72,7 @@ def test_the_least_pod() -> None:
     assert plan.has_loopback_only
     assert [app.name for app in plan.apps] == ["web"]
     assert (plan.bounding, plan.warnings, plan.debug) == (DEFAULT, (), False)
-    assert [(app.stop_signal, app.stop_grace_seconds) for app in plan.apps] == [(15, 10.0)]
+    assert [(app.life.stop_signal, app.life.stop_grace_seconds) for app in plan.apps] == [(15, 10.0)]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,16 @@ def test_a_pid_namespace_of_an_app(of_pod: str, of_app: str, own: bool) -> None:
     app = RuntimeApp(name="web", annotations=((OWN_PIDS, of_app),) if of_app else ())
     pod = replace(MANIFEST, apps=(app,), annotations=((OWN_PIDS, of_pod),) if of_pod else ())
     [spec] = plan_of(pod).apps
-    [proc] = [each for each in spec.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
-    assert (spec.own_pids, isinstance(proc, MountFilesystem)) == (own, own)
-    assert len(spec.mounts) == len(plan_of().apps[0].mounts)
+    [proc] = [each for each in spec.storage.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
+    assert (spec.process.own_pids, isinstance(proc, MountFilesystem)) == (own, own)
+    assert len(spec.storage.mounts) == len(plan_of().apps[0].storage.mounts)
 
 
 def test_the_processes_of_the_host() -> None:
     """The pod has no PID namespace then; no app can have another one, or ask for it alone, and no user namespace."""
     host = annotated(OWN_PIDS, "host")
     plan = plan_of(host)
-    assert ("pid" in plan.namespaces, plan.host_pids, plan.apps[0].own_pids) == (False, True, False)
+    assert ("pid" in plan.namespaces, plan.host_pids, plan.apps[0].process.own_pids) == (False, True, False)
     assert not plan_of().host_pids
     assert "not with --private-users" in refusal_of(host, flags=PRIVATE)
     with pytest.raises(PlanError, match="the processes of a machine are its own"):
@@ -153,8 +153,8 @@ def test_the_pid_namespace_of_another_app() -> None:
         return replace(MANIFEST, apps=(RuntimeApp(name="web", annotations=((OWN_PIDS, value),)),))
 
     [spec] = plan_of(of_app("app:db"), flags=replace(FLAGS, mutable=True)).apps
-    [proc] = [each for each in spec.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
-    assert (spec.own_pids, spec.pids_of, isinstance(proc, MountFilesystem)) == (True, "db", True)
+    [proc] = [each for each in spec.storage.mounts if each.target == "/proc" and not isinstance(each, MakeDirectory)]
+    assert (spec.process.own_pids, spec.process.pids_of, isinstance(proc, MountFilesystem)) == (True, "db", True)
     assert "only in a mutable pod" in refusal_of(of_app("app:db"))
     assert "that is the app itself" in refusal_of(of_app("app:web"))
     for bad in (of_app("app:"), of_app("app:D/b"), annotated(OWN_PIDS, "app:db")):
@@ -184,9 +184,9 @@ def test_what_an_app_with_its_own_pids_cannot_have() -> None:
 def test_the_metadata_service(networks: tuple[str, ...]) -> None:
     """With the host's network it is at the host's own address; the token is the path."""
     [spec] = plan_of(flags=replace(FLAGS, networks=networks, mds_token="0a")).apps
-    assert dict(spec.environment)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
+    assert dict(spec.process.environment)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
     [spec] = plan_of(flags=replace(FLAGS, networks=networks)).apps
-    assert "AC_METADATA_URL" not in dict(spec.environment)
+    assert "AC_METADATA_URL" not in dict(spec.process.environment)
 
 
 def test_without_a_network_there_is_no_metadata_service() -> None:
@@ -207,15 +207,19 @@ def test_without_a_network_no_port_leads_to_the_pod() -> None:
 def test_protected_paths(networks: tuple[str, ...], is_writable: bool) -> None:
     """They are the same for all apps; the parameters of a network of the pod's own are not among them."""
     [spec] = plan_of(flags=replace(FLAGS, networks=networks)).apps
-    assert ("/proc/sys/net/ipv4" in spec.protection.writable) == bool(spec.protection.writable) == is_writable
-    assert "/proc/kcore" in spec.protection.masked
-    assert "/proc/sys" in spec.protection.read_only
+    assert (
+        ("/proc/sys/net/ipv4" in spec.storage.protection.writable)
+        == bool(spec.storage.protection.writable)
+        == is_writable
+    )
+    assert "/proc/kcore" in spec.storage.protection.masked
+    assert "/proc/sys" in spec.storage.protection.read_only
 
 
 def test_no_protected_paths() -> None:
     """With --disable-paths there are none, and /sys is as writable as it is."""
     plan = plan_of(flags=replace(FLAGS, disable_paths=True))
-    assert plan.apps[0].protection == Protection()
+    assert plan.apps[0].storage.protection == Protection()
     assert not [mount for mount in plan.mounts if isinstance(mount, MountFilesystem) and mount.read_only]
 
 
@@ -224,8 +228,8 @@ def test_what_networks_offer_to_apps() -> None:
     plan = plan_of(flags=replace(FLAGS, networks=("default",)))
     connection = Connection(namespace="/n", host_address="172.16.28.1", resolv_conf="nameserver 1.2.3.4\n")
     [spec] = connect(plan.apps, connection, mds_token="0a")
-    assert dict(spec.environment)["AC_METADATA_URL"] == "http://172.16.28.1:18112/0a"
-    [file] = [file for file in spec.files if file.target == "/etc/resolv.conf"]
+    assert dict(spec.process.environment)["AC_METADATA_URL"] == "http://172.16.28.1:18112/0a"
+    [file] = [file for file in spec.storage.files if file.target == "/etc/resolv.conf"]
     assert file.text == b"nameserver 1.2.3.4\n"
     assert connect(plan.apps, Connection(namespace="/n"), mds_token="") == plan.apps
     with pytest.raises(PlanError, match="--mds-token needs"):
@@ -243,7 +247,7 @@ def test_users_of_each_app() -> None:
     )
     images = tuple((app.name, IMAGE) for app in apps)
     pod = Pod(manifest=replace(MANIFEST, apps=apps), images=images, lookups=lookups)
-    ids = [(app.name, app.uid, app.gid) for app in plan_pod(pod, FLAGS, FACTS).apps]
+    ids = [(app.name, app.process.uid, app.process.gid) for app in plan_pod(pod, FLAGS, FACTS).apps]
     assert ids == [("a", 1, 7), ("b", 2, 7), ("c", 3, 7)]
 
 
@@ -274,7 +278,7 @@ def test_the_console_belongs_to_the_first_app_with_one(modes: dict[str, str], ui
 def test_an_interactive_pod_has_the_callers_term() -> None:
     """The fact reaches every app."""
     plan = plan_of(flags=replace(FLAGS, interactive=True), facts=replace(FACTS, terminal_type="xterm"))
-    assert [dict(app.environment)["TERM"] for app in plan.apps] == ["xterm"]
+    assert [dict(app.process.environment)["TERM"] for app in plan.apps] == ["xterm"]
 
 
 def test_an_unknown_ipc_mode() -> None:
@@ -286,7 +290,7 @@ def test_a_mutable_pod() -> None:
     """Its apps may be started again, and PID 1 gives up no capability, which one that is added later might retain."""
     plan = plan_of(flags=replace(FLAGS, mutable=True))
     assert plan.mutable and plan.bounding is None
-    assert all(app.starts_again and app.bounding == DEFAULT for app in plan.apps)
+    assert all(app.life.starts_again and app.confinement.bounding == DEFAULT for app in plan.apps)
     assert plan_of().bounding == DEFAULT
 
 
@@ -298,7 +302,7 @@ def test_private_users() -> None:
     plan = plan_of(flags=PRIVATE)
     assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net", "user")
     assert plan.private_users == IdRange(shift=100000, count=65536)
-    assert plan.apps[0].sysfs == SYSFS_AND_CGROUPS
+    assert plan.apps[0].storage.sysfs == SYSFS_AND_CGROUPS
     assert "pod: private users 100000:65536" in plan.describe()
     assert plan_of().private_users is None
 
@@ -309,7 +313,7 @@ def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]) ->
     plan = plan_of(flags=replace(PRIVATE, networks=networks))
     made = [operation.target for operation in plan.mounts if isinstance(operation, MadeFilesystem)]
     assert made == (["/dev"] if networks == ("none",) else ["/sys", "/dev"])
-    of_app = plan.apps[0].mounts
+    of_app = plan.apps[0].storage.mounts
     assert [operation.target for operation in of_app if isinstance(operation, MadeFilesystem)] == ["/dev"]
     assert not any(isinstance(operation, MakeNode) for operation in (*plan.mounts, *of_app))
 
@@ -388,13 +392,13 @@ def test_what_is_no_hostname(hostname: str) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("3s", 3.0), ("1m30s", 90.0), ("250ms", 0.25)])
 def test_grace(text: str, seconds: float) -> None:
     """The annotation sets how long a stop may take."""
-    assert [app.stop_grace_seconds for app in plan_of(annotated("minit/stop-grace", text)).apps] == [seconds]
+    assert [app.life.stop_grace_seconds for app in plan_of(annotated("minit/stop-grace", text)).apps] == [seconds]
 
 
 def test_the_stop_signal_of_an_image() -> None:
     """An image can say which signal stops its apps; a name of ours that is no setting of an image is refused."""
     image = replace(IMAGE, annotations=(("minit/stop-signal", "SIGQUIT"), ("example.com/x", "y")))
-    assert [app.stop_signal for app in plan_of(image=image).apps] == [3]
+    assert [app.life.stop_signal for app in plan_of(image=image).apps] == [3]
     for name in ("minit/stop-sig", "minit/stop-grace", "minit/idmap"):
         text = refusal_of(image=replace(IMAGE, annotations=((name, "1s"),)))
         assert text == f'app "web": image example.com/web: unknown annotation "{name}"'
@@ -438,8 +442,13 @@ def test_the_pods_app_section_replaces_the_images() -> None:
     own = App(exec=("/bin/own",), user="7", group="8")
     image = replace(IMAGE, app=replace(APP, environment=(("A", "1"),), working_directory="/srv"))
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=own),)), image).apps
-    assert (spec.candidates, spec.uid, spec.gid, spec.working_directory) == (("/bin/own",), 7, 8, "/")
-    assert "A" not in dict(spec.environment)
+    assert (spec.process.candidates, spec.process.uid, spec.process.gid, spec.process.working_directory) == (
+        ("/bin/own",),
+        7,
+        8,
+        "/",
+    )
+    assert "A" not in dict(spec.process.environment)
 
 
 def test_an_app_without_any_section_is_refused() -> None:
@@ -464,10 +473,10 @@ def test_an_image_may_tell_its_readiness(value: str, notifies: bool) -> None:
     """Its annotation decides, unless the app has the same one."""
     image = replace(IMAGE, annotations=(("appc.io/executor/supports-systemd-notify", value),))
     [spec] = plan_of(image=image).apps
-    assert (spec.notifies, spec.tells_readiness) == (notifies, notifies)
+    assert (spec.life.notifies, spec.life.tells_readiness) == (notifies, notifies)
     own = (("appc.io/executor/supports-systemd-notify", "false"),)
     [spec] = plan_of(replace(MANIFEST, apps=(replace(MANIFEST.apps[0], annotations=own),)), image=image).apps
-    assert not spec.notifies
+    assert not spec.life.notifies
 
 
 def test_warnings_of_all_apps_are_gathered() -> None:
@@ -505,7 +514,7 @@ def limiting(name: str, limit: str) -> Isolator:
 def test_a_disabled_capability_restriction(isolators: tuple[Isolator, ...]) -> None:
     """It leaves the bounding sets of the apps and of PID 1 alone, whatever the isolators say."""
     plan = plan_of(isolated(*isolators), flags=replace(FLAGS, disable_capabilities=True))
-    assert (plan.bounding, [app.bounding for app in plan.apps]) == (None, [None])
+    assert (plan.bounding, [app.confinement.bounding for app in plan.apps]) == (None, [None])
 
 
 def test_the_bounding_set_of_pid_1() -> None:
@@ -521,16 +530,16 @@ def test_the_bounding_set_of_pid_1() -> None:
     )
     plan = plan_of(replace(MANIFEST, apps=apps))
     own = [capability_mask("CAP_NET_ADMIN"), capability_mask("CAP_SYSLOG", "CAP_KILL"), 0, DEFAULT]
-    assert [app.bounding for app in plan.apps] == own
+    assert [app.confinement.bounding for app in plan.apps] == own
     assert plan.bounding == DEFAULT | own[0] | own[1]
 
 
 def test_the_pods_section_replaces_that_of_the_image() -> None:
     """Of an image whose app section the pod replaces, no isolator counts; otherwise its own do, by its own place."""
     image = replace(IMAGE, app=replace(APP, isolators=(limiting("memory", "1G"), limiting("net", "1"))))
-    assert plan_of(isolated(), image, facts=ABLE).apps[0].limits is None
+    assert plan_of(isolated(), image, facts=ABLE).apps[0].resources.limits is None
     plan = plan_of(image=image, facts=ABLE)
-    assert plan.apps[0].limits == Limits(memory_bytes=10**9)
+    assert plan.apps[0].resources.limits == Limits(memory_bytes=10**9)
     place = "stage1/rootfs/opt/stage2/web/manifest: app.isolators[1]"
     assert plan.warnings == (f"warning: ignoring unknown isolator resource/net ({place})",)
 
@@ -540,9 +549,9 @@ def test_limits_of_the_pod_bound_those_of_its_apps() -> None:
     pod = (limiting("memory", "1G"), limiting("cpu", "1"))
     plan = plan_of(isolated(limiting("memory", "2G"), limiting("cpu", "500m"), pod=pod), facts=ABLE)
     assert plan.limits == Limits(memory_bytes=10**9, cpu_quota=CpuQuota(quota=100_000))
-    assert plan.apps[0].limits == Limits(memory_bytes=10**9, cpu_quota=CpuQuota(quota=50_000))
+    assert plan.apps[0].resources.limits == Limits(memory_bytes=10**9, cpu_quota=CpuQuota(quota=50_000))
     assert plan.controllers == {"memory", "cpu"}
-    assert plan_of(isolated(pod=pod), facts=ABLE).apps[0].limits is None
+    assert plan_of(isolated(pod=pod), facts=ABLE).apps[0].resources.limits is None
     assert "pod: limits memory 1000000000 bytes, 100% of a processor" in plan.describe()
     assert "app web: limits memory 1000000000 bytes, 50% of a processor" in plan.describe()
 
@@ -551,9 +560,9 @@ def test_the_number_of_processes() -> None:
     """The annotation limits those of an app, that of the pod those of all apps."""
     limited = (("minit/pids-limit", "100"),)
     plan = plan_of(isolated(annotations=limited), facts=ABLE)
-    assert (plan.limits, plan.apps[0].limits) == (None, Limits(processes=100))
+    assert (plan.limits, plan.apps[0].resources.limits) == (None, Limits(processes=100))
     plan = plan_of(replace(MANIFEST, annotations=limited), facts=ABLE)
-    assert (plan.limits, plan.apps[0].limits) == (Limits(processes=100), None)
+    assert (plan.limits, plan.apps[0].resources.limits) == (Limits(processes=100), None)
     assert plan.controllers == {"pids"}
 
 
@@ -576,7 +585,7 @@ def test_a_number_of_processes_that_is_none(text: str) -> None:
 def test_without_controllers_there_are_no_limits() -> None:
     """Each limit that the machine cannot keep is named, in rkt's words."""
     plan = plan_of(isolated(limiting("memory", "1G"), annotations=(("minit/pids-limit", "1"),)))
-    assert plan.apps[0].limits is None and not plan.controllers
+    assert plan.apps[0].resources.limits is None and not plan.controllers
     assert plan.warnings == (
         "warning: resource/memory isolator set but support disabled in the kernel, skipping"
         " (pod: apps[0].app.isolators[0])",
@@ -586,7 +595,9 @@ def test_without_controllers_there_are_no_limits() -> None:
 
 def test_control_groups_in_the_apps_sysfs() -> None:
     """They are there if the unified hierarchy is the only one, as under rkt's stage1."""
-    assert [app.sysfs.recursive for app in (*plan_of().apps, *plan_of(facts=replace(FACTS, is_unified=True)).apps)] == [
+    assert [
+        app.storage.sysfs.recursive for app in (*plan_of().apps, *plan_of(facts=replace(FACTS, is_unified=True)).apps)
+    ] == [
         False,
         True,
     ]
@@ -725,7 +736,9 @@ def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: I
         assert str(error)
         return
     assert [app.name for app in plan.apps] == [app.name for app in manifest.apps]
-    assert all(app.candidates and all(path.startswith("/") for path in app.candidates) for app in plan.apps)
+    assert all(
+        app.process.candidates and all(path.startswith("/") for path in app.process.candidates) for app in plan.apps
+    )
     assert plan.describe()
 
 
@@ -735,7 +748,7 @@ def test_any_plain_app_plans(command: str, user: str, gid: int) -> None:
     """An app that only says what to run, with ids that are numbers, is never refused."""
     app = App(exec=(command,), user=str(gid), group=user if user.isdecimal() and int(user) <= MAX_ID else "root")
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=app),))).apps
-    assert spec.uid == gid
+    assert spec.process.uid == gid
 
 
 @pytest.mark.parametrize("hotplug", ["true", "false"])
@@ -751,8 +764,8 @@ def test_a_device_that_is_not_there_yet(hotplug: str) -> None:
         ),
     )
     [spec] = plan_of(manifest, facts=replace(FACTS, missing_devices=frozenset({"/dev/late"}))).apps
-    late = [volume.source for volume in spec.late_volumes]
-    opened = [volume.source for volume in spec.volumes]
+    late = [volume.source for volume in spec.storage.late_volumes]
+    opened = [volume.source for volume in spec.storage.volumes]
     assert late == (["/dev/late"] if hotplug == "true" else [])
     assert sorted((*opened, *late)) == sorted(sources.values())
 
@@ -762,4 +775,4 @@ def test_the_pod_of_a_machine() -> None:
     pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),))
     plan = plan_machine(pod, replace(FLAGS, networks=()), FACTS)
     assert plan.namespaces == ("mnt",)
-    assert [app.starts_again for app in plan.apps] == [True]
+    assert [app.life.starts_again for app in plan.apps] == [True]

@@ -42,7 +42,7 @@ def plan_of(
     runtime = RuntimeApp(name="web", app=None if in_image else app, mounts=mounts)
     manifest = PodManifest(ac_version="0.8.11", apps=(runtime,), volumes=volumes)
     plan = plan_pod(Pod(manifest=manifest, images=(("web", image),)), FLAGS, FACTS)
-    return plan.apps[0].volumes, plan.warnings
+    return plan.apps[0].storage.volumes, plan.warnings
 
 
 def refusal_of(*arguments: tuple[object, ...], **keywords: bool) -> str:
@@ -250,4 +250,7 @@ def test_files_of_the_host_come_after_volumes() -> None:
     runtime = RuntimeApp(name="web", mounts=(Mount(volume="data", path="/etc/hosts"),))
     manifest = PodManifest(ac_version="0.8.11", apps=(runtime,), volumes=(HOST,))
     plan = plan_pod(Pod(manifest=manifest, images=(("web", image),)), replace(FLAGS, hosts_mode="host"), FACTS)
-    assert [mount.place for mount in plan.apps[0].volumes] == ["pod: apps[0].mounts[0]", "--dns-conf-mode=hosts=host"]
+    assert [mount.place for mount in plan.apps[0].storage.volumes] == [
+        "pod: apps[0].mounts[0]",
+        "--dns-conf-mode=hosts=host",
+    ]

@@ -12,7 +12,7 @@ import pytest
 import minit
 from minit.base.value import replace
 from minit.linux import syscalls
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ConfinementPlan, ProcessPlan
 from minit.plan.confinement import Confinement, confinement_of, confinement_of_command, confinement_of_handler
 from minit.supervisor.exec import privileges
 
@@ -43,15 +43,15 @@ def test_one_module_does_the_last_steps() -> None:
 
 SPEC = AppSpec(
     name="a",
-    candidates=("/a",),
-    uid=7,
-    gid=8,
-    supplementary_gids=(9,),
-    bounding=1,
-    seccomp=None,
     filters=(b"1", b"2"),
     handler_filters=(b"1",),
+    process=ProcessPlan(candidates=("/a",), uid=7, gid=8, supplementary_gids=(9,)),
+    confinement=ConfinementPlan(bounding=1, seccomp=None),
 )
+
+
+def _spec(**fields: object) -> AppSpec:
+    return replace(SPEC, confinement=replace(SPEC.confinement, **fields))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_order_of_the_last_steps(
     done: list[str], of: Callable[[AppSpec], Confinement], no_new_privileges: bool
 ) -> None:
     """No path before capabilities are gone, no new privileges after; filters come last, by one more if they must."""
-    confinement = of(replace(SPEC, no_new_privileges=no_new_privileges))
+    confinement = of(_spec(no_new_privileges=no_new_privileges))
 
     def get_ready() -> privileges.Command:
         done.append("get ready")
@@ -117,6 +117,6 @@ def test_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     privileges.choose_profile(confinement_of(SPEC))
     file.touch()
     for of in (confinement_of, confinement_of_handler, confinement_of_command):
-        privileges.choose_profile(of(replace(SPEC, apparmor_profile="web 1")))
+        privileges.choose_profile(of(_spec(apparmor_profile="web 1")))
         assert file.read_bytes() == b"exec web 1"
         file.write_bytes(b"")

@@ -15,7 +15,7 @@ from minit.base import jsontext
 from minit.linux import syscalls
 from minit.linux.messages import socket_pair
 from minit.linux.process import read_attributes
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
 from minit.supervisor.apps.apprun import End
@@ -33,7 +33,10 @@ UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A supervisor of two apps that were not started: `web` is prepared, `db` is not."""
     directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    specs = tuple(AppSpec(name=name, candidates=("/x",), environment=(("A", "1"), ("B", ""))) for name in ("web", "db"))
+    specs = tuple(
+        AppSpec(name=name, process=ProcessPlan(candidates=("/x",), environment=(("A", "1"), ("B", ""))))
+        for name in ("web", "db")
+    )
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
     apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]

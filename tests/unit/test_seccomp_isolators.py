@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,7 +50,7 @@ def policy_of(name: str, *words: str, error: str | None = None) -> SeccompPolicy
 def test_without_an_isolator() -> None:
     """The default whitelist, and what is not in it is fatal."""
     assert plan_seccomp("web", []) == (DEFAULT_POLICY, [])
-    assert plan_app(RuntimeApp(name="web"), APP, FLAGS)[0].seccomp == DEFAULT_POLICY
+    assert plan_app(RuntimeApp(name="web"), APP, FLAGS)[0].confinement.seccomp == DEFAULT_POLICY
     assert SeccompPolicy(is_blacklist=False, names=None, own=(), error=None) == DEFAULT_POLICY
 
 
@@ -214,6 +213,6 @@ def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated:
     app: App = replace(APP, isolators=tuple(isolators))
     spec, warnings = plan_app(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))
     assert warnings == []
-    shown: Any = replace(spec, uid=uid)
+    shown = replace(spec, process=replace(spec.process, uid=uid))
     assert shown.sheds_privileges is sheds
     assert any(line.endswith("no_new_privs") for line in shown.describe()) is sheds

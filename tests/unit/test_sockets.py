@@ -15,7 +15,7 @@ from minit.launcher.start.listenfds import InheritedSocket, find_sockets, match_
 from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.sockets import ListenSocket, plan_sockets
@@ -81,7 +81,7 @@ def test_sockets_in_the_plan_of_a_pod() -> None:
     pod = Pod(manifest=replace(MANIFEST, apps=apps), images=(("a", image), ("b", image)))
     facts = HostFacts(effective_uid=0, kernel_release="6.1", has_cgroups=True)
     plan = plan_pod(pod, RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"), facts)
-    assert [app.sockets for app in plan.apps] == [(ListenSocket(name="http", protocol="tcp", port=80),), ()]
+    assert [app.process.sockets for app in plan.apps] == [(ListenSocket(name="http", protocol="tcp", port=80),), ()]
     assert "app a: socket http on tcp port 80" in plan.describe()
     assert len(plan.warnings) == 1
 
@@ -141,10 +141,14 @@ def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, 
             InheritedSocket(fd=os.dup(original.fileno()), name="", protocol=protocol, port=port, address=address)
             for protocol, port, address in passed_ports
         ]
-        specs = [AppSpec(name="x", candidates=("/x",), sockets=tuple(sockets)) for sockets in apps]
+        specs = [AppSpec(name="x", process=ProcessPlan(candidates=("/x",), sockets=tuple(sockets))) for sockets in apps]
         matched, warnings = match_sockets(specs, inherited)
         of_fd = {each.fd: (each.protocol, each.port) for each in inherited}
-        pairs = [pair for spec, fds in zip(specs, matched, strict=True) for pair in zip(spec.sockets, fds, strict=True)]
+        pairs = [
+            pair
+            for spec, fds in zip(specs, matched, strict=True)
+            for pair in zip(spec.process.sockets, fds, strict=True)
+        ]
         used = [fd for _, fd in pairs if fd is not None]
         assert len(set(used)) == len(used) == len(inherited) - len(warnings)
         unused = [of_fd[fd] for fd in of_fd if fd not in used]

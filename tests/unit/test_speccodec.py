@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from minit.plan.appplan import AppSpec
+from minit.plan.appplan import AppSpec, ProcessPlan, StoragePlan
 from minit.plan.root.mountoperations import MakeSymlink
 from minit.plan.speccodec import decode_spec, encode_spec
 
 SPEC = AppSpec(
     name="web",
-    candidates=("/bin/web", "/usr/bin/web"),
-    arguments=("a", "b", "c"),
-    environment=(("A", "1"), ("B", "2"), ("C", "3"), ("D", "4")),
-    mounts=tuple(MakeSymlink(target=f"/{number}", text="x") for number in range(5)),
+    process=ProcessPlan(
+        candidates=("/bin/web", "/usr/bin/web"),
+        arguments=("a", "b", "c"),
+        environment=(("A", "1"), ("B", "2"), ("C", "3"), ("D", "4")),
+    ),
+    storage=StoragePlan(mounts=tuple(MakeSymlink(target=f"/{number}", text="x") for number in range(5))),
 )
 
 

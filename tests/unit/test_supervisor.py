@@ -31,7 +31,7 @@ from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarch
 from minit.linux import syscalls
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes, reset_signals
-from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec
+from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec, LifePlan, ProcessPlan, StreamsPlan
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.plan.podplan import PodPlan
 from minit.supervisor.apps import handlers as handlers_module
@@ -155,9 +155,12 @@ def _supervise(
     os.chroot(root)
     os.chdir("/")
     least = AppSpec(
-        name="", candidates=("/x",), stdout=STREAM_LOG, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
+        name="",
+        process=ProcessPlan(candidates=("/x",)),
+        streams=StreamsPlan(stdout=STREAM_LOG, stderr=STREAM_NULL),
+        life=LifePlan(stop_grace_seconds=grace_seconds),
     )
-    specs = tuple(replace(least, name=name, **(specific or {}).get(name, {})) for name in scripts)
+    specs = tuple(_with(replace(least, name=name), (specific or {}).get(name, {})) for name in scripts)
     plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None)
     launcher, theirs = socket_pair()
     spawner = Spawner()
@@ -174,9 +177,17 @@ def _supervise(
     return {"result": result, "exit_code": supervisor.pod.exit_code, "events": events}
 
 
+def _with(spec: AppSpec, fields: Mapping[str, Any]) -> AppSpec:
+    """Return a spec with other streams, and with other fields of its life."""
+    life = {name: value for name, value in fields.items() if name != "streams"}
+    return replace(spec, streams=fields.get("streams", spec.streams), life=replace(spec.life, **life))
+
+
 def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
     app = App(spec, ends, ATTRIBUTES)
-    logged = [name for name, mode in (("stdout", spec.stdout), ("stderr", spec.stderr)) if mode == STREAM_LOG]
+    logged = [
+        name for name, mode in (("stdout", spec.streams.stdout), ("stderr", spec.streams.stderr)) if mode == STREAM_LOG
+    ]
     [writer] = app.run.streams.open(logged).values()
     ours, theirs = socket_pair()
     app.run.pid, app.run.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
@@ -676,7 +687,7 @@ def test_an_app_that_is_stopped_on_its_way_to_its_program_has_no_status(
 
 def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """In rkt's words, as an app's failed exec, and in the app's log."""
-    fields = {"pre_start": ("/not/there",), "stdout": STREAM_NULL, "stderr": STREAM_LOG}
+    fields = {"pre_start": ("/not/there",), "streams": StreamsPlan(stdout=STREAM_NULL, stderr=STREAM_LOG)}
     outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
     assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
     assert 'stage1: app "a": pre-start: exited with 203\n' in outcome.errors

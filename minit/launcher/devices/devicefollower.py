@@ -103,7 +103,7 @@ class DeviceFollower:
         return tuple(device for device in lookup.find(source) if device.subsystem or device in self._static)
 
     def _plan_rules(self) -> tuple[DeviceRule, ...]:
-        return device_rules(self._app.devices or (), self._volumes, self._devices)
+        return device_rules(self._app.resources.devices or (), self._volumes, self._devices)
 
     def _change_rules(self, rules: tuple[DeviceRule, ...]) -> None:
         if self._group is not None and rules != self._rules:

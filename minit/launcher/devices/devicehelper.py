@@ -43,13 +43,13 @@ def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[
             mapped=plan.private_users,
         )
         for app, fds in zip(plan.apps, trees)
-        for volume, tree in zip(app.volumes, fds)
+        for volume, tree in zip(app.storage.volumes, fds)
         if has_devices(volume)
     )
     late = tuple(
         DeviceVolume(app=app, volume=volume, source=None, identity=None, mapped=plan.private_users)
         for app in plan.apps
-        for volume in app.late_volumes
+        for volume in app.storage.late_volumes
     )
     return present + late
 
@@ -79,7 +79,9 @@ class DeviceHelper(PodHelper):
             for line in (device.describe() for _, devices in own for device in devices) if self._debug else ():
                 complain(f"stage1: app {app.name}: {line}")
             volumes, devices = [volume for volume, _ in own], [devices for _, devices in own]
-            rules.append(None if app.devices is None else device_rules(app.devices, volumes, devices))
+            rules.append(
+                None if app.resources.devices is None else device_rules(app.resources.devices, volumes, devices)
+            )
         return rules
 
     def _wait(self) -> list[list[Device]]:
@@ -115,7 +117,7 @@ class DeviceHelper(PodHelper):
 
 
 def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
-    return any(volume.app.hotplug for volume in volumes)
+    return any(volume.app.resources.hotplug for volume in volumes)
 
 
 def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
@@ -164,7 +166,7 @@ def _make_followers(
 ) -> list[DeviceFollower]:
     assert isinstance(places, dict)
     followers = []
-    for app in dict.fromkeys(volume.app for volume in volumes if volume.app.hotplug):
+    for app in dict.fromkeys(volume.app for volume in volumes if volume.app.resources.hotplug):
         own = [(volume, found) for volume, found in zip(volumes, devices) if volume.app is app]
         place = places[app.name]
         group = None if place is None else DeviceGroup(directory=place[0], is_v2=place[1])

@@ -44,7 +44,7 @@ def open_volumes(app: AppPlan, mapped: IdRange | None) -> tuple[int, ...]:
     Their owners are ids of the pod, which are `mapped` to others on the host if it has a user namespace.
     SourceMissing if the host does not have a source, LaunchError for any other reason it cannot be mounted.
     """
-    return tuple(_open_volume(app.name, volume, mapped) for volume in app.volumes)
+    return tuple(_open_volume(app.name, volume, mapped) for volume in app.storage.volumes)
 
 
 def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:

@@ -159,7 +159,7 @@ class _Checker:
     def __init__(self, plan: PodPlan, pid: int, socket: Socket, *, is_told: bool) -> None:
         self._pid = pid
         self._socket = socket
-        self._apps = [_Watched(spec) for spec in plan.apps if spec.health]
+        self._apps = [_Watched(spec) for spec in plan.apps if spec.life.health]
         self._look_at = 0.0
         self._is_told = is_told
 
@@ -211,7 +211,7 @@ class _Checker:
             if not runs or entry.get("pid") != app.pid:
                 self._forget(app)
             if runs and app.health is None:
-                app.pid, app.health = entry.get("pid"), AppHealth(app.spec.health, now)
+                app.pid, app.health = entry.get("pid"), AppHealth(app.spec.life.health, now)
         if self._is_told or all(app.health is not None for app in self._apps):
             # Before the next check is soon enough.
             self._look_at = NEVER

@@ -54,20 +54,26 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
 
     specs = []
     for app in apps:
-        own: _Restriction = app.seccomp, app.guards, app.profile
+        own: _Restriction = app.confinement.seccomp, app.confinement.guards, app.confinement.profile
         filters = handler_filters = programs(own)
-        default: _Restriction = app.default_seccomp, DEFAULT_GUARDS, None
-        is_restricted = TYPING in app.guards or app.profile is not None
-        if app.handlers and is_restricted and own != default:
+        default: _Restriction = app.confinement.default_seccomp, DEFAULT_GUARDS, None
+        is_restricted = TYPING in app.confinement.guards or app.confinement.profile is not None
+        if app.life.handlers and is_restricted and own != default:
             # It is root, whoever the app is: what the caller lets the app do is not meant for it. The app's own are
             # last, as they may allow no filter after them.
             handler_filters = programs(default) + filters
         # Of PID 1's use is only that there is one, and not without effect.
-        profile = None if app.profile is None else replace(app.profile, rules=(), default=_summary(app.profile))
-        fields = vars(app) | {"profile": profile}
+        profile = app.confinement.profile
+        if profile is not None:
+            profile = replace(profile, rules=(), default=_summary(profile))
+        fields = vars(app) | {"confinement": replace(app.confinement, profile=profile)}
         specs.append(AppSpec(**fields, filters=filters, handler_filters=handler_filters))
-        listed = () if app.seccomp is None else app.seccomp.own
-        in_profile = () if app.profile is None else dict.fromkeys(rule.call for rule in app.profile.rules)
+        listed = () if app.confinement.seccomp is None else app.confinement.seccomp.own
+        in_profile = (
+            ()
+            if app.confinement.profile is None
+            else dict.fromkeys(rule.call for rule in app.confinement.profile.rules)
+        )
         for name in _unknown((*listed, *in_profile)):
             complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
     return tuple(specs)

@@ -238,7 +238,7 @@ class _Launch:
         elif plan.has_dns_of_host and (text := read_host_dns()) is not None:
             connection = Connection(namespace="", resolv_conf=text, is_host_dns=True)
             apps = connect(apps, connection, "")
-        if plan.has_host_network and (plan.mutable or any(app.expansion for app in apps)):
+        if plan.has_host_network and (plan.mutable or any(app.process.expansion for app in apps)):
             connection = _with_address_of_host(connection)
         if plan.mutable:
             with Step("write the options of the pod"):
@@ -255,7 +255,7 @@ class _Launch:
             with Step("write the profiles of the apps"):
                 # While PID 1 is already at work.
                 write_profiles(specs, attributes)
-            if any(app.health for app in plan.apps):
+            if any(app.life.health for app in plan.apps):
                 with Step("start checking the health of apps"):
                     self._helpers.append(HealthHelper(plan, pid))
             with Step("setup network"):
@@ -317,7 +317,7 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
     taken = [
         (socket.protocol, socket.port)
         for app, fds in zip(plan.apps, sockets)
-        for socket, fd in zip(app.sockets, fds)
+        for socket, fd in zip(app.process.sockets, fds)
         if fd is not None
     ]
     return NetworkHelper(plan.network.without_ports(taken) if taken else plan.network, flags, lock)
@@ -377,7 +377,7 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
 def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> AppSockets:
     """Return of each socket of each app the inherited descriptor, if there is one."""
     if not inherited:
-        return tuple((None,) * len(app.sockets) for app in plan.apps)
+        return tuple((None,) * len(app.process.sockets) for app in plan.apps)
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
         complain(f"stage1: {line}")

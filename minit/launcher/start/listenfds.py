@@ -74,10 +74,10 @@ def match_sockets(apps: Sequence[AppPlan], inherited: Sequence[InheritedSocket])
     Of several for one port an app gets that of its address. A socket that no app wants is closed.
     """
     free = list(inherited)
-    exact = [[_take(free, wanted, of_address=True) for wanted in app.sockets] for app in apps]
+    exact = [[_take(free, wanted, of_address=True) for wanted in app.process.sockets] for app in apps]
     # The first that is left for one without, as rkt goes by the port alone.
     matched = tuple(
-        tuple(_take(free, wanted) if fd is None else fd for wanted, fd in zip(app.sockets, fds, strict=True))
+        tuple(_take(free, wanted) if fd is None else fd for wanted, fd in zip(app.process.sockets, fds, strict=True))
         for app, fds in zip(apps, exact, strict=True)
     )
     warnings = []

@@ -111,7 +111,7 @@ def prepare(
         for line in set_limits(plan, hierarchies, subcgroup) if plan.controllers else ():
             complain(f"stage1: {line}")
     with Step("set device policy"):
-        rules = [app.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
+        rules = [app.resources.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
         for line in apply_policies(hierarchies, subcgroup, zip(names, rules)):
             complain(f"stage1: {line}")
         if devices is not None and not devices.follows:
@@ -124,7 +124,7 @@ def prepare(
 
 def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> AppSockets:
     """Open the sockets of apps that PID 1 could not, but for inherited ones; None are those that it is to open."""
-    sockets = tuple((None,) * len(app.sockets) for app in plan.apps) if inherited is None else inherited
+    sockets = tuple((None,) * len(app.process.sockets) for app in plan.apps) if inherited is None else inherited
     if plan.private_users is None or not plan.has_host_network:
         return sockets
     with Step("open sockets"):
@@ -133,10 +133,10 @@ def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> App
 
 
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
-    if not any(app.volumes for app in plan.apps):
+    if not any(app.storage.volumes for app in plan.apps):
         return ((),) * len(plan.apps)
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
-    if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
+    if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.storage.volumes):
         _map_owners(plan.apps, trees, plan.private_users)
     return trees
 
@@ -144,10 +144,10 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
 def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
-    if any(app.late_volumes or any(map(has_devices, app.volumes)) for app in plan.apps):
+    if any(app.storage.late_volumes or any(map(has_devices, app.storage.volumes)) for app in plan.apps):
         volumes = find_device_volumes(plan, trees)
     for app in plan.apps:
-        if app.hotplug and not any(volume.app is app for volume in volumes):
+        if app.resources.hotplug and not any(volume.app is app for volume in volumes):
             complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
     return DeviceHelper(volumes, debug=plan.debug) if volumes else None
 
@@ -169,9 +169,9 @@ def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
         groups = [(hierarchy, apps_group(hierarchy, subcgroup)) for hierarchy in hierarchies]
         warnings += _limit("pod", plan.limits, groups)
     for app in plan.apps:
-        if app.limits is not None:
+        if app.resources.limits is not None:
             groups = [(hierarchy, app_group(hierarchy, subcgroup, app.name)) for hierarchy in hierarchies]
-            warnings += _limit(f'app "{app.name}"', app.limits, groups)
+            warnings += _limit(f'app "{app.name}"', app.resources.limits, groups)
     return warnings
 
 
@@ -218,7 +218,7 @@ def _map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped:
     namespace = open_user_namespace(mapped)
     try:
         for app, opened in zip(apps, trees):
-            for volume, tree in zip(app.volumes, opened):
+            for volume, tree in zip(app.storage.volumes, opened):
                 if volume.idmap:
                     _map(volume, tree, namespace)
                     if not volume.read_only and _is_in_reach(volume.source):

@@ -60,7 +60,7 @@ def open_network(mapped: IdRange) -> None:
 def _set_oom_score(pid: int, plan: PodPlan) -> None:
     # The lowest that any app asks for: what the root of the host gives to PID 1, every process of the pod can take for
     # itself (proc_pid_oom_score_adj(5)).
-    lowest = min([0, *(app.oom_score_adj or 0 for app in plan.apps)])
+    lowest = min([0, *(app.resources.oom_score_adj or 0 for app in plan.apps)])
     try:
         _write(f"/proc/{pid}/oom_score_adj", str(lowest))
     except PermissionError:

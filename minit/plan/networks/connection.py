@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from minit.base.errors import PlanError
 from minit.base.value import replace
-from minit.plan.appplan import AppPlan
+from minit.plan.appplan import AppPlan, ProcessPlan
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
@@ -25,13 +25,21 @@ def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tupl
         host = connection.host_address
         if host is None:
             raise PlanError("failed to setup network: no network has an address of the host, which --mds-token needs")
-        apps = tuple(replace(app, environment=with_metadata(app.environment, mds_token, host)) for app in apps)
+        apps = tuple(replace(app, process=_with_metadata(app.process, mds_token, host)) for app in apps)
     return apps
+
+
+def _with_metadata(process: ProcessPlan, mds_token: str, host: str) -> ProcessPlan:
+    return replace(process, environment=with_metadata(process.environment, mds_token, host))
 
 
 def _with_dns(app: A, text: bytes, *, yields: bool) -> A:
     file = resolv_conf(text, yields=yields)
-    return app if file.target in app.hidden_files else replace(app, files=(*app.files, file))
+    return (
+        app
+        if file.target in app.storage.hidden_files
+        else replace(app, storage=replace(app.storage, files=(*app.storage.files, file)))
+    )
 
 
 def addresses_of(uuid: str, connection: Connection | None) -> Addresses:
@@ -43,10 +51,11 @@ def addresses_of(uuid: str, connection: Connection | None) -> Addresses:
 
 def expand_texts(apps: tuple[A, ...], addresses: Addresses) -> tuple[A, ...]:
     """Return the apps with the texts replaced that stand for addresses of the pod."""
-    return tuple(_expand(app, addresses) if app.expansion else app for app in apps)
+    return tuple(_expand(app, addresses) if app.process.expansion else app for app in apps)
 
 
 def _expand(app: A, addresses: Addresses) -> A:
-    environment = [(name, expand(value, app.expansion, addresses)) for name, value in app.environment]
-    arguments = [expand(word, app.expansion, addresses) for word in app.arguments]
-    return replace(app, environment=tuple(environment), arguments=tuple(arguments))
+    environment = [(name, expand(value, app.process.expansion, addresses)) for name, value in app.process.environment]
+    arguments = [expand(word, app.process.expansion, addresses) for word in app.process.arguments]
+    process = replace(app.process, environment=tuple(environment), arguments=tuple(arguments))
+    return replace(app, process=process)

@@ -98,7 +98,7 @@ class Handlers:
 
     def _run(self, app: App) -> None:
         name = _HANDLER_OF[app.state]
-        hook = app.spec.hooks.get(name)
+        hook = app.spec.life.hooks.get(name)
         if hook is not None and hook.sleep_seconds is not None:
             app.run.sleeps = True
             self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)

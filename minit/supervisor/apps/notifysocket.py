@@ -83,20 +83,20 @@ class Readiness:
 
     def open_root(self, spec: AppSpec) -> NotifyEnds:
         """Make what belongs into the app's root, for the process that only builds it."""
-        return self._open_socket() if spec.notifies else NotifyEnds()
+        return self._open_socket() if spec.life.notifies else NotifyEnds()
 
     def open(self, spec: AppSpec) -> NotifyEnds:
         """Make what a new process of the app needs and return its ends, the caller's; what an old one said is over."""
         self.close_pipe()
         self._discard()
         self._forget()
-        ends = self._open_socket() if spec.notifies and self.socket is None else NotifyEnds()
-        if spec.notify_fd is None:
+        ends = self._open_socket() if spec.life.notifies and self.socket is None else NotifyEnds()
+        if spec.life.notify_fd is None:
             return ends
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.pipe, False)
         # An app that is not root may open it once more by /proc/self/fd.
-        os.fchown(writer, spec.uid, spec.gid)
+        os.fchown(writer, spec.process.uid, spec.process.gid)
         self._line_bytes = 0
         return replace(ends, pipe=writer)
 

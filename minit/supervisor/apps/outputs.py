@@ -46,7 +46,7 @@ class Outputs:
         for app in self._pod.apps.values():
             if app.lost_bytes:
                 complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
-                if app.spec.lost_output_fails:
+                if app.spec.streams.lost_output_fails:
                     self._pod.fail()
 
     def _wait(self, turn: Callable[[float], None], tell_seconds: Callable[[float], None]) -> None:

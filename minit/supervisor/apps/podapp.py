@@ -53,10 +53,10 @@ class App:
         self.readiness: Readiness | None = None
         self.restarts: Restarts | None = None
         self.helpers: tuple[AppHelper, ...] = ()
-        if spec.tells_readiness:
+        if spec.life.tells_readiness:
             self.readiness = Readiness()
-        if spec.restart is not None:
-            self.restarts = Restarts(spec.restart)
+        if spec.life.restart is not None:
+            self.restarts = Restarts(spec.life.restart)
 
     @property
     def present_namespace(self) -> int | None:
@@ -70,7 +70,7 @@ class App:
 
     def describe_oom_kills(self, *, is_main: bool) -> str:
         """Return that the kernel has killed these, the main process or others, and the limit, for a line."""
-        limits = self.spec.limits
+        limits = self.spec.resources.limits
         asked_bytes = None if limits is None else limits.memory_bytes
         return self.group.memory.describe_kills(self.oom_kills, asked_bytes, is_main=is_main)
 
@@ -80,7 +80,9 @@ class App:
         if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
             return False
         health = self.run.health
-        return all(health.get(check.kind, {}).get("healthy") for check in self.spec.health if check.decides_readiness)
+        return all(
+            health.get(check.kind, {}).get("healthy") for check in self.spec.life.health if check.decides_readiness
+        )
 
     @property
     def is_restarting(self) -> bool:

@@ -188,7 +188,7 @@ class PodPolicy:
     def _awaited(self) -> list[App]:
         """Return the apps for whose sake the pod goes on: all, unless some are sidecars of others."""
         apps = [*self.apps.values()]
-        return [app for app in apps if not app.spec.is_sidecar] or apps
+        return [app for app in apps if not app.spec.life.is_sidecar] or apps
 
     def request_stop(self, source: str, detail: str, *, force: bool) -> None:
         """
@@ -248,7 +248,7 @@ class PodPolicy:
     def _stop(self, app: App) -> None:
         """Begin to stop an app, with its pre-stop hook if it runs and has time for that."""
         runs = app.state in (State.POST_START, State.RUNNING) and app.run.has_executed
-        hooked = runs and app.spec.pre_stop is not None and app.run.grace_seconds > 0
+        hooked = runs and app.spec.life.pre_stop is not None and app.run.grace_seconds > 0
         self._handle(app, Event.HANDLE_STOPPING if hooked else Event.STOP)
 
     def _fail_with(self, app: App, words: str | None, number: int) -> None:
@@ -293,9 +293,9 @@ class PodPolicy:
         if not self._is_asked_to_end(app):
             return None
         # The console's end says the same as the stop signal, and may say it first.
-        if app.spec.has_console and status.signal == signal.SIGHUP:
+        if app.spec.streams.has_console and status.signal == signal.SIGHUP:
             return status.signal
-        return app.spec.stop_signal
+        return app.spec.life.stop_signal
 
     def _tell_host(self, message: dict[str, object]) -> None:
         """Have the launcher tell who started the pod, if that wants to know."""

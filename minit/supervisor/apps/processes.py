@@ -40,7 +40,7 @@ class Processes:
         if app.run.end is None and app.run.grace_ends_at is not None:
             app.run.deadline = max(app.run.grace_ends_at, time.monotonic() + _LEAST_STOP_SECONDS)
         # Children that a dead main process left behind may not know the app's own signal.
-        app.group.signal(app.spec.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
+        app.group.signal(app.spec.life.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
 
     def kill(self, app: App) -> None:
         """Kill all of an app, its handler too."""

@@ -40,7 +40,7 @@ def spawn_app(
             stdout=writers.get("stdout"),
             stderr=writers.get("stderr"),
             tty=writers.get("tty"),
-            console=console if app.spec.has_console else None,
+            console=console if app.spec.streams.has_console else None,
             cgroup_tasks=app.ends.tasks,
             attributes=app.attributes,
             trees=trees,
@@ -67,11 +67,11 @@ def spawn_app(
 
 def _open_streams(app: App) -> dict[str, int]:
     """Make the app's streams and return its own ends, the caller's, by name."""
-    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
+    modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
     writers = app.run.streams.open(
-        [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.uid, app.spec.gid
+        [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.process.uid, app.spec.process.gid
     )
-    if app.spec.is_attachable:
+    if app.spec.streams.is_attachable:
         try:
             writers |= app.run.streams.open_attachable(app.spec)
         except OSError:

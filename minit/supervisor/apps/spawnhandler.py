@@ -37,7 +37,7 @@ def spawn_handler(app: App, name: str) -> Handler:
     """
     streams = Streams(app.name, app.run.streams.log)
     # Logged also where the app has the console: a handler is no part of what goes on there.
-    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
+    modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
         kept: dict[str, Kept] = {
@@ -58,11 +58,11 @@ def spawn_handler(app: App, name: str) -> Handler:
 
 
 def _run(app: App, name: str) -> NoReturn:
-    spec, hook = app.spec, app.spec.hooks.get(name)
+    spec, hook = app.spec, app.spec.life.hooks.get(name)
     confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
     choose_profile(confinement)
     _enter_app(app, is_hook=hook is not None)
-    words = spec.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)
+    words = spec.life.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)
     path = words[0]
 
     def look_up() -> None:
@@ -71,7 +71,7 @@ def _run(app: App, name: str) -> NoReturn:
             with Step("find executable"):
                 path = find_executable(hook)
         with Step("change directory to"):
-            os.chdir(spec.working_directory)
+            os.chdir(spec.process.working_directory)
 
     execute(confinement, look_up, lambda: _encode(spec, path, words))
 
@@ -96,7 +96,7 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
         if is_hook and app.spec.has_group_namespace:
             syscalls.unshare(syscalls.CLONE_NEWCGROUP)
     with Step("set oom_score_adj"):
-        set_oom_score((app.spec.oom_score_adj or 0) if is_hook else 0)
+        set_oom_score((app.spec.resources.oom_score_adj or 0) if is_hook else 0)
     with Step("set resource limits"):
         take_attributes(app.attributes)
     with Step("join mount namespace"):
@@ -110,7 +110,7 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
 
 def _encode(spec: AppSpec, path: str, words: Sequence[str]) -> Command:
     with Step("encode arguments"):
-        environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.environment}
+        environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.process.environment}
         return path, [os.fsencode(word) for word in words], environment
 
 

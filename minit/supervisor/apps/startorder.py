@@ -61,24 +61,24 @@ class StartOrder:
 
     def is_marked_at_exec(self, app: App) -> bool:
         """Return whether a marker that cannot be written is the end of this start, not of the whole pod's."""
-        return app.spec.pre_start is not None or self._plan.mutable or app.starts > 1
+        return app.spec.life.pre_start is not None or self._plan.mutable or app.starts > 1
 
     def _go(self, apps: Sequence[App]) -> None:
         """Start these apps, all of them being prepared, but for those that wait for others."""
         apps = [app for app in apps if not self._is_held_up(app)]
-        ready = [app for app in apps if app.spec.pre_start is None]
+        ready = [app for app in apps if app.spec.life.pre_start is None]
         for app in ready:
             if not self.is_marked_at_exec(app):
                 write_file(paths.started_marker(app.name), b"")
         for app in ready:
             self._handle(app, Event.GO)
         for app in apps:
-            if app.spec.pre_start is not None:
+            if app.spec.life.pre_start is not None:
                 self._handle(app, Event.HANDLE_START)
 
     def _is_held_up(self, app: App) -> bool:
         """Return whether an app has to wait for others; one that would wait for ever has failed."""
-        if not app.spec.after or (app.starts > 1 and not self._plan.mutable):
+        if not app.spec.life.after or (app.starts > 1 and not self._plan.mutable):
             return False
         # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
         reason = (_find_unmet if self._plan.mutable else _waits_in_vain)(app, self._apps)
@@ -93,7 +93,7 @@ class StartOrder:
 
 def _find_unmet(app: App, apps: Mapping[str, App]) -> str | None:
     """Return what an app still has to wait for, None if it may be started."""
-    for each in app.spec.after:
+    for each in app.spec.life.after:
         other = apps.get(each.app)
         if not _is_met(other, completed=each.completed):
             missing = "has not completed" if each.completed else "is not ready"
@@ -103,7 +103,7 @@ def _find_unmet(app: App, apps: Mapping[str, App]) -> str | None:
 
 def _waits_in_vain(app: App, apps: Mapping[str, App]) -> str | None:
     """Return why nothing will ever start the app, None if that cannot be said."""
-    for each in app.spec.after:
+    for each in app.spec.life.after:
         other = apps.get(each.app)
         if other is None or other.run.end is None or other.is_restarting:
             continue

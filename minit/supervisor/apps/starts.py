@@ -165,7 +165,7 @@ class Starts:
 
     def _pids_to_join(self, app: App) -> int | None:
         """Return the PID namespace of the app that this one joins, None for the pod's; LaunchError if it is gone."""
-        name = app.spec.pids_of
+        name = app.spec.process.pids_of
         if name is None:
             return None
         run = None if name not in self._pod.apps else self._pod.apps[name].run

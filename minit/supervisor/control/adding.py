@@ -55,10 +55,10 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: 
         ends = _group_ends(spec.name, of_role, is_v2=request.get("v2") is True)
         root, trees = _only(of_role, ROOT), tuple(of_role.get(TREE, ()))
         dev = next(iter(of_role.get(DEV, ())), None)
-        if len(trees) != len(spec.volumes):
+        if len(trees) != len(spec.storage.volumes):
             raise ControlError("request: expected a descriptor for each volume")
         helpers = _helpers(spec.name, of_role)
-        sockets = open_sockets(spec, of_role.get(SOCKET) or [None] * len(spec.sockets))
+        sockets = open_sockets(spec, of_role.get(SOCKET) or [None] * len(spec.process.sockets))
         # Those that were passed are among the descriptors.
         opened = [fd for fd in sockets if fd not in descriptors]
         try:
@@ -156,7 +156,7 @@ def write_app_files(spec: AppSpec) -> None:
     """Write what `enter` reads about an app, instead of what there may be."""
     # stage0's own may belong to the host's root.
     remove_file(paths.env_file(spec.name))
-    write_environment(spec.name, spec.environment)
+    write_environment(spec.name, spec.process.environment)
     marker = paths.created_marker(spec.name)
     if not os.path.exists(marker):
         write_file(marker, b"")

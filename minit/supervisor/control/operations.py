@@ -165,7 +165,11 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
             entry["says"] = app.readiness.status
         if app.restart_at is not None:
             entry["restart_in_seconds"] = max(0.0, round(app.restart_at - time.monotonic(), 3))
-        entry["streams"] = {"stdin": app.spec.stdin, "stdout": app.spec.stdout, "stderr": app.spec.stderr}
+        entry["streams"] = {
+            "stdin": app.spec.streams.stdin,
+            "stdout": app.spec.streams.stdout,
+            "stderr": app.spec.streams.stderr,
+        }
         attached = app.run.streams.counters()
         if attached is not None:
             entry["attached"] = attached

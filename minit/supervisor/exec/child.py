@@ -25,7 +25,7 @@ from minit.linux.attributes import Attributes
 from minit.linux.forks import APP, Kept, clone
 from minit.linux.messages import Socket, send_message
 from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
-from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec
+from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec, ProcessPlan
 from minit.plan.confinement import confinement_of
 from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
@@ -101,7 +101,9 @@ def fork_app(
     It starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids` of another app.
     """
     child = _Child(spec, rootfs, ends)
-    flags = syscalls.CLONE_NEWPID if spec.own_pids and spec.pids_of is None and not ends.is_builder else 0
+    flags = (
+        syscalls.CLONE_NEWPID if spec.process.own_pids and spec.process.pids_of is None and not ends.is_builder else 0
+    )
     return clone(APP, child.run, ends.descriptors(), flags=flags, cgroup=birthplace, pids=pids, tell=child.fail)
 
 
@@ -149,17 +151,17 @@ class _Child:
     @property
     def _has_new_namespace(self) -> bool:
         """Tell whether its mount namespace is one that PID 1 does not have."""
-        return self._ends.namespace is None or self._spec.own_pids
+        return self._ends.namespace is None or self._spec.process.own_pids
 
     def _take_terminal(self) -> None:
-        has_console = self._spec.stdin == STREAM_CONSOLE
+        has_console = self._spec.streams.stdin == STREAM_CONSOLE
         terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
             with Step(f"take the {'console' if has_console else 'terminal'}"):
                 take_console(terminal)
 
     def _tell_pids(self) -> None:
-        if self._spec.own_pids and not self._ends.is_builder:
+        if self._spec.process.own_pids and not self._ends.is_builder:
             with Step("open the PID namespace"):
                 own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
                 send_message(self._report, {"pids": True}, [own])
@@ -175,18 +177,18 @@ class _Child:
                 syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         with Step("set oom_score_adj"):
             # Without one it starts neutral, as under rkt's stage1.
-            score = self._spec.oom_score_adj
+            score = self._spec.resources.oom_score_adj
             if not set_oom_score(score or 0) and score is not None:
                 self._notes.append(f"oom_score_adj cannot be lowered to {score} without CAP_SYS_RESOURCE, skipping")
 
     def _encode(self) -> tuple[list[bytes], dict[bytes, bytes]]:
         """Return the app's arguments, without the first, and its environment."""
         with Step("encode arguments"):
-            arguments = [os.fsencode(word) for word in self._spec.arguments]
-            variables = dict(self._spec.environment)
+            arguments = [os.fsencode(word) for word in self._spec.process.arguments]
+            variables = dict(self._spec.process.environment)
             if self._ends.sockets:
                 variables |= socket_environment(self._spec)
-            if self._spec.notifies and self._ends.notify is not None:
+            if self._spec.life.notifies and self._ends.notify is not None:
                 variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
             return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
@@ -201,7 +203,7 @@ class _Child:
         else:
             with Step("open /dev/null"):
                 self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            if self._spec.own_pids:
+            if self._spec.process.own_pids:
                 with Step("mount"):
                     root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
                     self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -225,20 +227,20 @@ class _Child:
 
     def _look_up(self) -> None:
         """Find the executable, and be where it is to start; what but builds the root ends here."""
-        if not (self._ends.is_builder and self._spec.finds_executable_late):
+        if not (self._ends.is_builder and self._spec.process.finds_executable_late):
             with Step("find executable"):
-                self._path = find_executable(self._spec)
+                self._path = find_executable(self._spec.process)
         if self._ends.is_builder:
             with Step("report"):
                 send_message(self._report, {"prepared": self._notes}, [self.namespace])
                 raise SystemExit
         with Step("change directory to"):
-            os.chdir(self._spec.working_directory)
+            os.chdir(self._spec.process.working_directory)
 
     def _get_ready(self, arguments: list[bytes], environment: dict[bytes, bytes]) -> Command:
         self._place_descriptors()
         self._wait()
-        return self._path, [os.fsencode(self._spec.command or self._path), *arguments], environment
+        return self._path, [os.fsencode(self._spec.process.command or self._path), *arguments], environment
 
     def _place_descriptors(self) -> None:
         """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
@@ -249,11 +251,11 @@ class _Child:
                 others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
                 moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
                 self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
-        if self._pipe is not None and self._spec.notify_fd is not None:
+        if self._pipe is not None and self._spec.life.notify_fd is not None:
             with Step("pass the notification descriptor"):
                 # Detached, or the old object would close what is in its place.
                 others = (self._report.detach(), self.namespace)
-                moved, self.namespace = place_descriptor(self._pipe, self._spec.notify_fd, others)
+                moved, self.namespace = place_descriptor(self._pipe, self._spec.life.notify_fd, others)
                 self._report = Socket(fileno=moved)
 
     def _wait(self) -> None:
@@ -264,7 +266,7 @@ class _Child:
                 raise SystemExit(EXIT_FAILURE)
 
 
-def find_executable(spec: AppSpec | Hook) -> str:
+def find_executable(spec: ProcessPlan | Hook) -> str:
     """
     Return the first candidate that is an executable file inside the present root; NotFound if none is.
 
@@ -292,24 +294,24 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
         tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
-    apply_mounts(spec.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
+    apply_mounts(spec.storage.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
     # Before the volumes, one of which may hide it.
     dev = syscalls.openat2(tree, DEV, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
     null = os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=dev)
-    volumes = (*spec.volumes, *spec.memory_volumes)
-    trees = (*ends.trees, *map(open_memory_volume, spec.memory_volumes))
-    places = attach_volumes(volumes, trees, tree, spec.sysfs)
-    if spec.makes_working_directory:
-        make_directory(spec.working_directory, tree)
-    attach_files(spec.files, tree, dev, places, read_only=spec.read_only_root)
+    volumes = (*spec.storage.volumes, *spec.storage.memory_volumes)
+    trees = (*ends.trees, *map(open_memory_volume, spec.storage.memory_volumes))
+    places = attach_volumes(volumes, trees, tree, spec.storage.sysfs)
+    if spec.process.makes_working_directory:
+        make_directory(spec.process.working_directory, tree)
+    attach_files(spec.storage.files, tree, dev, places, read_only=spec.storage.read_only_root)
     os.close(dev)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
     placed = list(zip(volumes, places))
-    if spec.protection.is_exact:
+    if spec.storage.protection.is_exact:
         hide_hierarchies(tree, placed, spec.groups)
-    protect_paths(spec.protection, tree, placed, spec.groups)
-    if spec.read_only_root:
+    protect_paths(spec.storage.protection, tree, placed, spec.groups)
+    if spec.storage.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)
     return tree, null
@@ -333,13 +335,17 @@ def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
     old = syscalls.openat2(tree, PROC.target, os.O_PATH, resolve=resolve)
     syscalls.umount2(f"/proc/self/fd/{old}", syscalls.MNT_DETACH)
     apply_mounts((PROC,), tree)
-    protect_paths(spec.protection.below(PROC.target), tree, (), ())
+    protect_paths(spec.storage.protection.below(PROC.target), tree, (), ())
     return tree
 
 
 def _open_streams(spec: AppSpec, ends: ChildEnds, null: int) -> None:
     terminals = {STREAM_CONSOLE: ends.console, **dict.fromkeys(TTY_STREAMS, ends.tty)}
-    for number, mode, fd in ((0, spec.stdin, ends.stdin), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
+    for number, mode, fd in (
+        (0, spec.streams.stdin, ends.stdin),
+        (1, spec.streams.stdout, ends.stdout),
+        (2, spec.streams.stderr, ends.stderr),
+    ):
         source = terminals.get(mode, fd)
         os.dup2(null if source is None else source, number)
 

@@ -26,7 +26,7 @@ def open_sockets(app: AppPlan, inherited: Sequence[int | None]) -> tuple[int, ..
     opened: list[int] = []
     sockets = []
     try:
-        for socket, fd in zip(app.sockets, inherited):
+        for socket, fd in zip(app.process.sockets, inherited):
             if fd is None:
                 fd = _open(app.name, socket)
                 opened.append(fd)
@@ -54,9 +54,9 @@ def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
 def socket_environment(app: AppPlan) -> dict[str, str]:
     """Return the variables by which this process, the app, knows its sockets, sd_listen_fds(3)."""
     return {
-        "LISTEN_FDS": str(len(app.sockets)),
+        "LISTEN_FDS": str(len(app.process.sockets)),
         "LISTEN_PID": str(os.getpid()),
-        "LISTEN_FDNAMES": ":".join(socket.name for socket in app.sockets),
+        "LISTEN_FDNAMES": ":".join(socket.name for socket in app.process.sockets),
     }
 
 

@@ -57,13 +57,13 @@ class Attachable:
 
     def open(self, spec: AppSpec) -> dict[str, int]:
         """Make everything, and return the app's ends, the caller's, by `stdin`, `stdout`, `stderr` and `tty`."""
-        modes = {STDOUT: spec.stdout, STDERR: spec.stderr}
+        modes = {STDOUT: spec.streams.stdout, STDERR: spec.streams.stderr}
         self.logged = tuple(name for name, mode in modes.items() if mode == STREAM_LOG_STREAM)
         self.logged += (TTY_OUT,) if STREAM_LOG_TTY in modes.values() else ()
-        self.plain_log = spec.kubernetes_log
+        self.plain_log = spec.streams.kubernetes_log
         ends: dict[str, int] = {}
         try:
-            if spec.stdin in PIPE_STREAMS:
+            if spec.streams.stdin in PIPE_STREAMS:
                 ends[STDIN], self.held[STDIN] = _pipe(spec)
                 os.set_blocking(self.held[STDIN], False)
             for name, mode in modes.items():
@@ -71,9 +71,9 @@ class Attachable:
                     self.held[name], ends[name] = _pipe(spec)
                     enlarge_pipe(ends[name], APP_PIPE_BYTES)
                     self.held[RING + name] = make_pipe()
-            if spec.has_tty:
+            if spec.streams.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
-                os.fchown(ends[MASTER], spec.uid, TTY_GID)
+                os.fchown(ends[MASTER], spec.process.uid, TTY_GID)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
                 self.held[RING + TTY_OUT] = make_pipe()
                 self.held[INTAKE] = make_pipe()
@@ -197,7 +197,7 @@ def _first_size() -> bytes:
 def _pipe(spec: AppSpec) -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     # An app that is not root may open /dev/stdout, which is this pipe, once more.
-    os.fchown(writer, spec.uid, spec.gid)
+    os.fchown(writer, spec.process.uid, spec.process.gid)
     return reader, writer
 
 
