@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from minit.launcher.ownimage import image_root
 from minit.linux.process import forget_imports
-from minit.network.plugins.program import run_program
+from minit.network.pluginprogram import run_program
 
 
 def main() -> NoReturn:

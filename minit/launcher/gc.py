@@ -17,8 +17,8 @@ from minit.launcher.cgroups import (
 from minit.linux.forks import COLLECTOR, fork
 from minit.linux.process import wait_channel
 from minit.linux.stdio import complain, write_all
-from minit.network.plugins.pluginsearch import search_for_pod
-from minit.network.teardown import tear_down, withdraw_names
+from minit.network.pluginrequests import search_for_pod
+from minit.network.setup import tear_down, withdraw_names
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 from minit.reaper.record import write_durably

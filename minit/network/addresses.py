@@ -28,6 +28,10 @@ _HARDWARE_ADDRESS = re.compile(r"[0-9A-Fa-f]{2}([:-])[0-9A-Fa-f]{2}(\1[0-9A-Fa-f
 EVERYWHERE: dict[int, IPNetwork] = {4: IPv4Network("0.0.0.0/0"), 6: IPv6Network("::/0")}
 """The destination of the default route, by the version of IP."""
 
+_POINTER = 0xC0
+_LONGEST_LABEL_BYTES = 63
+_LONGEST_NAME = 253
+
 
 def parse_address(text: str) -> IPAddress:
     """Return the address that `text` is; ValueError if it is none."""
@@ -70,3 +74,51 @@ def parse_hardware_address(text: str) -> str:
     if not _HARDWARE_ADDRESS.fullmatch(text):
         raise ValueError(f"not a hardware address: {text!r}")
     return text.lower().replace("-", ":")
+
+
+def parse_domain_names(data: bytes, *, compressed: bool = False) -> tuple[str, ...]:
+    """
+    Return the names, without the dot at their ends; none if anything of them is broken.
+
+    One that is `compressed` may end with a pointer to what comes before it. Zeros at the end are padding.
+    """
+    names = []
+    at = 0
+    try:
+        while at < len(data):
+            labels, at = _read_labels(data, at, compressed)
+            name = ".".join(labels)
+            if not labels and any(data[at:]):
+                return ()
+            if len(name) > _LONGEST_NAME:
+                return ()
+            names += [name] if name else []
+    except (IndexError, ValueError):
+        return ()
+    return tuple(names)
+
+
+def is_domain_name(text: str) -> bool:
+    """Tell whether `text` has only what may be in a name of resolv.conf."""
+    return all(letter.isascii() and (letter.isalnum() or letter in "-._") for letter in text)
+
+
+def _read_labels(data: bytes, at: int, compressed: bool) -> tuple[list[str], int]:
+    """Return the labels of the name at `at`, and where the next one is."""
+    labels: list[str] = []
+    after: int | None = None
+    begun = at
+    while length := data[at]:
+        if length & _POINTER == _POINTER and compressed:
+            target = (length & ~_POINTER) << 8 | data[at + 1]
+            after = at + 2 if after is None else after
+            if target >= begun:
+                raise ValueError("a pointer that leads not back")
+            begun = at = target
+            continue
+        label = data[at + 1 : at + 1 + length].decode("ascii")
+        if length > _LONGEST_LABEL_BYTES or len(label) != length or "." in label or not is_domain_name(label):
+            raise ValueError("no label of a name")
+        labels.append(label)
+        at += 1 + length
+    return labels, at + 1 if after is None else after

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from minit.base.errors import NetworkError, StrandedError, describe
 from minit.linux import syscalls
+
+T = TypeVar("T")
 
 _DIRECTORY = "/var/run/netns"
 _OWN = "/proc/self/ns/net"
@@ -105,3 +108,27 @@ def _share_directory() -> None:
             syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
     finally:
         os.close(directory)
+
+
+def open_namespace(path: str) -> int:
+    """Return a descriptor of the network namespace at `path`; FileNotFoundError if there is none."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        run_in_namespace(fd, bool)
+    except OSError as error:
+        os.close(fd)
+        if error.errno != errno.EINVAL:
+            raise
+        # After a reboot the file that it was bound on is left.
+        raise FileNotFoundError(errno.ENOENT, "no network namespace", path) from error
+    return fd
+
+
+def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
+    """Return what `function` does in the network namespace of a descriptor, and come back."""
+    with own_namespace() as own:
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        try:
+            return function()
+        finally:
+            return_to(own)

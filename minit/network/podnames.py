@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Sequence
 
 from minit.base import jsontext
 from minit.base.errors import LaunchError, ManifestError, NetworkError, describe
 from minit.base.value import replace
+from minit.network.protocol import Dns
 from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
 from minit.podfiles.boundedfile import read_bounded
 from minit.podfiles.paths import POD_NAMES, hosts_of_pod
@@ -27,6 +29,8 @@ _RECORD = ".json"
 _NAME_FILE = "minit-name"  # in the pod directory: the name that the user gave, which is stage0's
 _MAX_BYTES = 4 << 20
 _MAX_NAME_BYTES = 80
+
+_MAX_RESOLV_CONF_BYTES = 1 << 16
 
 
 def reserve(pod: NamedPod) -> None:
@@ -174,3 +178,38 @@ def _failure() -> Iterator[None]:
         yield
     except OSError as error:
         raise NetworkError(f"cannot keep the names of pods: {describe(error)}") from error
+
+
+def read_resolv_conf(path: str) -> Dns:
+    """Return what the file at `path` says; NetworkError if it cannot be read."""
+    try:
+        text = _read(path)
+    except OSError as error:
+        raise NetworkError(f"resolvConf: {describe(error)}") from error
+    return parse_resolv_conf(text)
+
+
+def parse_resolv_conf(text: str) -> Dns:
+    """Return what a resolv.conf says: all name servers, search domains and options, and the last domain."""
+    found: dict[str, list[str]] = {"nameserver": [], "domain": [], "search": [], "options": []}
+    for line in text.splitlines():
+        keyword, *values = line.split() or [""]
+        # A comment's first word is none of these.
+        if values and keyword in found:
+            found[keyword] += values if keyword in ("search", "options") else values[:1]
+    return Dns(
+        nameservers=tuple(found["nameserver"]),
+        domain=found["domain"][-1] if found["domain"] else "",
+        search=tuple(found["search"]),
+        options=tuple(found["options"]),
+    )
+
+
+def _read(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NetworkError(f"resolvConf: {path} is not a regular file")
+        return os.read(fd, _MAX_RESOLV_CONF_BYTES).decode(errors="replace")
+    finally:
+        os.close(fd)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv6Address
 
-from minit.base.errors import MinitError, NetworkError
+from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import replace
 from minit.linux.stdio import complain
 from minit.network.addresses import parse_address
-from minit.network.builtin.ipam.resolvconf import read_resolv_conf
-from minit.network.namespace import make_namespace, namespace_path
-from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
-from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
-from minit.network.plugins.pluginlist import attach, plugin_path
-from minit.network.plugins.pluginsearch import PluginSearch
-from minit.network.podnames import publish
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Dns, Result
+from minit.network.namespace import is_namespace, make_namespace, namespace_path, remove_namespace
+from minit.network.netinfo import (
+    NetInfo,
+    copy_configuration,
+    forget_configuration,
+    read_attached,
+    write_namespace,
+    write_net_info,
+)
+from minit.network.packetfilter.forwarding import Target, forward_ports, stop_forwarding
+from minit.network.packetfilter.tables import ports_table
+from minit.network.pluginlist import attach, detach, plugin_path
+from minit.network.pluginrequests import PluginSearch
+from minit.network.podnames import publish, read_resolv_conf, withdraw
+from minit.network.protocol import Dns, Request, Result
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan, PlannedNetwork
 from minit.podfiles import paths
@@ -196,3 +202,61 @@ def _is_reached(server: str, families: frozenset[int]) -> bool:
     if isinstance(address, IPv6Address) and address.is_link_local:
         return False
     return not address.is_loopback and not address.is_unspecified and address.version in families
+
+
+def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: bool = False) -> list[str]:
+    """
+    Detach the pod in the working directory from its networks, the last one first, and return what went wrong.
+
+    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. A failure is not tried again if
+    this is the last time, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug`
+    each network is a line on stderr.
+    """
+    problems = withdraw_names(uuid)
+    try:
+        stop_forwarding(ports_table(uuid))
+    except (MinitError, OSError) as error:
+        problems.append(f"error removing forwarded ports: {describe(error)}")
+    namespace = namespace_path(uuid)
+    networks, unreadable = read_attached()
+    problems += unreadable
+    for network in reversed(networks):
+        request = Request(
+            container_id=uuid,
+            namespace=namespace if is_namespace(namespace) else "",
+            interface=network.interface,
+            args=network.args,
+        )
+        if debug:
+            complain(f"networking: teardown - executing net-plugin {network.config.plugins[0].type}")
+        is_left = False
+        try:
+            detach(network, request, search)
+            is_left = True
+        except (MinitError, OSError) as error:
+            problems.append(f'error deleting "{network.config.name}": {describe(error)}')
+        if is_left or is_last:
+            problems += _forget(network)
+    try:
+        remove_namespace(namespace)
+    except OSError as error:
+        problems.append(f"error removing the network namespace: {describe(error)}")
+    return problems
+
+
+def withdraw_names(uuid: str) -> list[str]:
+    """Have others forget the names of a pod and return what went wrong."""
+    try:
+        withdraw(uuid)
+    except NetworkError as error:
+        return [describe(error)]
+    return []
+
+
+def _forget(network: PlannedNetwork) -> list[str]:
+    try:
+        forget_configuration(network.config.file_name)
+    except OSError as error:
+        # It will be detached once more, which does no harm.
+        return [f'error forgetting "{network.config.name}": {describe(error)}']
+    return []

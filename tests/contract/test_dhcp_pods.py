@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.network.dhcp.leaserecord import LeaseRecord
+from minit.network.dhcp.podlease import LeaseRecord
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer
 from tests.support.hostnet import leftovers
 from tests.support.pods import MakePod, PodDirectory, shell

@@ -19,8 +19,7 @@ from minit.base.value import replace
 from minit.network.addresses import parse_interface
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.links import Links
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result
+from minit.network.protocol import Request, Result
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods
 from tests.support.effects import each_failure, killed_child

@@ -15,8 +15,7 @@ import pytest
 from minit.base.errors import ManifestError, NetworkError
 from minit.base.value import replace
 from minit.network.builtin.attachment import host_end
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result
+from minit.network.protocol import Request, Result
 from tests.support.builtins import call_builtin
 from tests.support.effects import each_failure, killed_child
 from tests.support.networks import make_network, own_network, remove_network, within

@@ -16,13 +16,11 @@ from minit.base.value import replace
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination, parse_interface, parse_subnet
 from minit.network.builtin.attachment import host_end
-from minit.network.builtin.ipam.hostlocal import reserve
-from minit.network.builtin.ipam.ranges import read_range_sets
+from minit.network.builtin.hostlocal import read_range_sets, reserve
 from minit.network.netlink.bridges import join_bridge
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import NewRoute
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Dns, Result, Route
+from minit.network.protocol import Dns, Request, Result, Route
 from tests.support.builtins import World, add, call_builtin, check, delete, links, listen, own_world, talk
 from tests.support.effects import each_failure, killed_child
 from tests.support.networks import within

@@ -14,8 +14,7 @@ from minit.base.value import replace
 from minit.network.addresses import parse_address
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.links import Links
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result, write_result
+from minit.network.protocol import Request, Result, write_result
 from tests.support.builtins import call_builtin
 from tests.support.networks import make_network, own_network, remove_network, within
 

@@ -16,8 +16,7 @@ import pytest
 from minit.base.errors import MinitError, NetworkError
 from minit.base.value import replace
 from minit.network.builtin.tuning import Sysctl, refuse_forbidden
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result, write_result
+from minit.network.protocol import Request, Result, write_result
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods
 from tests.support.effects import each_failure, killed_child

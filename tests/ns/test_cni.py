@@ -1,4 +1,4 @@
-"""minit.network.plugins.pluginlist: what plugins are given, what becomes of their answers, what is left of failures."""
+"""minit.network.pluginlist: what plugins are given, what becomes of their answers, what is left of failures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 from minit.base.errors import MinitError, NetworkError
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
-from minit.network.plugins.pluginlist import attach, check, detach, plugin_path
-from minit.network.plugins.pluginsearch import search_for_pod
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Address, Dns, Result
+from minit.network.pluginlist import attach, check, detach, plugin_path
+from minit.network.pluginrequests import search_for_pod
+from minit.network.protocol import Address, Dns, Request, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.inotify import MOVED_TO, Watch

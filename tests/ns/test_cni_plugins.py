@@ -1,4 +1,4 @@
-"""minit.network.plugins.pluginlist with the reference plugins of the CNI, and with those alongside minit's own."""
+"""minit.network.pluginlist with the reference plugins of the CNI, and with those alongside minit's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from minit.base.errors import NetworkError
 from minit.base.value import replace
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
-from minit.network.plugins.pluginlist import attach, check, detach, plugin_path
-from minit.network.plugins.pluginsearch import search_for_pod
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Address, Result
+from minit.network.pluginlist import attach, check, detach, plugin_path
+from minit.network.pluginrequests import search_for_pod
+from minit.network.protocol import Address, Request, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.podfiles import paths
 from tests.support.cniplugin import calls, install_plugin

@@ -12,8 +12,8 @@ import pytest
 
 from minit.base.errors import NetworkError
 from minit.base.value import replace
-from minit.network.packetfilter.confinement import Sender, link_local_address
-from minit.network.packetfilter.interfacetables import delete_table, follow_sender, protect, table_name
+from minit.network.packetfilter.confinement import Sender, delete_table, follow_sender, link_local_address, protect
+from minit.network.packetfilter.tables import table_name
 from tests.support.effects import killed_child
 from tests.support.frames import arp, ethernet, frame_socket, icmp, icmpv6, udp4, udp6, vlan
 from tests.support.topology import (

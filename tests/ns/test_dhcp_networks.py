@@ -19,14 +19,12 @@ from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
 from minit.base.errors import NetworkError
 from minit.base.value import replace
 from minit.linux.loop import wait_readable
-from minit.network.dhcp import leaserecord, podlease
-from minit.network.dhcp.leaserecord import find_record
-from minit.network.netlink.events import KernelEvents
+from minit.network.dhcp import podlease
+from minit.network.dhcp.podlease import find_record
 from minit.network.netlink.links import Links
-from minit.network.plugins.pluginrequests import PluginRequests
-from minit.network.plugins.pluginsearch import PluginSearch
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Dns, Result, write_result
+from minit.network.netlink.transport import KernelEvents
+from minit.network.pluginrequests import PluginRequests, PluginSearch
+from minit.network.protocol import Dns, Request, Result, write_result
 from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer, run
@@ -94,7 +92,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """The process is in a network namespace of its own while a test runs."""
-    monkeypatch.setattr(leaserecord, "DIRECTORY", str(tmp_path / "records"))
+    monkeypatch.setattr(podlease, "DIRECTORY", str(tmp_path / "records"))
     monkeypatch.setattr(podlease, "SYSTEM_LOG", str(tmp_path / "log"))
     with own_network():
         world = World(tmp_path)

@@ -17,7 +17,7 @@ from minit.base.errors import NetworkError
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.bridges import add_bridge, filter_vlans
 from minit.network.netlink.links import Links
-from minit.network.protocol.request import Request
+from minit.network.protocol import Request
 from tests.support.builtins import TIMEOUT_SECONDS, World, add, check, delete, links, listen, own_world, talk
 from tests.support.networks import own_network, within
 

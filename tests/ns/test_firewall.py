@@ -1,4 +1,4 @@
-"""minit.network.packetfilter.interfacetables: how addresses of pods look from elsewhere, and what is left of it."""
+"""minit.network.packetfilter.confinement: how addresses of pods look from elsewhere, and what is left of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from minit.base.errors import NetworkError
 from minit.linux import syscalls
-from minit.network.packetfilter.interfacetables import delete_table, protect, table_name
+from minit.network.packetfilter.confinement import delete_table, protect
+from minit.network.packetfilter.tables import table_name
 from tests.support.podports import Pods, make_pods, port
 from tests.support.topology import (
     HOST,

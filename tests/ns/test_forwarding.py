@@ -14,8 +14,9 @@ from typing import TypeAlias
 import pytest
 
 from minit.base.errors import NetworkError
-from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
-from minit.network.packetfilter.interfacetables import protect
+from minit.network.packetfilter.confinement import protect
+from minit.network.packetfilter.forwarding import Target, forward_ports
+from minit.network.packetfilter.tables import ports_table
 from tests.support.effects import killed_child
 from tests.support.frames import frame_socket, udp6
 from tests.support.podports import Pods, make_pods, port

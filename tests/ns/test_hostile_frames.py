@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.network.packetfilter.confinement import Sender, link_local_address
-from minit.network.packetfilter.interfacetables import protect, table_name
+from minit.network.packetfilter.confinement import Sender, link_local_address, protect
+from minit.network.packetfilter.tables import table_name
 from tests.support.frames import (
     FRAGMENT,
     ICMPV6,

@@ -14,7 +14,7 @@ import pytest
 from minit.linux.loop import wait_readable
 from minit.machine.network.machinenetwork import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
-from minit.network.dhcp6.client import BOUND, Dhcp6Client
+from minit.network.dhcp.client6 import BOUND, Dhcp6Client
 from tests.support.ipv6router import (
     DECLINE,
     INFORMATION_REQUEST,

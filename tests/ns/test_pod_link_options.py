@@ -15,7 +15,7 @@ from minit.linux import syscalls
 from minit.manifest.reader import Node
 from minit.network.builtin.hostdevice import find_device
 from minit.network.netlink.links import Links
-from minit.network.protocol.result import Dns, Interface, Result
+from minit.network.protocol import Dns, Interface, Result
 from tests.support.linkkinds import need_kind
 from tests.support.podlinks import MAC, World, add, check, delete, in_pod, own_world, pod_link, run
 

@@ -12,9 +12,9 @@ import pytest
 from minit.base.errors import NetworkError
 from minit.base.value import replace
 from minit.network.addresses import parse_interface
-from minit.network.builtin.addressing import DuplicateDetection
+from minit.network.builtin.sides import DuplicateDetection
 from minit.network.netlink.links import Links
-from minit.network.protocol.result import Interface
+from minit.network.protocol import Interface
 from tests.support.builtins import listen, talk
 from tests.support.effects import each_failure, killed_child
 from tests.support.linkkinds import lacking_kinds, need_kind

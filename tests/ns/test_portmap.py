@@ -14,8 +14,7 @@ from minit.base.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import read_result
+from minit.network.protocol import Request, read_result
 from tests.support.effects import each_failure, killed_child
 from tests.support.topology import (
     BRIDGE,

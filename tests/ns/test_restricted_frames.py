@@ -1,4 +1,4 @@
-"""minit.network.packetfilter.interfacetables: packets of no connection pass a restricted network neither way."""
+"""minit.network.packetfilter.confinement: packets of no connection pass a restricted network neither way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.network.packetfilter.interfacetables import protect, table_name
+from minit.network.packetfilter.confinement import protect
+from minit.network.packetfilter.tables import table_name
 from tests.support.frames import frame_socket, ipv4, ipv6, routed4, routed6, udp4
 from tests.support.topology import (
     GATEWAY,

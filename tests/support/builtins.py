@@ -1,7 +1,7 @@
 """
 Built-in plugins between network namespaces that stand for a host and its pods.
 
-They are called as `minit/network/plugins/pluginlist.py` does it, without a pod directory and a search for programs.
+They are called as `minit/network/pluginlist.py` does it, without a pod directory and a search for programs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result
+from minit.network.protocol import Request, Result
 from tests.support.networks import make_network, own_network, remove_network, within
 
 TIMEOUT_SECONDS = 10

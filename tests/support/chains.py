@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result, read_result, write_result
+from minit.network.protocol import Request, Result, read_result, write_result
 from tests.support.builtins import call_builtin
 from tests.support.networks import make_network, own_network, remove_network
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from minit.network.netlink.newlinks import OPTIONS
+from minit.network.netlink.messages import OPTIONS
 from tests.support.networks import own_network
 
 

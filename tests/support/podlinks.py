@@ -12,8 +12,7 @@ from typing import Any
 
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result
+from minit.network.protocol import Request, Result
 from tests.support.builtins import call_builtin
 from tests.support.networks import make_network, own_network, remove_network, within
 

@@ -13,14 +13,9 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import NetworkError
-from minit.network.packetfilter.forwarding import (
-    Target,
-    forward_ports,
-    ports_of,
-    ports_table,
-    refuse_taken_ports,
-    stop_forwarding,
-)
+from minit.network.packetfilter.forwarding import Target, forward_ports, ports_of, stop_forwarding
+from minit.network.packetfilter.portuse import refuse_taken_ports
+from minit.network.packetfilter.tables import ports_table
 from minit.plan.networks.networkplan import ForwardedPort
 from tests.support.topology import GATEWAY, GATEWAY6, POD, Topology, ipv6_of
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from minit.network.netlink.links import open_namespace, run_in_namespace
+from minit.network.namespace import open_namespace, run_in_namespace
 
 NAMESPACE = "minit-dhcp"
 

@@ -1,4 +1,4 @@
-"""minit.network.dhcp.addressprobe: what is sent, and what of what comes is an answer."""
+"""minit.network.dhcp.client: what is sent, and what of what comes is an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.network.dhcp.addressprobe import encode_probe, find_owner
+from minit.network.dhcp.client import encode_probe, find_owner
 
 MAC, OTHER = bytes.fromhex("525400123456"), bytes.fromhex("525400abcdef")
 ADDRESS = 0xC0000214

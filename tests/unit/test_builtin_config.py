@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from minit.base.errors import ManifestError, MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address, parse_interface, parse_subnet
-from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.bridge import read_bridge_config
-from minit.network.builtin.ipam.ranges import read_range_sets
-from minit.network.builtin.ipam.resolvconf import parse_resolv_conf
-from minit.network.builtin.settings import dns, network_name, protection, routes
-from minit.network.protocol.result import Dns
+from minit.network.builtin.call import dns, network_name, parse_arguments, protection, routes
+from minit.network.builtin.hostlocal import read_range_sets
+from minit.network.podnames import parse_resolv_conf
+from minit.network.protocol import Dns
 
 IPAM = {"type": "host-local", "subnet": "10.1.0.0/16"}
 PTP = {"cniVersion": "0.4.0", "name": "net", "type": "ptp", "ipam": IPAM}

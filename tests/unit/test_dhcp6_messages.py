@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.network.dhcp6 import message
-from minit.network.dhcp6.message import Answer6, LeasedAddress, encode_question, link_layer_duid, parse_answer
-from minit.network.netlink.routeroptions import RouterOption, parse_router_options
+from minit.network.dhcp import message6
+from minit.network.dhcp.message6 import (
+    Answer6,
+    LeasedAddress,
+    RouterOption,
+    encode_question,
+    link_layer_duid,
+    parse_answer,
+    parse_router_options,
+)
 from tests.support.ipv6router import association, option
 
 DUID = link_layer_duid(bytes.fromhex("525400123456"))
@@ -22,7 +29,7 @@ ADDRESS = IPv6Address("2001:db8::20")
 WHO = option(1, DUID) + option(2, SERVER)
 
 
-def parse(options: bytes, kind: int = message.REPLY, transaction: int = TRANSACTION) -> Answer6 | None:
+def parse(options: bytes, kind: int = message6.REPLY, transaction: int = TRANSACTION) -> Answer6 | None:
     """Return what a server's message with these options is."""
     return parse_answer(bytes((kind,)) + transaction.to_bytes(3, "big") + options, DUID, TRANSACTION, IAID)
 
@@ -32,7 +39,7 @@ def test_a_reply() -> None:
     told = option(23, ADDRESS.packed * 2) + option(24, b"\3lan\4test\0") + option(7, b"\xff")
     told += option(56, option(1, ADDRESS.packed) + option(3, b"\3ntp\4test\0")) + option(32, (900).to_bytes(4, "big"))
     assert parse(WHO + association(NUMBER, str(ADDRESS), (10, 20, 3600, 7200)) + told) == Answer6(
-        kind=message.REPLY,
+        kind=message6.REPLY,
         server=SERVER,
         leased=LeasedAddress(
             address=ADDRESS, preferred_seconds=3600, valid_seconds=7200, renewal_seconds=10, rebinding_seconds=20
@@ -74,7 +81,7 @@ def test_a_reply_to_somebody_else() -> None:
     """Another transaction, and a message of a client, are nothing."""
     assert parse(WHO) is not None
     assert parse(WHO, transaction=TRANSACTION + 1) is None
-    assert parse(WHO, kind=message.REQUEST) is None
+    assert parse(WHO, kind=message6.REQUEST) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +108,7 @@ def test_addresses_that_are_none(told: bytes) -> None:
 def test_a_question() -> None:
     """A client says who it is, which address it wants, and how long it has waited."""
     data = encode_question(
-        message.REQUEST, DUID, transaction=1, elapsed_seconds=2.5, association=IAID, address=ADDRESS, server=SERVER
+        message6.REQUEST, DUID, transaction=1, elapsed_seconds=2.5, association=IAID, address=ADDRESS, server=SERVER
     )
     assert data[:4] == b"\3\0\0\1"
     for each in (option(1, DUID), option(2, SERVER), option(8, b"\0\xfa"), ADDRESS.packed):

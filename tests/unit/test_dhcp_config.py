@@ -8,11 +8,11 @@ import pytest
 
 from minit.base.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
+from minit.network.builtin import dhcp
 from minit.network.builtin.call import Call
-from minit.network.builtin.ipam import dhcp
-from minit.network.builtin.ipam.dhcp import read_identity
+from minit.network.builtin.dhcp import read_identity
 from minit.network.dhcp.message import Identity
-from minit.network.protocol.request import Request
+from minit.network.protocol import Request
 
 MAC = bytes.fromhex("525400123456")
 

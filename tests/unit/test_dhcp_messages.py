@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.network.addresses import is_domain_name, parse_domain_names
 from minit.network.dhcp import message
 from minit.network.dhcp.message import Answer, Identity, encode_request, machine_identity, parse_answer, unwrap, wrap
-from minit.network.domainnames import is_domain_name, parse_domain_names
 
 MAC = bytes.fromhex("525400123456")
 TRANSACTION = 0x12345678

@@ -8,7 +8,7 @@ import pytest
 
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_destination
-from minit.network.protocol.result import Dns, Result, Route
+from minit.network.protocol import Dns, Result, Route
 from minit.network.setup import families_out, find_host_dns
 from minit.plan.networks.networkplan import PlannedNetwork
 

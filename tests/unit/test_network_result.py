@@ -1,4 +1,4 @@
-"""minit.network.protocol.result: what plugins of all versions answer, and how it is passed on."""
+"""minit.network.protocol: what plugins of all versions answer, and how it is passed on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minit.base.errors import ManifestError
 from minit.base.value import replace
 from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.network.addresses import parse_address, parse_destination, parse_interface
-from minit.network.protocol.result import (
+from minit.network.protocol import (
     Address,
     Dns,
     Interface,

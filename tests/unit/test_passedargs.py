@@ -1,10 +1,10 @@
-"""minit.network.plugins.pluginrequests: what plugins that are programs get of the arguments of a network."""
+"""minit.network.pluginrequests: what plugins that are programs get of the arguments of a network."""
 
 from __future__ import annotations
 
 import pytest
 
-from minit.network.plugins.pluginrequests import tolerated
+from minit.network.pluginrequests import tolerated
 
 
 @pytest.mark.parametrize("args", ["IP=10.0.0.1", "IP=10.0.0.1;MAC=02:00:00:00:00:01", "GATEWAY=", "MAC"])

@@ -1,4 +1,4 @@
-"""minit.network.plugins.program and its parameters: what a request may be, and how a failure is answered."""
+"""minit.network.pluginprogram and its parameters: what a request may be, and how a failure is answered."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from minit.base.errors import PluginError
 from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.manifest.reader import Node
 from minit.network.builtin import BUILTINS
-from minit.network.builtin.settings import refuse
-from minit.network.plugins.program import Parameters, answer_request, error_answer, is_valid_name, read_parameters
+from minit.network.builtin.call import refuse
+from minit.network.pluginprogram import Parameters, answer_request, error_answer, is_valid_name, read_parameters
 from minit.podfiles import paths
 
 ATTACHMENT = {"CNI_CONTAINERID": "pod-1", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}

@@ -20,9 +20,8 @@ from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.stdio import complain
 from minit.network.netinfo import forget_network
-from minit.network.plugins.pluginsearch import search_for_pod
-from minit.network.setup import set_up
-from minit.network.teardown import tear_down
+from minit.network.pluginrequests import search_for_pod
+from minit.network.setup import set_up, tear_down
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.podfiles import paths

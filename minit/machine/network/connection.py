@@ -13,9 +13,9 @@ from minit.manifest.machineconfig import Interface
 from minit.network.addresses import EVERYWHERE, IPAddress, parse_address, parse_interface
 from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.message import NO_ADDRESS, Answer, machine_identity
+from minit.network.dhcp.message6 import RouterOption
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import PROTOCOL_DHCP, SCOPE_LINK, SCOPE_UNIVERSE, Link, NewRoute
-from minit.network.netlink.routeroptions import RouterOption
 
 # With less the kernel takes IPv6 away from a link.
 _MINIMUM_MTU = 1280

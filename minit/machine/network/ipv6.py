@@ -12,11 +12,10 @@ from minit.base.errors import NetworkError, describe
 from minit.linux.stdio import complain_at_once
 from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import Interface
-from minit.network.dhcp6.client import Dhcp6Client
-from minit.network.dhcp6.message import Answer6, LeasedAddress, is_duid, link_layer_duid
+from minit.network.dhcp.client6 import Dhcp6Client
+from minit.network.dhcp.message6 import Answer6, LeasedAddress, RouterOption, is_duid, link_layer_duid, solicit_routers
 from minit.network.netlink.links import Links, write_sysctl
 from minit.network.netlink.messages import Link
-from minit.network.netlink.routeroptions import RouterOption, solicit_routers
 
 # include/net/if_inet6.h: what the last advertisement told.
 _ADDRESSES_BY_DHCP = 0x40

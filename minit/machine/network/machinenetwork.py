@@ -15,9 +15,9 @@ from minit.machine.devices import MachineDevices
 from minit.machine.network.connection import Connection
 from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import MachineConfig
-from minit.network.netlink.events import KernelEvents
+from minit.network.dhcp.message6 import RouterOptions
 from minit.network.netlink.links import Links
-from minit.network.netlink.routeroptions import RouterOptions
+from minit.network.netlink.transport import KernelEvents
 from minit.podfiles import paths
 
 # Of C libraries: those of glibc before 2.26, and of musl.

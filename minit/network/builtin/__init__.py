@@ -6,30 +6,31 @@ the pod alone. flannel has a bridge made. tuning and bandwidth change a link of 
 and firewall keeps bridges apart.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
-`minit/network/plugins/pluginrequests.py`. Read `call.py` first.
+`minit/network/pluginrequests.py`. Read `call.py` first.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from minit.network.builtin import (
     attachment,
     bandwidth,
     bridge,
-    dummy,
+    dhcp,
     firewall,
     flannel,
     hostdevice,
-    ipvlan,
-    loopback,
-    macvlan,
+    hostlocal,
+    podlink,
     portmap,
     ptp,
+    static,
     tuning,
-    vlan,
 )
 from minit.network.builtin.call import Builtin, Call
-from minit.network.builtin.ipam import dhcp, hostlocal, static
-from minit.network.protocol.result import Result
+from minit.network.netlink.messages import DUMMY, IPVLAN, MACVLAN, VLAN
+from minit.network.protocol import Result
 
 _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 
@@ -37,7 +38,9 @@ BUILTINS = {
     "bandwidth": Builtin(add=bandwidth.add, delete=bandwidth.delete, check=bandwidth.check, collect=bandwidth.collect),
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
     "dhcp": Builtin(add=dhcp.add, delete=dhcp.delete, check=dhcp.check, collect=dhcp.collect),
-    "dummy": Builtin(add=dummy.add, delete=dummy.delete, check=dummy.check, **_BY_LINKS),
+    "dummy": Builtin(
+        add=podlink.add_dummy, delete=partial(podlink.delete, kind=DUMMY), check=podlink.check_dummy, **_BY_LINKS
+    ),
     "firewall": Builtin(add=firewall.add, delete=firewall.delete, check=firewall.check, collect=firewall.collect),
     "flannel": Builtin(
         add=flannel.add,
@@ -54,14 +57,20 @@ BUILTINS = {
         collect=hostlocal.collect,
         status=hostlocal.status,
     ),
-    "ipvlan": Builtin(add=ipvlan.add, delete=ipvlan.delete, check=ipvlan.check, **_BY_LINKS),
-    "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
-    "macvlan": Builtin(add=macvlan.add, delete=macvlan.delete, check=macvlan.check, **_BY_LINKS),
+    "ipvlan": Builtin(
+        add=podlink.add_ipvlan, delete=partial(podlink.delete, kind=IPVLAN), check=podlink.check_ipvlan, **_BY_LINKS
+    ),
+    "loopback": Builtin(add=podlink.add_loopback, delete=podlink.delete_loopback, check=podlink.check_loopback),
+    "macvlan": Builtin(
+        add=podlink.add_macvlan, delete=partial(podlink.delete, kind=MACVLAN), check=podlink.check_macvlan, **_BY_LINKS
+    ),
     "portmap": Builtin(add=portmap.add, delete=portmap.delete, check=portmap.check, collect=portmap.collect),
     "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
     "static": Builtin(add=static.add, delete=static.delete, check=static.check),
     "tuning": Builtin(add=tuning.add, delete=tuning.delete, check=tuning.check),
-    "vlan": Builtin(add=vlan.add, delete=vlan.delete, check=vlan.check, **_BY_LINKS),
+    "vlan": Builtin(
+        add=podlink.add_vlan, delete=partial(podlink.delete, kind=VLAN), check=podlink.check_vlan, **_BY_LINKS
+    ),
 }
 """The plugins by their type."""
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import stat
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 
-from minit.base.errors import MinitError, NetworkError, describe, reason_of
+from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import replace
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface
-from minit.network.builtin.call import Call
-from minit.network.builtin.linksettings import ignore_routers
-from minit.network.builtin.settings import (
+from minit.network.builtin.call import (
+    Call,
     Protection,
     accepts_routers,
     ipam_type,
@@ -26,69 +26,22 @@ from minit.network.builtin.settings import (
     protection,
     valid_attachments,
 )
-from minit.network.netlink.links import Links, open_namespace
-from minit.network.netlink.messages import Link
-from minit.network.packetfilter.interfacetables import Sender, delete_table, delete_tables_of, protect, table_name
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Address, Dns, Result
+from minit.network.builtin.sides import Sides, Undo, ignore_routers, pod_links
+from minit.network.netlink.links import Links
+from minit.network.netlink.messages import TABLE_MAIN, Link
+from minit.network.packetfilter.confinement import Sender, delete_table, delete_tables_of, protect
+from minit.network.packetfilter.tables import table_name
+from minit.network.protocol import Address, Dns, Request, Result
+from minit.podfiles.boundedfile import read_bounded
 
 _VETH = "veth"
 _DHCP = "dhcp"
 _NAME_BYTES = 15  # IFNAMSIZ without its end
 
-
-class Undo:
-    """A block whose steps are taken back, the last one first, if it fails."""
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], object]] = []
-
-    def __enter__(self) -> Undo:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        while error is not None and self._steps:
-            try:
-                self._steps.pop()()
-            except (NetworkError, OSError):
-                # The first reason is what the user needs; gc deletes the attachment once more.
-                continue
-
-    def add(self, step: Callable[[], object]) -> None:
-        """Remember how to take back what the block is about to do or has done."""
-        self._steps.append(step)
-
-
-class Sides:
-    """The links of the host and those of the pod; `namespace` is a descriptor of the pod's network namespace."""
-
-    def __init__(self, request: Request) -> None:
-        self.namespace = _open_namespace(request)
-        self.host = Links()
-        self.pod = Links(self.namespace)
-
-    def __enter__(self) -> Sides:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.host.close()
-        self.pod.close()
-        os.close(self.namespace)
-
-
-@contextmanager
-def pod_links(request: Request) -> Iterator[Links | None]:
-    """Open the links of the pod's network namespace; None if there is none any more."""
-    try:
-        namespace = open_namespace(request.namespace)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        with Links(namespace) as links:
-            yield links
-    finally:
-        os.close(namespace)
+_MAX_BYTES = 1 << 20
+_NEW = ".new"
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
 
 
 def host_end(request: Request) -> str:
@@ -263,9 +216,108 @@ def _ask_manager(call: Call, command: str) -> Result:
     return Result() if manager is None else call.delegate(command, manager, call.fields, call.previous)
 
 
-def _open_namespace(request: Request) -> int:
+def check_attachment(call: Call, bridge: str | None, *, is_down: bool = False) -> None:
+    """
+    Raise NetworkError with the first thing that is not as the result of the last ADD says.
+
+    With `bridge` the host's end is to be a port of the bridge of that name; with `is_down` the pod's end is left down.
+    """
+    request, previous = call.request, call.need_result_of_add()
+    check_lease(call)
+    with Sides(request) as sides:
+        pod, host = sides.pod.find(request.interface), sides.host.find(host_end(request))
+        if pod is None:
+            raise NetworkError(f"interface {request.interface} is gone")
+        if host is None or host.peer != pod.index:
+            raise NetworkError(f"interface {host_end(request)}, the host's end of {request.interface}, is gone")
+        check_link(host, "", previous)
+        if not is_down:
+            check_link(pod, request.namespace, previous)
+        check_addresses(sides.pod.addresses(pod), pod, previous)
+        check_routes(sides, previous)
+        if bridge is not None:
+            master = sides.host.find(bridge)
+            if master is None or master.index != host.master:
+                raise NetworkError(f"interface {host.name} is not connected to bridge {bridge}")
+            check_link(master, "", previous)
+
+
+def check_link(link: Link, sandbox: str, previous: Result) -> None:
+    """Raise NetworkError if a link is down or has another hardware address."""
+    if not link.up:
+        raise NetworkError(f"interface {link.name} is down")
+    for interface in previous.interfaces:
+        if (interface.name, interface.sandbox) != (link.name, sandbox) or not interface.mac:
+            continue
+        if interface.mac.lower() != link.mac.lower():
+            raise NetworkError(f"interface {link.name} has the hardware address {link.mac}, not {interface.mac}")
+
+
+def check_addresses(present: Collection[IPInterface], pod: Link, previous: Result) -> None:
+    """Raise NetworkError if the pod's link lacks one of its addresses."""
+    for address in previous.addresses:
+        at = address.interface
+        elsewhere = at is not None and at < len(previous.interfaces) and previous.interfaces[at].name != pod.name
+        if not elsewhere and address.address not in present:
+            raise NetworkError(f"interface {pod.name} does not have the address {address.address}")
+
+
+def check_routes(sides: Sides, previous: Result) -> None:
+    """Raise NetworkError if the pod lacks one of its routes."""
+    present = {table: sides.pod.routes(table) for table in {route.table or TABLE_MAIN for route in previous.routes}}
+    for route in previous.routes:
+        found = present[route.table or TABLE_MAIN]
+        gateways = [one.gateway for one in found if one.destination == route.destination]
+        if not gateways or (route.gateway is not None and route.gateway not in gateways):
+            via = "" if route.gateway is None else f" via {route.gateway}"
+            raise NetworkError(f"the route to {route.destination}{via} is gone")
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a regular file; OSError if it cannot be read, NetworkError if it is something else."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NetworkError(f"{path}: expected a regular file")
+    return read_bounded(fd, path, _MAX_BYTES)
+
+
+def write_file(path: str, data: bytes, *, durable: bool = False) -> None:
+    """
+    Write a file that is never seen without its content, and its directory if there is none.
+
+    A `durable` one is on the disk when this returns.
+    """
+    os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
+    new = f"{path}{_NEW}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     try:
-        return open_namespace(request.namespace)
-    except OSError as error:
-        # Of an error of setns(2) the path is not known.
-        raise NetworkError(f"network namespace {request.namespace}: {reason_of(error.errno or 0)}") from error
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(new, path)
+    except OSError:
+        _unlink(new)
+        raise
+
+
+def remove_file(path: str) -> None:
+    """Remove a file and what a writer was killed over; no error if there is neither."""
+    _unlink(path)
+    remove_leftover(path)
+
+
+def remove_leftover(path: str) -> None:
+    """Remove what a writer of this file was killed over."""
+    _unlink(f"{path}{_NEW}")
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -15,13 +15,12 @@ from contextlib import ExitStack, contextmanager
 from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import Value, replace
 from minit.manifest.reader import Node
-from minit.network.builtin.attachment import Sides, Undo, find_host_end, named_after, try_all
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import network_name, refuse, valid_attachments
+from minit.network.builtin.attachment import find_host_end, named_after, try_all
+from minit.network.builtin.call import Call, network_name, refuse, valid_attachments
+from minit.network.builtin.sides import Sides, Undo
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.links import Links
-from minit.network.netlink.messages import Link
-from minit.network.netlink.newlinks import IFB, NewLink
+from minit.network.netlink.messages import IFB, Link, NewLink
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.qdiscs import Qdiscs, TokenBucket
 from minit.network.packetfilter.tables import (
@@ -31,8 +30,7 @@ from minit.network.packetfilter.tables import (
     is_of_network,
     table_comment,
 )
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Interface, Result
+from minit.network.protocol import Interface, Request, Result
 
 _KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 _NOT_HERE = ("shapedSubnets", "unshapedSubnets")

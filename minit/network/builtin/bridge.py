@@ -9,18 +9,23 @@ from minit.base.value import Value, replace
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
-from minit.network.builtin.addressing import add_addresses, add_routes, usual_gateways
-from minit.network.builtin.arguments import requested_mac
-from minit.network.builtin.attachment import Sides, Undo
-from minit.network.builtin.call import Call
-from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
-from minit.network.builtin.settings import accepts_routers, dns, interface_name, mtu, protection, truth
+from minit.network.builtin.attachment import check_attachment
+from minit.network.builtin.call import Call, accepts_routers, dns, interface_name, mtu, protection, requested_mac, truth
+from minit.network.builtin.sides import (
+    Sides,
+    Undo,
+    add_addresses,
+    add_routes,
+    enable_forwarding,
+    ignore_routers,
+    prepare_pod_link,
+    usual_gateways,
+)
 from minit.network.namespace import own_namespace
 from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
-from minit.network.protocol.result import Address, Interface, Result, Route
+from minit.network.protocol import Address, Interface, Result, Route
 
 _BRIDGE = "bridge"
 

@@ -16,10 +16,9 @@ from minit.base.errors import ManifestError, MinitError, NetworkError, describe
 from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
 from minit.network.addresses import IPNetwork, parse_destination
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import VALID_ATTACHMENTS, network_name, refuse, routes, valid_attachments
-from minit.network.builtin.smallfiles import read_file, remove_file, remove_leftover, write_file
-from minit.network.protocol.result import Result
+from minit.network.builtin.attachment import read_file, remove_file, remove_leftover, write_file
+from minit.network.builtin.call import VALID_ATTACHMENTS, Call, network_name, refuse, routes, valid_attachments
+from minit.network.protocol import Result
 
 JsonObject = dict[str, object]
 

@@ -12,14 +12,12 @@ import os
 from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin import attachment, podlink
-from minit.network.builtin.attachment import Sides, Undo, pod_links
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import dns, file_name, interface_name, ipam_type, mac_address
+from minit.network.builtin.call import Call, dns, file_name, interface_name, ipam_type, mac_address
+from minit.network.builtin.sides import Sides, Undo, pod_links
 from minit.network.namespace import own_namespace
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Dns, Result
+from minit.network.protocol import Dns, Request, Result
 
 _KERNEL_DEVICES = "/sys/devices/"
 _PCI = "/sys/bus/pci/devices"

@@ -7,22 +7,21 @@ from ipaddress import ip_interface
 from minit.base.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
-from minit.network.builtin.attachment import Undo
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import network_name, refuse, truth, valid_attachments
+from minit.network.builtin.call import Call, network_name, refuse, truth, valid_attachments
+from minit.network.builtin.sides import Undo
 from minit.network.netlink import nftexpressions
-from minit.network.netlink.hostlink import interface_towards
 from minit.network.netlink.nftexpressions import Match
 from minit.network.packetfilter.forwarding import (
     Forwarding,
     forwarded_ports,
     map_ports,
     ports_of,
-    ports_table,
     stop_forwarding,
     stop_forwarding_of,
 )
-from minit.network.protocol.result import Result
+from minit.network.packetfilter.hostroutes import interface_towards
+from minit.network.packetfilter.tables import ports_table
+from minit.network.protocol import Result
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import describe_port
 

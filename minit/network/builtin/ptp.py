@@ -7,14 +7,11 @@ from ipaddress import ip_interface
 from minit.base.errors import NetworkError
 from minit.network.addresses import IPAddress, only
 from minit.network.builtin import attachment
-from minit.network.builtin.addressing import add_routes, usual_gateways
-from minit.network.builtin.attachment import Sides
-from minit.network.builtin.call import Call
-from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.linksettings import enable_forwarding, prepare_pod_link
-from minit.network.builtin.settings import accepts_routers, dns, ipam_type, mtu, protection
+from minit.network.builtin.attachment import check_attachment
+from minit.network.builtin.call import Call, accepts_routers, dns, ipam_type, mtu, protection
+from minit.network.builtin.sides import Sides, Undo, add_routes, enable_forwarding, prepare_pod_link, usual_gateways
 from minit.network.netlink.messages import SCOPE_HOST, SCOPE_LINK, Link, NewRoute
-from minit.network.protocol.result import Address, Interface, Result
+from minit.network.protocol import Address, Interface, Result
 
 delete = attachment.delete
 
@@ -25,7 +22,7 @@ def add(call: Call) -> Result:
     if ipam_type(config) is None:
         raise config["ipam"].error("an address manager")
     configured, size, is_routed, wanted = dns(config), mtu(config), accepts_routers(config), protection(config)
-    with attachment.Sides(request) as sides, attachment.Undo() as undo:
+    with Sides(request) as sides, Undo() as undo:
         leased = attachment.lease(call, undo)
         ends = [(one, _gateway(one)) for one in leased.addresses]
         addresses = [one.address for one in leased.addresses]

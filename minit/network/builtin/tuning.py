@@ -17,17 +17,14 @@ from minit.base import jsontext
 from minit.base.errors import ManifestError, NetworkError, describe
 from minit.base.value import Value, replace
 from minit.manifest.reader import Node, read_json
-from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.attachment import Sides, Undo, find_host_end
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import mac_address, mtu
-from minit.network.builtin.smallfiles import read_file, remove_file, write_file
-from minit.network.namespace import is_namespace
-from minit.network.netlink.linkattributes import Attributes, LinkAttributes
-from minit.network.netlink.links import open_namespace, run_in_namespace
-from minit.network.packetfilter.confinement import link_local_address
-from minit.network.packetfilter.interfacetables import Sender, follow_sender, table_name
-from minit.network.protocol.result import Result
+from minit.network.builtin.attachment import find_host_end, read_file, remove_file, write_file
+from minit.network.builtin.call import Call, mac_address, mtu, parse_arguments
+from minit.network.builtin.sides import Sides, Undo
+from minit.network.namespace import is_namespace, open_namespace, run_in_namespace
+from minit.network.netlink.links import Attributes, LinkAttributes
+from minit.network.packetfilter.confinement import Sender, follow_sender, link_local_address
+from minit.network.packetfilter.tables import table_name
+from minit.network.protocol import Result
 
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
 """
-A client of DHCP for IPv4: for the interfaces of a machine, and for those of pods.
+Clients of DHCP, for pods and machines, and the leases of pods.
 
-Read `client.py` first. `message.py` has what it says and hears, `addressprobe.py` asks whether an address is free.
+Read `client.py` first, whose messages are in `message.py`; for IPv6 these are `client6.py` and `message6.py`.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import struct
 import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
@@ -17,7 +18,6 @@ from typing import Any
 
 from minit.base.value import replace
 from minit.network.dhcp import message as messages
-from minit.network.dhcp.addressprobe import AddressProbe
 from minit.network.dhcp.message import INFINITE_SECONDS, NO_ADDRESS, Answer, Identity
 
 _ETH_P_IP = 0x0800
@@ -41,6 +41,14 @@ INIT, REBOOTING, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
     *("init", "rebooting", "selecting", "requesting", "checking"),
     *("bound", "renewing", "rebinding"),
 )
+
+_ETH_P_ARP = 0x0806
+# Hardware and protocol, the lengths of their addresses, the operation; then both addresses of sender and target.
+_ARP = struct.Struct(">HHBBH6sI6sI")
+_ETHERNET, _IPV4, _REQUEST = 1, 0x0800, 1
+_ARP_BYTES = 1024
+_QUESTIONS = 3
+_PAUSE_SECONDS = 0.2
 
 
 class DhcpClient:
@@ -69,7 +77,7 @@ class DhcpClient:
         self._remembered = remembered
         self._raw: socket.socket | None = None
         self._unicast: socket.socket | None = None
-        self._probe: AddressProbe | None = None
+        self._probe: _AddressProbe | None = None
         self._transaction = 0
         self._attempt = 0
         self._begun = 0.0
@@ -167,14 +175,14 @@ class DhcpClient:
         elif self.state in (REBOOTING, REQUESTING, RENEWING, REBINDING):
             is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
             if is_given and self.state in (REBOOTING, REQUESTING):
-                self._probe = AddressProbe(self._interface, self._identity.mac, answer.address.ip)
+                self._probe = _AddressProbe(self._interface, self._identity.mac, answer.address.ip)
                 self._offer, self.state, self.deadline = answer, CHECKING, 0.0
             elif is_given:
                 self._bind(answer)
             elif answer.kind == messages.NAK:
                 self._lose()
 
-    def _check(self, probe: AddressProbe) -> None:
+    def _check(self, probe: _AddressProbe) -> None:
         """Use the address that the server has confirmed if nobody else does."""
         assert self._offer is not None
         is_known = probe.turn()
@@ -296,3 +304,69 @@ def _open_raw(interface: str) -> socket.socket:
         raw.close()
         raise
     return raw
+
+
+class _AddressProbe:
+    """The questions about one address; `turn` is called at `deadline` (monotonic) and when `fileno` can be read."""
+
+    def __init__(self, interface: str, mac: bytes, address: IPv4Address) -> None:
+        self.deadline = 0.0
+        self.owner: bytes | None = None
+        self._interface = interface
+        self._mac = mac
+        self._address = address
+        self._left = _QUESTIONS
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_ARP))
+        try:
+            self._socket.bind((interface, _ETH_P_ARP))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor on which answers come."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._socket.close()
+
+    def turn(self) -> bool:
+        """Go on; returns whether it is known by now, `owner` then being the hardware address of whoever has it."""
+        for _ in range(_MOST_PACKETS):
+            try:
+                packet = self._socket.recv(_ARP_BYTES)
+            except BlockingIOError:
+                break
+            self.owner = find_owner(packet, self._mac, self._address)
+            if self.owner is not None:
+                return True
+        if time.monotonic() < self.deadline:
+            return False
+        if not self._left:
+            return True
+        self._left -= 1
+        self.deadline = time.monotonic() + _PAUSE_SECONDS
+        question = encode_probe(self._mac, self._address)
+        try:
+            self._socket.sendto(question, (self._interface, _ETH_P_ARP, 0, 0, _ETHERNET_BROADCAST))
+        except BlockingIOError:
+            pass  # there is another one
+        return False
+
+
+def encode_probe(mac: bytes, address: IPv4Address) -> bytes:
+    """Return the question: it names no sender's address, so that nobody believes this machine to have it."""
+    return _ARP.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, mac, 0, bytes(6), int(address))
+
+
+def find_owner(packet: bytes, mac: bytes, address: IPv4Address) -> bytes | None:
+    """Return the hardware address of another one that has an IPv4 address, or is about to take it, by what it sends."""
+    if len(packet) < _ARP.size:
+        return None
+    hardware, protocol, size, other_size, operation, sender, own, _, target = _ARP.unpack_from(packet)
+    if (hardware, protocol, size, other_size) != (_ETHERNET, _IPV4, 6, 4) or sender == mac:
+        return None
+    takes = operation == _REQUEST and own == 0 and target == int(address)
+    return bytes(sender) if own == int(address) or takes else None

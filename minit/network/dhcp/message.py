@@ -10,7 +10,7 @@ import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from minit.base.value import Value
-from minit.network.domainnames import is_domain_name, parse_domain_names
+from minit.network.addresses import is_domain_name, parse_domain_names
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE = 1, 2, 3, 4, 5, 6, 7
 CLIENT_PORT, SERVER_PORT = 68, 67

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
@@ -23,19 +21,22 @@ from pyroute2.netlink.rtnl import (
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_PERMANENT, ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from minit.base.errors import NetworkError
-from minit.linux import syscalls
+from minit.base.errors import NetworkError, describe
+from minit.base.value import Value
 from minit.network.addresses import IPInterface, IPNetwork
-from minit.network.namespace import own_namespace, return_to
+from minit.network.namespace import run_in_namespace
 from minit.network.netlink.messages import (
     ANY_FAMILY,
     IFF_UP,
+    OPTIONS,
     TABLE_MAIN,
     Link,
+    NewLink,
     NewRoute,
     Route,
     address_message,
     address_of,
+    creation,
     is_usual_route,
     link_message,
     link_of,
@@ -43,7 +44,6 @@ from minit.network.netlink.messages import (
     route_message,
     route_of,
 )
-from minit.network.netlink.newlinks import OPTIONS, NewLink, creation
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError
 
 T = TypeVar("T")
@@ -54,6 +54,8 @@ _UNKNOWN_KIND = "Unknown device type"  # net/core/rtnetlink.c
 
 _RUNNING_TIMEOUT_SECONDS = 5.0
 _RUNNING_PAUSE_SECONDS = 0.001
+
+_IFF_ALLMULTI = 0x200
 
 
 class Links:
@@ -267,30 +269,6 @@ class Links:
         self.change(what, message)
 
 
-def open_namespace(path: str) -> int:
-    """Return a descriptor of the network namespace at `path`; FileNotFoundError if there is none."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        run_in_namespace(fd, bool)
-    except OSError as error:
-        os.close(fd)
-        if error.errno != errno.EINVAL:
-            raise
-        # After a reboot the file that it was bound on is left.
-        raise FileNotFoundError(errno.ENOENT, "no network namespace", path) from error
-    return fd
-
-
-def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
-    """Return what `function` does in the network namespace of a descriptor, and come back."""
-    with own_namespace() as own:
-        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
-        try:
-            return function()
-        finally:
-            return_to(own)
-
-
 def write_sysctl(name: str, value: str) -> None:
     """Set a parameter of this network namespace, `net/…`, unless it has the value already; NetworkError if it fails."""
     path = f"/proc/sys/{name}"
@@ -311,3 +289,76 @@ def _netlink() -> Netlink:
 def _cannot(what: str, error: OSError) -> NetworkError:
     reason = error.strerror or "unknown error"
     return NetworkError(f"cannot {what}: {reason[:1].lower()}{reason[1:]}")
+
+
+class Attributes(Value):
+    """Of a link, or to give to it, where None leaves what it has; `queue_length` is a number of packets."""
+
+    mac: str | None = None
+    mtu: int | None = None
+    promiscuous: bool | None = None
+    all_multicast: bool | None = None
+    queue_length: int | None = None
+
+
+class LinkAttributes:
+    """The link of a name in the network namespace of a descriptor."""
+
+    def __init__(self, namespace: int, name: str) -> None:
+        self._name = name
+        self._netlink = run_in_namespace(namespace, lambda: Netlink(NETLINK_ROUTE))
+
+    def __enter__(self) -> LinkAttributes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._netlink.__exit__()
+
+    def read(self) -> Attributes | None:
+        """Return all that it has, None if there is no such link; NetworkError if that cannot be told."""
+        message = link_message(RTM_GETLINK)
+        message["attrs"] = [["IFLA_IFNAME", self._name]]
+        try:
+            answer = self._netlink.ask(message)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise NetworkError(f"cannot look up interface {self._name}: {describe(error)}") from error
+        return Attributes(
+            mac=answer.get_attr("IFLA_ADDRESS") or "",
+            mtu=answer.get_attr("IFLA_MTU"),
+            promiscuous=bool(answer["flags"] & _IFF_PROMISC),
+            all_multicast=bool(answer["flags"] & _IFF_ALLMULTI),
+            queue_length=answer.get_attr("IFLA_TXQLEN"),
+        )
+
+    def write(self, wanted: Attributes) -> None:
+        """Give it what is wanted, one after the other; NetworkError names the first that it cannot have."""
+        if wanted.mac is not None:
+            self._change(f"the hardware address {wanted.mac}", ["IFLA_ADDRESS", wanted.mac])
+        if wanted.promiscuous is not None:
+            self._switch("promiscuous mode", _IFF_PROMISC, wanted.promiscuous)
+        if wanted.mtu is not None:
+            self._change(f"the MTU {wanted.mtu}", ["IFLA_MTU", wanted.mtu])
+        if wanted.all_multicast is not None:
+            self._switch("all-multicast mode", _IFF_ALLMULTI, wanted.all_multicast)
+        if wanted.queue_length is not None:
+            self._change(f"the queue length {wanted.queue_length}", ["IFLA_TXQLEN", wanted.queue_length])
+
+    def _change(self, what: str, attribute: list[object]) -> None:
+        message = link_message(RTM_SETLINK)
+        message["attrs"] = [["IFLA_IFNAME", self._name], attribute]
+        self._request(f"give interface {self._name} {what}", message)
+
+    def _switch(self, what: str, flag: int, on: bool) -> None:
+        message = link_message(RTM_SETLINK)
+        message["attrs"] = [["IFLA_IFNAME", self._name]]
+        message["flags"] = flag if on else 0
+        message["change"] = flag
+        self._request(f"switch {what} of interface {self._name} {'on' if on else 'off'}", message)
+
+    def _request(self, what: str, message: Any) -> None:
+        try:
+            self._netlink.request(message)
+        except OSError as error:
+            raise NetworkError(f"cannot {what}: {describe(error)}") from error

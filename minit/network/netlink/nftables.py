@@ -27,9 +27,17 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
 
 from minit.base.errors import NetworkError, describe
 from minit.base.value import Value
-from minit.network.netlink.attributes import attribute, nested, number, text
 from minit.network.netlink.nftexpressions import Expression
-from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink, NetlinkError, WrittenMessage
+from minit.network.netlink.transport import (
+    NETLINK_NETFILTER,
+    Netlink,
+    NetlinkError,
+    WrittenMessage,
+    attribute,
+    nested,
+    number,
+    text,
+)
 
 # Families of tables: what a table sees of both, of IPv4, of IPv6, and of whatever comes by one interface, NFPROTO_….
 INET = 1

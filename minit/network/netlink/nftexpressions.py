@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
 from minit.network.addresses import IPAddress, IPNetwork
-from minit.network.netlink.attributes import attribute, nested, number, text
+from minit.network.netlink.transport import attribute, nested, number, text
 
 # The name of an expression, and its attributes.
 Expression: TypeAlias = tuple[str, bytes]

@@ -15,9 +15,17 @@ from pyroute2.netlink.rtnl import RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC
 
 from minit.base.errors import NetworkError, describe
 from minit.base.value import Value
-from minit.network.netlink.attributes import attribute, nested, read_attributes, text
 from minit.network.netlink.messages import Link
-from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError, WrittenMessage
+from minit.network.netlink.transport import (
+    NETLINK_ROUTE,
+    Netlink,
+    NetlinkError,
+    WrittenMessage,
+    attribute,
+    nested,
+    read_attributes,
+    text,
+)
 
 _TBF = "tbf"
 _ROOT = 0xFFFFFFFF

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
+from pyroute2.netlink.rtnl import RTMGRP_LINK
 
 NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12
@@ -30,6 +31,11 @@ _USUAL_SEND_BYTES = 1 << 17
 _HEADER_BYTES = 16
 _HEADER = struct.Struct("=IHHII")
 _DUMP_ATTEMPTS = 10
+
+_NESTED = 0x8000
+_ATTRIBUTE_HEADER_BYTES = 4
+
+_EVENT_BYTES = 1 << 16
 
 
 class NetlinkError(OSError):
@@ -218,3 +224,65 @@ def _explanation(answer: _Answer, body: bytes) -> str:
             return attributes[4:size].rstrip(b"\0").decode("utf-8", "replace")
         attributes = attributes[max(4, (size + 3) & ~3) :]
     return ""
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """Return an attribute, padded to where the next one begins."""
+    return _header(kind, value) + value + bytes(-len(value) % 4)
+
+
+def number(kind: int, value: int) -> bytes:
+    """Return an attribute of 32 bits, signed or not."""
+    return attribute(kind, (value & 0xFFFFFFFF).to_bytes(4, "big"))
+
+
+def text(kind: int, value: str) -> bytes:
+    """Return an attribute that is a string; what is no text in UTF-8 stands for the byte that it came from."""
+    return attribute(kind, value.encode("utf-8", "surrogateescape") + b"\0")
+
+
+def nested(kind: int, *attributes: bytes) -> bytes:
+    """Return an attribute made of others."""
+    value = b"".join(attributes)
+    return _header(kind | _NESTED, value) + value
+
+
+def read_attributes(data: bytes) -> dict[int, bytes]:
+    """Return the values of attributes that stand one after the other, by their kinds."""
+    found = {}
+    while len(data) >= _ATTRIBUTE_HEADER_BYTES:
+        size = int.from_bytes(data[0:2], "little")
+        found[int.from_bytes(data[2:4], "little") & ~_NESTED] = data[_ATTRIBUTE_HEADER_BYTES:size]
+        data = data[max(_ATTRIBUTE_HEADER_BYTES, size + 3 & ~3) :]
+    return found
+
+
+def _header(kind: int, value: bytes) -> bytes:
+    return (4 + len(value)).to_bytes(2, "little") + kind.to_bytes(2, "little")
+
+
+class KernelEvents:
+    """The events of `groups`, RTMGRP_…, of the network namespace that the process is in when this is made."""
+
+    def __init__(self, groups: int = RTMGRP_LINK) -> None:
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_NETLINK, kind, 0)
+        self._socket.bind((0, groups))
+
+    def __enter__(self) -> KernelEvents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that can be read when something has happened."""
+        return self._socket.fileno()
+
+    def drop(self) -> None:
+        """Forget what has happened by now."""
+        try:
+            while self._socket.recv(_EVENT_BYTES):
+                pass
+        except OSError:
+            pass  # nothing left, or more than the socket holds: what there is now is looked at

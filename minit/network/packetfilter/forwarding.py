@@ -13,27 +13,25 @@ from minit.base.value import Value, replace
 from minit.network.addresses import EVERYWHERE, IPAddress
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
-from minit.network.netlink.hostlink import host_addresses, host_interface
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import Match
-from minit.network.packetfilter.loopbackway import LOOPBACK, close_way, open_way, way_comment
+from minit.network.packetfilter.hostroutes import (
+    LOOPBACK,
+    close_way,
+    host_addresses,
+    host_interface,
+    open_way,
+    way_comment,
+)
 from minit.network.packetfilter.portuse import PORTS_CHAIN, port_comment, read_ports, refuse_taken_ports
-from minit.network.packetfilter.tablelock import firewall_lock
-from minit.network.packetfilter.tables import TABLE_PREFIX, is_of_network, pod_of_ports, ports_table, table_comment
+from minit.network.packetfilter.tables import (
+    TABLE_PREFIX,
+    firewall_lock,
+    is_of_network,
+    pod_of_ports,
+    table_comment,
+)
 from minit.plan.networks.networkplan import ForwardedPort
-
-__all__ = [
-    "Forwarding",
-    "Target",
-    "forward_ports",
-    "forwarded_ports",
-    "map_ports",
-    "ports_of",
-    "ports_table",
-    "refuse_taken_ports",
-    "stop_forwarding",
-    "stop_forwarding_of",
-]
 
 _FAMILIES = {4: nftables.IP, 6: nftables.IP6}
 

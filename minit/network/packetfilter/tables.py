@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
+from collections.abc import Iterator
 
+from minit.base.errors import NetworkError, describe
 from minit.network.netlink.nftables import Table
 
 TABLE_PREFIX = "minit-"
@@ -13,6 +18,9 @@ _BANDWIDTH = "-bandwidth"
 _INGRESS = "-ingress"
 _NETWORK = "network "
 _MAX_NAME_BYTES = 64
+
+_LOCK_DIRECTORY = "/run/minit"
+_LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
 
 
 def table_name(container_id: str, interface: str) -> str:
@@ -72,3 +80,18 @@ def _short(network: str) -> str:
     # A comment has room for half of what a file's name may be.
     is_short = len(network.encode()) <= _MAX_NAME_BYTES and " " not in network
     return network if is_short else hashlib.sha256(network.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def firewall_lock() -> Iterator[None]:
+    """Hold the lock for the length of a with block; NetworkError if it cannot be had."""
+    try:
+        os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,4 +1,4 @@
-"""The result of attaching a pod to a network: addresses, routes, DNS (CNI specification, "Result Types")."""
+"""Requests to a plugin of the CNI and its answers: parameters, results, error codes (CNI specification, 2 and 5)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ _DETAILS_SINCE = "1.1.0"
 _VERSIONS = (4, 6)
 _LARGEST_INDEX = (1 << 31) - 1
 _LARGEST_NUMBER = (1 << 32) - 1  # rtnetlink(7) has attributes of 32 bits
+
+INCOMPATIBLE_VERSION = 1
+UNSUPPORTED_FIELD = 2
+INVALID_ENVIRONMENT = 4
+IO_FAILURE = 5
+DECODING_FAILURE = 6
+INVALID_CONFIGURATION = 7
+INVALID_NAMESPACE = 8
+NOT_AVAILABLE = 50  # answered to STATUS alone: no ADD would succeed
+ANY_OTHER = 999
 
 
 class Interface(Value):
@@ -256,3 +266,16 @@ def _write_dns(dns: Dns) -> JsonObject:
 
 def _without_empty(fields: JsonObject) -> JsonObject:
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
+
+
+class Request(Value):
+    """
+    The attachment of one interface of a pod to one network.
+
+    `namespace` is the path of the pod's network namespace, empty when it has vanished; `args` is CNI_ARGS as given.
+    """
+
+    container_id: str
+    namespace: str
+    interface: str
+    args: str = ""

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from minit.base.value import replace
-from minit.network.dhcp6 import message as messages
-from minit.network.dhcp6.message import INFINITE_SECONDS, Answer6
+from minit.network.dhcp import message6 as messages
+from minit.network.dhcp.message6 import INFINITE_SECONDS, Answer6
 
 _SO_BINDTODEVICE = 25
 _RECEIVE_BYTES = 65536

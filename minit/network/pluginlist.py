@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from minit.base import jsontext
 from minit.base.errors import MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
-from minit.network.plugins import cache
-from minit.network.plugins.pluginrequests import TIMEOUT_SECONDS, PluginRequests
-from minit.network.plugins.pluginsearch import PluginSearch
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Result, write_result
+from minit.network import netinfo
+from minit.network.pluginrequests import TIMEOUT_SECONDS, PluginRequests, PluginSearch
+from minit.network.protocol import Request, Result, write_result
 from minit.plan.networks.networkplan import PlannedNetwork
 
 JsonObject = dict[str, object]
@@ -51,7 +49,7 @@ def attach(
     config = network.config
     attachment = _Attachment(config, request, search, timeout_seconds, cancelled)
     plugins = [search.find(plugin.type) for plugin in config.plugins]
-    cache.cache_plugins(config.file_name, plugins)
+    netinfo.cache_plugins(config.file_name, plugins)
     try:
         return attachment.add(plugins)
     except MinitError as error:
@@ -74,9 +72,9 @@ def detach(
     """
     config = network.config
     attachment = _Attachment(config, request, search, timeout_seconds)
-    chosen = cache.cached_plugins(config.file_name)
+    chosen = netinfo.cached_plugins(config.file_name)
     has_result = is_at_least(config.cni_version, _RESULT_ON_DELETE_SINCE)
-    previous = cache.cached_result(config.file_name) if has_result else None
+    previous = netinfo.cached_result(config.file_name) if has_result else None
     problems = []
     for index, plugin in reversed(list(enumerate(config.plugins))):
         try:
@@ -87,7 +85,7 @@ def detach(
     if problems:
         raise NetworkError("; ".join(problems))
     try:
-        cache.forget(config.file_name)
+        netinfo.forget(config.file_name)
     except OSError as error:
         raise NetworkError(describe(error)) from error
 
@@ -103,11 +101,11 @@ def check(
     config = network.config
     if config.disable_check or not is_at_least(config.cni_version, _CHECK_SINCE):
         return False
-    previous = cache.cached_result(config.file_name)
+    previous = netinfo.cached_result(config.file_name)
     if previous is None:
         raise NetworkError(f'the pod is not attached to network "{config.name}"')
     attachment = _Attachment(config, request, search, timeout_seconds)
-    for plugin, found in zip(config.plugins, cache.cached_plugins(config.file_name)):
+    for plugin, found in zip(config.plugins, netinfo.cached_plugins(config.file_name)):
         attachment.call("CHECK", plugin, found, previous)
     return True
 
@@ -144,7 +142,7 @@ class _Attachment:
             # As it is, what minit knows nothing of passes on, too.
             previous = written if written.get("cniVersion") == version else write_result(result, version)
             # After each of them: if the next one fails, those before it may need the result to undo what they did.
-            cache.cache_result(self._config.file_name, previous)
+            netinfo.cache_result(self._config.file_name, previous)
         return result
 
     def call(self, command: str, plugin: PluginConfig, found: str, previous: JsonObject | None) -> JsonObject:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import errno
 import socket
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
-from pyroute2.netlink.rtnl import RTM_DELROUTE, RTM_NEWROUTE
+from pyroute2.netlink.rtnl import RTM_DELROUTE, RTM_GETADDR, RTM_GETROUTE, RTM_NEWROUTE
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.base.errors import NetworkError, describe
-from minit.network.addresses import IPNetwork
+from minit.network.addresses import IPAddress, IPNetwork
 from minit.network.netlink import nftables
 from minit.network.netlink.nftables import Table
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
@@ -121,3 +122,49 @@ def _request_route(kind: int, flags: int, interface: str) -> None:
     message["attrs"] = [["RTA_DST", _IPV6_LOOPBACK], ["RTA_OIF", index], ["RTA_PRIORITY", _METRIC]]
     with Netlink(NETLINK_ROUTE) as netlink:
         netlink.request(message)
+
+
+def host_interface(address: IPAddress, gateway: IPAddress) -> str:
+    """
+    Return the name of the interface by which this machine reaches the pod's `address`.
+
+    NetworkError unless `gateway` is an address of this machine: where the pod's answers go by somebody else they do
+    not come back to be translated.
+    """
+    if gateway not in host_addresses():
+        raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
+    try:
+        return _interface_towards(address)
+    except OSError as error:
+        raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
+
+
+def interface_towards(address: IPAddress) -> str | None:
+    """Return the name of the interface by which this machine reaches an address, None if it does not."""
+    try:
+        return _interface_towards(address)
+    except OSError:
+        return None
+
+
+def host_addresses() -> set[IPAddress]:
+    """Return the addresses of this machine."""
+    request = ifaddrmsg()
+    request["header"]["type"] = RTM_GETADDR
+    try:
+        with Netlink(NETLINK_ROUTE) as netlink:
+            answers = netlink.dump(request)
+    except OSError as error:
+        raise NetworkError(f"cannot read the addresses of this machine: {describe(error)}") from error
+    # Between point-to-point ends IFA_ADDRESS is the other one's.
+    return {ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers}
+
+
+def _interface_towards(address: IPAddress) -> str:
+    request = rtmsg()
+    request["header"]["type"] = RTM_GETROUTE
+    request["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    request["dst_len"] = address.max_prefixlen
+    request["attrs"] = [("RTA_DST", str(address))]
+    with Netlink(NETLINK_ROUTE) as netlink:
+        return socket.if_indextoname(netlink.ask(request).get_attr("RTA_OIF"))

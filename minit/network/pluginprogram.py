@@ -27,11 +27,10 @@ from minit.base.value import Value
 from minit.linux.stdio import complain, open_standard_streams, write_all
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
+from minit.network import protocol
 from minit.network.namespace import is_namespace, is_own_namespace
-from minit.network.plugins.pluginrequests import PluginRequests
-from minit.network.plugins.pluginsearch import PluginSearch
-from minit.network.protocol import errorcodes
-from minit.network.protocol.request import Request
+from minit.network.pluginrequests import PluginRequests, PluginSearch
+from minit.network.protocol import Request
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 
@@ -86,7 +85,7 @@ def answer_request(
         if name not in paths.BUILT_IN_PLUGINS:
             known = ", ".join(paths.BUILT_IN_PLUGINS)
             raise PluginError(
-                f'there is no built-in plugin "{name}"', errorcodes.ANY_OTHER, f"it has to be called as {known}"
+                f'there is no built-in plugin "{name}"', protocol.ANY_OTHER, f"it has to be called as {known}"
             )
         parameters = read_parameters(environment)
         if parameters.command == "VERSION":
@@ -110,11 +109,11 @@ def _read_request() -> bytes:
 def error_answer(error: BaseException, version: str) -> JsonObject:
     """Return the answer about a failure, in a version of the specification."""
     message, details = describe(error), ""
-    code = errorcodes.ANY_OTHER
+    code = protocol.ANY_OTHER
     if isinstance(error, UnsupportedFieldError):
-        code = errorcodes.UNSUPPORTED_FIELD
+        code = protocol.UNSUPPORTED_FIELD
     elif isinstance(error, ManifestError):
-        code = errorcodes.INVALID_CONFIGURATION
+        code = protocol.INVALID_CONFIGURATION
     elif isinstance(error, PluginError):
         message, details, code = error.message, error.details, error.code
     answer: JsonObject = {"cniVersion": version, "code": code, "msg": harmless(message)}
@@ -136,10 +135,10 @@ def _read_config(read_request: Callable[[], bytes]) -> Node:
     try:
         return Node(jsontext.parse(read_request(), _SOURCE), None, _SOURCE)
     except OSError as error:
-        raise PluginError("error reading from stdin", errorcodes.IO_FAILURE, describe(error)) from error
+        raise PluginError("error reading from stdin", protocol.IO_FAILURE, describe(error)) from error
     except MinitError as error:
         raise PluginError(
-            "error parsing the network configuration", errorcodes.DECODING_FAILURE, describe(error)
+            "error parsing the network configuration", protocol.DECODING_FAILURE, describe(error)
         ) from error
 
 
@@ -148,11 +147,11 @@ def _read_version(config: Node) -> str:
         version = config["cniVersion"].optional(Node.string) or CNI_VERSIONS[0]
     except ManifestError as error:
         raise PluginError(
-            "error parsing the network configuration", errorcodes.DECODING_FAILURE, describe(error)
+            "error parsing the network configuration", protocol.DECODING_FAILURE, describe(error)
         ) from error
     if version not in CNI_VERSIONS:
         details = f'config is "{version}", plugin supports {jsontext.dump(CNI_VERSIONS).decode()}'
-        raise PluginError("incompatible CNI versions", errorcodes.INCOMPATIBLE_VERSION, details)
+        raise PluginError("incompatible CNI versions", protocol.INCOMPATIBLE_VERSION, details)
     return version
 
 
@@ -160,14 +159,12 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
     command = parameters.command
     if not is_at_least(version, _SINCE.get(command, version)):
         details = f"{command} came with {_SINCE[command]}, the configuration is of {version}"
-        raise PluginError(f"config version does not allow {command}", errorcodes.INCOMPATIBLE_VERSION, details)
+        raise PluginError(f"config version does not allow {command}", protocol.INCOMPATIBLE_VERSION, details)
     name = config["name"].optional(Node.string)
     if not name:
-        raise PluginError("missing network name", errorcodes.INVALID_CONFIGURATION)
+        raise PluginError("missing network name", protocol.INVALID_CONFIGURATION)
     if not is_valid_name(name):
-        raise PluginError(
-            "invalid characters found in network name", errorcodes.INVALID_CONFIGURATION, f"name is {name}"
-        )
+        raise PluginError("invalid characters found in network name", protocol.INVALID_CONFIGURATION, f"name is {name}")
     if command in ("ADD", "CHECK", "DEL"):
         _check_namespace(parameters)
 
@@ -181,11 +178,11 @@ def _check_namespace(parameters: Parameters) -> None:
             reason = f"{path} is none"
         except OSError as error:
             reason = describe(error)
-        raise PluginError("invalid network namespace", errorcodes.INVALID_NAMESPACE, f"CNI_NETNS: {reason}")
+        raise PluginError("invalid network namespace", protocol.INVALID_NAMESPACE, f"CNI_NETNS: {reason}")
     if not parameters.may_be_own_namespace and is_own_namespace(path):
         raise PluginError(
             "plugin's netns and netns from CNI_NETNS should not be the same",
-            errorcodes.INVALID_NAMESPACE,
+            protocol.INVALID_NAMESPACE,
             f"CNI_NETNS is {path}; CNI_NETNS_OVERRIDE=1 allows it",
         )
 
@@ -206,7 +203,7 @@ def _serve(name: str, parameters: Parameters, config: JsonObject, version: str, 
     except (NetworkError, OSError) as error:
         if parameters.command != "STATUS" or isinstance(error, PluginError):
             raise
-        raise PluginError(describe(error), errorcodes.NOT_AVAILABLE) from error
+        raise PluginError(describe(error), protocol.NOT_AVAILABLE) from error
 
 
 class Parameters(Value):
@@ -270,4 +267,4 @@ def _check_interface(name: str) -> None:
 
 
 def _refused(message: str, details: str = "") -> PluginError:
-    return PluginError(message, errorcodes.INVALID_ENVIRONMENT, details)
+    return PluginError(message, protocol.INVALID_ENVIRONMENT, details)

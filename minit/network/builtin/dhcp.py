@@ -13,10 +13,8 @@ from contextlib import suppress
 from minit.base.errors import MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPAddress
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import network_name, valid_attachments
+from minit.network.builtin.call import Call, network_name, valid_attachments
 from minit.network.dhcp.client import release_lease
-from minit.network.dhcp.leaserecord import KeptLease, find_record, forget_all_but, make_record
 from minit.network.dhcp.message import (
     CLIENT_IDENTIFIER,
     DOMAIN,
@@ -28,11 +26,11 @@ from minit.network.dhcp.message import (
     Answer,
     Identity,
 )
-from minit.network.dhcp.podlease import PodLease
-from minit.network.netlink.links import Links, open_namespace, run_in_namespace
+from minit.network.dhcp.podlease import KeptLease, PodLease, find_record, forget_all_but, make_record
+from minit.network.namespace import open_namespace, run_in_namespace
+from minit.network.netlink.links import Links
 from minit.network.netlink.messages import SCOPE_LINK, Link
-from minit.network.protocol.request import Request
-from minit.network.protocol.result import Address, Dns, Result, Route
+from minit.network.protocol import Address, Dns, Request, Result, Route
 
 _NAMES = {
     "dhcp-client-identifier": CLIENT_IDENTIFIER,

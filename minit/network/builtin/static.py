@@ -10,10 +10,8 @@ from minit.base.value import replace
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
-from minit.network.builtin.arguments import Arguments, parse_arguments
-from minit.network.builtin.call import Call
-from minit.network.builtin.settings import dns, routes
-from minit.network.protocol.result import Address, Result
+from minit.network.builtin.call import Arguments, Call, dns, parse_arguments, routes
+from minit.network.protocol import Address, Result
 
 _LISTS_SINCE = "0.3.0"
 _WITH_PREFIX = "an IP address with the length of its prefix"
