@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,9 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     # A worker's are not those of any terminal, and programs believe them more than the one that they have.
-    # What a person has set for the interpreter hides what programs forget to write.
-    for name in ("COLUMNS", "LINES", "PYTHONUNBUFFERED"):
+    # What a person has set for the interpreter hides what programs forget to write, or has each program of a thousand
+    # compile all of minit: half a second of a processor.
+    for name in ("COLUMNS", "LINES", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
+    sys.dont_write_bytecode = False
     if os.geteuid() != 0:
         return
     is_worker = hasattr(config, "workerinput")
