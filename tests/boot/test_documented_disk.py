@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bootmachine import QemuMachine
+from tests.support.campaign import LONG
 from tests.support.machine import BOOT_SECONDS, HERE, X86_64, Firmware, Kernel
 
 _DOCS = Path(__file__).parents[2] / "docs/embedded.md"
@@ -53,7 +54,10 @@ def _commands(heading: str) -> str:
 @pytest.mark.skipif(HERE is not X86_64, reason="images for another processor are built on x86-64 alone")
 @pytest.mark.timeout(5 * BOOT_SECONDS)
 def test_the_commands(kernel: Kernel, firmware: Firmware, stage1_image: Path, tmp_path: Path) -> None:
-    """Typed as they stand there, they make a disk with a prompt, and the update on another disk is booted."""
+    """
+    Typed as they stand there, they make a disk with a prompt, which takes the update on another disk; with
+    MINIT_TEST_LONG=1 that is booted.
+    """
     code, variables = kernel.processor.firmware
     script = _REPLACED + _commands("Disks") + "\n" + _commands("Updates")
     places = {
@@ -82,5 +86,6 @@ def test_the_commands(kernel: Kernel, firmware: Firmware, stage1_image: Path, tm
         machine.type(f"{update}\n")
         machine.wait_for_line("version 2 is in slot b: the next boot tries it")
         machine.wait()
-    with QemuMachine(firmware, tmp_path, disks=disks) as machine:
-        machine.wait_for_line("slot b is on trial")
+    if LONG:
+        with QemuMachine(firmware, tmp_path, disks=disks) as machine:
+            machine.wait_for_line("slot b is on trial")
