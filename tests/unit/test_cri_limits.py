@@ -171,11 +171,11 @@ async def test_many_large_requests(
     served: Served, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections that want too much have no more than their shares; small requests are answered meanwhile."""
-    monkeypatch.setattr(server, "MOST_BYTES", 32 << 20)
+    monkeypatch.setattr(server, "MOST_BYTES", 16 << 20)
     tracemalloc.start()
     async with served.connections() as connect, trio.open_nursery() as nursery:
         answers = []
-        for _ in range(20):
+        for _ in range(10):
             client = GrpcClient(connect.stream())
             client.h2.initiate_connection()
             nursery.start_soon(client.receive)
