@@ -195,12 +195,13 @@ def test_a_handler_that_cannot_be_executed(
     ids=["code", "signal", "usage", "exec"],
 )
 def test_a_post_stop_handler_runs_however_its_app_ended(make_pod: MakePod, section: dict[str, Any]) -> None:
-    """And changes neither its status nor the pod's code, though it fails too."""
+    """And changes neither its status nor the pod's code, though it fails too, which its record says."""
     pod = make_pod({"a": {**section, "eventHandlers": scripts(post_stop="echo cleaned up; exit 1")}})
     result = pod.run()
     assert lines_of(result.stdout)[-1] == ("a", "cleaned up")
     assert result.returncode == pod.status("a") in (7, 137, 2, 203)
     assert 'stage1: app "a": post-stop: exited with 1\n' in result.stderr
+    assert pod.record("a")["post-stop"] == "exited with 1"
 
 
 def test_the_status_is_written_before_the_post_stop_handler_ends(make_pod: MakePod) -> None:

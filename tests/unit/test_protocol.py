@@ -18,7 +18,6 @@ from minit.linux.process import read_attributes
 from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
-from minit.supervisor.apps.apprun import End
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
@@ -48,30 +47,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     os.close(directory)
     os.close(signals)
     launcher.close()
-
-
-def test_ping(supervisor: Supervisor) -> None:
-    """The supervisor names its pod and its own pid."""
-    assert answer(supervisor, {"op": "ping"}) == ({"ok": True, "uuid": UUID, "pid": os.getpid()}, [])
-
-
-def test_state(supervisor: Supervisor) -> None:
-    """Each app is listed with its state, its pid or, once it ended, its status, and the modes of its streams."""
-    streams = {"stdin": "null", "stdout": "log", "stderr": "log"}
-    supervisor.apps["db"].run.end = End(number=42, ns=0)
-    supervisor.apps["db"].state = State.EXITED
-    reply, descriptors = answer(supervisor, {"op": "state"})
-    assert descriptors == []
-    assert reply == {
-        "ok": True,
-        "uuid": UUID,
-        "state": "running",
-        "ready": False,
-        "apps": [
-            {**of_app("web", "running"), "pid": 11, "streams": streams},
-            {**of_app("db", "exited"), "status": 42, "streams": streams},
-        ],
-    }
 
 
 def test_namespace(supervisor: Supervisor) -> None:
@@ -121,13 +96,6 @@ def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
     assert answer(supervisor, {"op": "state"})[0]["state"] == "stopping"
 
 
-def test_a_second_stop_kills(supervisor: Supervisor) -> None:
-    """A second stop request kills at once."""
-    for state in (State.STOPPING, State.KILLED):
-        assert answer(supervisor, {"op": "stop"}) == ({"ok": True}, [])
-        assert supervisor.apps["web"].state == state
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
@@ -146,8 +114,3 @@ def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, obje
     assert isinstance(reply["ok"], bool)
     assert ("error" in reply) is not reply["ok"]
     assert jsontext.parse(jsontext.dump(reply), "reply") == reply
-
-
-def of_app(name: str, state: str) -> dict[str, object]:
-    """Return what there is to say about an app that has been started once."""
-    return {"name": name, "state": state, "lifecycle_state": state, "restarts": 0, "ready": False}

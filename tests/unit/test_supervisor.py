@@ -36,7 +36,7 @@ from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.plan.podplan import PodPlan
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import processes as processes_module
-from minit.supervisor.apps.apprun import EXECUTED, Handler
+from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
@@ -261,16 +261,6 @@ def ignores_sigterm(report: Socket) -> None:
     sleeps(report)
 
 
-def dies_of(number: int) -> Script:
-    """Return an app that sends itself a signal."""
-
-    def script(report: Socket) -> None:
-        execute(report)
-        os.kill(os.getpid(), number)
-
-    return script
-
-
 def running(supervisor: Supervisor) -> bool:
     """Tell whether every app was executed."""
     return not supervisor.pod.order.starting
@@ -283,71 +273,6 @@ def dead(app: App) -> None:
 
 
 # The policy of an immutable pod.
-
-
-def test_a_pod_ends_well_when_all_apps_do(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Zero is recorded for each, and the pod's code is zero."""
-    outcome = supervise(root, groups, {"a": exits(0), "b": exits(0)})
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
-    assert sorted(os.listdir(root / "rkt/minit/state")) == ["a.json", "b.json"]
-
-
-def test_a_failing_app_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Its code is the pod's; the others are stopped, and a death by that stop is recorded as 0."""
-    outcome = supervise(root, groups, {"a": sleeps, "b": exits(5), "c": sleeps})
-    assert (outcome.exit_code, outcome.status) == (5, {"a": 0, "b": 5, "c": 0})
-
-
-def test_a_death_by_signal_is_128_more(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """An app that nobody stopped and that dies of SIGTERM failed."""
-    outcome = supervise(root, groups, {"a": dies_of(signal.SIGTERM)})
-    assert (outcome.exit_code, outcome.status) == (143, {"a": 143})
-
-
-def test_the_first_failure_decides(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """A failure during the shutdown is recorded but does not change the pod's code."""
-
-    def exits_7_on_sigterm(report: Socket) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        execute(report)
-        signal.sigwait([signal.SIGTERM])
-        os._exit(7)
-
-    outcome = supervise(root, groups, {"a": exits_7_on_sigterm, "b": exits(5)})
-    assert (outcome.exit_code, outcome.status) == (5, {"a": 7, "b": 5})
-
-
-@pytest.mark.parametrize("how", ["request", "SIGTERM", "SIGINT", "launcher"])
-def test_an_orderly_stop(root: Path, groups: Mapping[str, GroupEnds], how: str) -> None:
-    """A request, a signal or the launcher's death ends the apps, and the pod with 0."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: running(supervisor))
-        if how == "request":
-            supervisor.request_stop()
-        elif how == "launcher":
-            launcher.close()
-        else:
-            os.kill(os.getpid(), signal.Signals[how])
-
-    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive)
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
-    assert "pod.stop-requested" in outcome.events
-
-
-def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """SIGKILL is recorded as 137, and the requested stop still ends with 0."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> float:
-        turn_until(supervisor, lambda: running(supervisor))
-        started = time.monotonic()
-        supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.pod.finished)
-        return time.monotonic() - started
-
-    outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive, grace_seconds=0.2)
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
-    assert 0.2 <= outcome.result < PATIENCE_SECONDS
 
 
 def test_an_app_that_cannot_be_killed_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
@@ -398,38 +323,6 @@ def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups: Mapping
     assert 900 < patient <= 1000 and 0 < hurried <= KILL_WAIT_SECONDS
 
 
-def test_a_forced_stop_kills_at_once(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """No app gets a grace period or the stop signal, and each is recorded as killed."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: running(supervisor))
-        supervisor.request_stop(force=True)
-
-    outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive)
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 137})
-
-
-def test_what_an_app_leaves_behind_is_stopped(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """The status is written when the main process ends; its children are stopped, then killed."""
-
-    def leaves_a_child(report: Socket) -> None:
-        execute(report)
-        if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            while True:
-                signal.pause()
-        os._exit(0)
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
-        app = supervisor.apps["a"]
-        turn_until(supervisor, lambda: app.run.end is not None)
-        return [app.state, Path("/rkt/status/a").exists()]
-
-    outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2)
-    assert outcome.result == [State.LINGERING, True]
-    assert outcome.status == {"a": 0}
-
-
 def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The grace period of what is left of an app is that, and not the time after which the app is started again."""
 
@@ -455,54 +348,6 @@ def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, group
 
 
 # Starting.
-
-
-def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """The link and the markers appear when all apps are executed; the link goes when the shutdown begins."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
-        link = Path("/rkt/supervisor-status")
-        before = link.is_symlink()
-        turn_until(supervisor, lambda: supervisor.pod.ready)
-        during = [os.readlink(link), sorted(os.listdir("/rkt/status"))]
-        supervisor.request_stop()
-        return [before, *during, link.is_symlink()]
-
-    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive)
-    assert outcome.result == [False, "ready", ["a-started", "b-started"], False]
-
-
-def test_nothing_is_executed_before_all_are_prepared(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """An app that cannot be set up ends the pod with 254 before any other began, which then has no status."""
-
-    def fails(report: Socket) -> None:
-        os.read(os.open("/gate", os.O_RDONLY), 1)
-        send_message(report, {"step": "mount", "errno": 2, "path": "/x"})
-        os._exit(254)
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["a"].state == State.PREPARED)
-        os.close(os.open("/gate", os.O_WRONLY))
-
-    os.mkfifo(root / "gate")
-    outcome = supervise(root, groups, {"a": sleeps, "b": fails}, drive)
-    assert (outcome.exit_code, outcome.status) == (254, {"b": 254})
-    assert 'stage1: app "b": mount /x: no such file or directory\n' in outcome.errors
-    assert not outcome.ready
-
-
-def test_a_failed_exec_is_203(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """The other apps run already and are stopped."""
-
-    def fails(report: Socket) -> None:
-        prepare(report)
-        report.recv(16)
-        send_message(report, {"step": "exec", "errno": 2, "path": "/x"})
-        os._exit(203)
-
-    outcome = supervise(root, groups, {"a": sleeps, "b": fails})
-    assert (outcome.exit_code, outcome.status) == (203, {"a": 0, "b": 203})
-    assert "pod.ready" not in outcome.events
 
 
 def test_an_app_killed_before_it_is_prepared_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
@@ -627,45 +472,6 @@ def handlers(root: Path, **scripts: str) -> dict[str, tuple[str, ...]]:
     return {name: ("/bin/sh", "-c", script.format(root=root)) for name, script in scripts.items()}
 
 
-def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """The app waits for it, the other apps do not, and the pod is ready when all are executed."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
-        a, b = supervisor.apps["a"], supervisor.apps["b"]
-        turn_until(supervisor, lambda: b.state == State.RUNNING and a.run.handler is not None)
-        before = [a.state, a.run.reached == EXECUTED, supervisor.pod.ready, sorted(os.listdir("/rkt/status"))]
-        os.close(os.open("/gate", os.O_WRONLY))
-        turn_until(supervisor, lambda: supervisor.pod.ready)
-        after = [a.state, sorted(os.listdir("/rkt/status"))]
-        supervisor.request_stop()
-        return before + after
-
-    os.mkfifo(root / "gate")
-    fields = handlers(root, pre_start="read x < {root}/gate; exit 0")
-    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive, specific={"a": fields})
-    assert outcome.result == [
-        *("pre-start", False, False, ["b-started"]),
-        *("running", ["a-started", "b-started"]),
-    ]
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [("exit 3", "exited with 3"), ("kill -9 $$", "killed by signal 9"), ("kill -TERM $$", "killed by signal 15")],
-)
-def test_a_failed_pre_start_handler_is_a_failed_app(
-    root: Path, groups: Mapping[str, GroupEnds], script: str, reason: str
-) -> None:
-    """It is 254 with the handler as the step; the app is never executed, and the pod ends."""
-    outcome = supervise(root, groups, {"a": exits(0), "b": sleeps}, specific={"a": handlers(root, pre_start=script)})
-    assert (outcome.exit_code, outcome.status) == (254, {"a": 254, "b": 0})
-    assert f'stage1: app "a": pre-start: {reason}\n' in outcome.errors
-    record = json.loads((root / "rkt/minit/state/a.json").read_text())
-    assert (record["step"], record["path"], record["status"]) == ("pre-start", reason, 254)
-    assert "pod.ready" not in outcome.events
-
-
 def test_an_app_that_is_stopped_on_its_way_to_its_program_has_no_status(
     root: Path, groups: Mapping[str, GroupEnds]
 ) -> None:
@@ -683,15 +489,6 @@ def test_an_app_that_is_stopped_on_its_way_to_its_program_has_no_status(
     finally:
         subprocess.run(["umount", root / "proc"], check=True)
     assert (outcome.exit_code, outcome.status) == (5, {"a": 5})
-
-
-def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """In rkt's words, as an app's failed exec, and in the app's log."""
-    fields = {"pre_start": ("/not/there",), "streams": StreamsPlan(stdout=STREAM_NULL, stderr=STREAM_LOG)}
-    outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
-    assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
-    assert 'stage1: app "a": pre-start: exited with 203\n' in outcome.errors
-    assert Outcome.log(root, "a") == ['Error: Unable to open "/not/there": No such file or directory']
 
 
 def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups: Mapping[str, GroupEnds]) -> None:
@@ -724,54 +521,6 @@ def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(
     fields = handlers(root, pre_start="sleep 60")
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})
     assert (outcome.exit_code, outcome.status) == (137, {"a": 137})
-
-
-@pytest.mark.parametrize("script", [exits(0), exits(5), dies_of(signal.SIGSEGV)], ids=["success", "failure", "signal"])
-def test_a_post_stop_handler_comes_after_all_of_its_app(
-    root: Path, groups: Mapping[str, GroupEnds], script: Script
-) -> None:
-    """However the app ended: its children are gone and its status is there."""
-
-    def leaves_a_child(report: Socket) -> None:
-        if os.fork() == 0:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-            report.close()
-            signal.sigwait({signal.SIGTERM})
-            time.sleep(0.1)
-            os._exit(0)
-        script(report)
-
-    group = os.readlink(f"/proc/self/fd/{groups['a'].directory}")
-    look = f"cat {{root}}/rkt/status/a; cat '{group}/cgroup.procs' >{{root}}/members; wc -l <{{root}}/members"
-    fields = handlers(root, post_stop=look)
-    outcome = supervise(root, groups, {"a": leaves_a_child}, specific={"a": fields})
-    assert outcome.exit_code == outcome.status["a"]
-    # In the group are the handler's shell and its cat.
-    assert Outcome.log(root, "a") == [str(outcome.status["a"]), "2"]
-    assert outcome.events.count("handler.ended") == 1
-
-
-def test_a_post_stop_handler_that_fails_is_reported(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """On stderr and in our own record; neither the app's status nor the pod's code change."""
-    fields = handlers(root, post_stop="exit 9")
-    outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
-    assert 'stage1: app "a": post-stop: exited with 9\n' in outcome.errors
-    record = json.loads((root / "rkt/minit/state/a.json").read_text())
-    assert (record["status"], record["post-stop"]) == (0, "exited with 9")
-
-
-def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Nothing of it happened that the handler could undo."""
-
-    def fails(report: Socket) -> None:
-        send_message(report, {"step": "mount", "errno": 2, "path": "/x"})
-        os._exit(254)
-
-    fields = handlers(root, post_stop="touch {root}/ran")
-    outcome = supervise(root, groups, {"a": sleeps, "b": fails}, specific={"a": fields, "b": fields})
-    assert (outcome.exit_code, outcome.status) == (254, {"b": 254})
-    assert not (root / "ran").exists()
 
 
 @pytest.mark.parametrize("pre_start", ["exit 1", None], ids=["pre-start", "exec"])
@@ -909,23 +658,6 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups: Mappi
 # Stopping.
 
 
-def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Each app gets its own; a death by it counts as stopped."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: running(supervisor))
-        supervisor.request_stop()
-
-    specific: dict[str, dict[str, Any]] = {
-        "a": {"stop_signal": signal.SIGUSR1},
-        "b": {"stop_signal": signal.SIGTERM, "stop_grace_seconds": 0.1},
-        "c": {"stop_signal": signal.SIGWINCH, "stop_grace_seconds": 0.1},
-    }
-    scripts = {"a": ignores_sigterm, "b": ignores_sigterm, "c": sleeps}
-    outcome = supervise(root, groups, scripts, drive, specific=specific)
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 137, "c": 137})
-
-
 def test_what_an_app_leaves_behind_gets_sigterm(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The stop signal means something to the main process only."""
 
@@ -1040,93 +772,6 @@ def test_what_counts_as_a_second_stop(
 # Records and output.
 
 
-def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """PID 1 lives on without the directory and writes the status once it can."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> object:
-        turn_until(supervisor, lambda: running(supervisor))
-        os.rename("/rkt/status", "/rkt/gone")
-        os.close(os.open("/gate", os.O_WRONLY))
-        turn_until(supervisor, lambda: supervisor.pod.finished)
-        due = supervisor.next_deadline()
-        os.rename("/rkt/gone", "/rkt/status")
-        return due is not None
-
-    def exits_3_at_the_gate(report: Socket) -> None:
-        execute(report)
-        os.read(os.open("/gate", os.O_RDONLY), 1)
-        os._exit(3)
-
-    os.mkfifo(root / "gate")
-    outcome = supervise(root, groups, {"a": exits_3_at_the_gate}, drive)
-    assert outcome.result is True
-    assert "status.unwritten" in outcome.events
-    assert (outcome.exit_code, outcome.status) == (3, {"a": 3})
-
-
-def test_a_status_that_is_lost_is_said(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """When the pod ends without having written a status, stderr has it."""
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        os.rename("/rkt/minit/state", "/rkt/minit/gone")
-
-    outcome = supervise(root, groups, {"a": exits(3)}, drive)
-    assert outcome.status == {}
-    assert 'stage1: app "a": status 3 could not be written\n' in outcome.errors
-
-
-def test_output_is_drained_before_the_end(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Output right before an app's exit is in its log, in order, and on the console."""
-
-    def writes(report: Socket) -> None:
-        execute(report)
-        for number in range(5000):
-            os.write(1, b"line %d\n" % number)
-        os._exit(0)
-
-    outcome = supervise(root, groups, {"a": writes})
-    assert Outcome.log(root, "a") == [f"line {number}" for number in range(5000)]
-    console = [line.partition("]: ")[2] for line in outcome.errors.splitlines() if line.startswith("a[")]
-    assert console == [f"line {number}" for number in range(5000)]
-
-
-@pytest.mark.parametrize("victims", ["sidecar", "spawner and sidecar"])
-def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(
-    root: Path, groups: Mapping[str, GroupEnds], victims: str
-) -> None:
-    """Lines before, during and after the sidecar's death are all logged; the app notices nothing."""
-
-    def writes_in_two_parts(report: Socket) -> None:
-        execute(report)
-        os.write(1, b"one\ntwo\nunfin")
-        os.read(os.open("/gate", os.O_RDONLY), 1)
-        os.write(1, b"ished\nthree\n")
-        os._exit(0)
-
-    def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        app = supervisor.apps["a"]
-        turn_until(supervisor, lambda: running(supervisor))
-        first, spawner = app.run.streams.sidecar, supervisor.sidecars.spawner
-        assert first is not None and spawner is not None
-        signal.pidfd_send_signal(first, signal.SIGKILL)
-        if "spawner" in victims:
-            os.kill(spawner.pid, signal.SIGKILL)
-            turn_until(supervisor, lambda: supervisor.sidecars.spawner is not spawner)
-        turn_until(supervisor, lambda: app.run.streams.sidecar is not first)
-        os.close(os.open("/gate", os.O_WRONLY))
-
-    os.mkfifo(root / "gate")
-    outcome = supervise(root, groups, {"a": writes_in_two_parts}, drive)
-    assert outcome.exit_code == 0
-    lines = Outcome.log(root, "a")
-    assert [line for number, line in enumerate(lines) if line not in lines[:number]] == [
-        "one",
-        "two",
-        "unfinished",
-        "three",
-    ]
-
-
 def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Without a directory for it the log is lost, but the console has every line and no sidecar is renewed."""
 
@@ -1139,17 +784,3 @@ def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, gr
     outcome = supervise(root, groups, {"a": writes})
     assert [line.partition("]: ")[2] for line in outcome.errors.splitlines()] == ["one", "two"]
     assert "sidecar.lost" not in outcome.events
-
-
-def test_every_status_of_many_children_is_right(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """Five hundred orphans that die at the same time neither take nor delay the status of an app."""
-
-    def makes_orphans(report: Socket) -> None:
-        execute(report)
-        for _ in range(500):
-            if os.fork() == 0:
-                os._exit(9)
-        os._exit(42)
-
-    outcome = supervise(root, groups, {"a": makes_orphans, "b": exits(0)})
-    assert (outcome.exit_code, outcome.status["a"]) == (42, 42)
