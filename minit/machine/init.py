@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups, write_group_file
@@ -39,7 +39,7 @@ from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine
-from minit.machine.machinesupervisor import MachineSupervisor
+from minit.machine.machinelink import MachineLink
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.requests import EndRequests, Senders, is_container
 from minit.machine.watchdog import Feeder
@@ -49,9 +49,10 @@ from minit.plan.inputs.runflags import RunFlags
 from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
+from minit.supervisor.apps.context import Context
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.netdevice import bring_up_loopback
-from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+from minit.supervisor.supervisor import WATCHED_SIGNALS
 
 _MAXIMUM_BYTES = 1 << 20
 _RCU_EXPEDITED = "/sys/kernel/rcu_expedited"
@@ -243,12 +244,12 @@ def _run_pod(machine: Machine) -> int:
         kept=_leave_mounts(machine),
     )
 
-    def make(*arguments: Any, **options: Any) -> Supervisor:
+    def link(context: Context) -> MachineLink:
         machine.supervised = True
-        return MachineSupervisor(machine, *arguments, **options)
+        return MachineLink(machine, context)
 
     settle(PID_1, ends.descriptors())
-    return run_apps(plan, ends, make)
+    return run_apps(plan, ends, link)
 
 
 def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:

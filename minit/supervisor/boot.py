@@ -30,6 +30,7 @@ from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.record import write_file
 from minit.supervisor.apps.apprecords import write_environment
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.spawnapp import spawn_app
@@ -38,6 +39,7 @@ from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.journal import Journal
+from minit.supervisor.launcherlink import LauncherLink, Outside
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
@@ -123,7 +125,7 @@ class SupervisorEnds(Value):
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
     """Be PID 1 of the pod until it ends; returns the pod's code."""
-    supervisor = _boot(plan, ends, Supervisor)
+    supervisor = _boot(plan, ends, None)
     code = _supervise(supervisor, ends)
     last: dict[str, object] = {"code": code}
     if supervisor.pod.cause is not None:
@@ -146,19 +148,20 @@ def tell_failure(launcher: Socket, error: BaseException) -> None:
     _tell_launcher(launcher, failure)
 
 
-def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> int:
-    """Be PID 1 of the pod with the supervisor that `make` returns; return the pod's code when nothing of it is left."""
-    return _supervise(_boot(plan, ends, make), ends)
+def run_apps(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside]) -> int:
+    """Be PID 1 of the pod with the outside that `link` returns; return the pod's code when nothing of it is left."""
+    return _supervise(_boot(plan, ends, link), ends)
 
 
-def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
+def _boot(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
+    """Start the apps; without a `link` the outside is the launcher."""
     try:
-        return _start(plan, ends, make)
+        return _start(plan, ends, link)
     except OSError as error:
         raise LaunchError(f"{step_of(error)}: {describe(error)}") from error
 
 
-def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
+def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
     if plan.host_pids:
         # Orphans of the pod would go to the host's first process, and nobody could tell them from others.
         syscalls.set_child_subreaper()
@@ -207,18 +210,9 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
     with Step("start the apps"):
         apps, spawner = _start_apps(plan, ends, sockets, master, slave)
     with Step("watch the apps"):
-        supervisor = make(
-            plan,
-            apps,
-            launcher=ends.launcher,
-            control=control,
-            signals=signals,
-            journal=Journal(plan.debug),
-            terminal=ends.terminal,
-            console=master,
-            attributes=ends.attributes,
-            sidecar_filter=ends.sidecar_filter,
-        )
+        context = Context(plan, apps, ends.launcher, Journal(plan.debug), ends.sidecar_filter)
+        outside = LauncherLink(context, ends.launcher, ends.terminal, master) if link is None else link(context)
+        supervisor = Supervisor(context, outside, control, signals, ends.attributes)
         supervisor.start(spawner)
     return supervisor
 

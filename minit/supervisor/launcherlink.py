@@ -1,4 +1,4 @@
-"""The socket between PID 1 and the launcher: stops by the one, time that the end still takes by the other."""
+"""The outside of a pod, as PID 1 sees it: on a host, the launcher at the other end of a socket."""
 
 from __future__ import annotations
 
@@ -6,46 +6,61 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from minit.base.jsontext import dump
-from minit.linux.loop import Loop
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import CallerTerminal
-from minit.supervisor.apps.podpolicy import BY_LAUNCHER, PodPolicy
+from minit.podfiles.paths import pod_cgroup_name
+from minit.supervisor.apps.context import Context
+from minit.supervisor.apps.podpolicy import BY_LAUNCHER
 
 
-class RequestStop(Protocol):
-    """Begins the shutdown of a pod, for one of those who may ask for it."""
+class Outside(Protocol):
+    """The outside of a pod: whose requests and signals count, and who is told about the end of the pod."""
 
-    def __call__(self, source: str, detail: str) -> None: ...
+    def announce_end(self, *, again: bool = False) -> None:
+        """Tell when the last deadline of a pod that is to end is, if that has changed, or `again`."""
+
+    def tell_seconds(self, seconds: float) -> None:
+        """Have nobody take PID 1 for hung for so long from now."""
+
+    def admits(self, pid: int, uid: int) -> bool:
+        """Return whether a process may ask on the control socket."""
+
+    def carries_out(self, op: str) -> bool:
+        """Return whether the pod does what a request about a single app asks for."""
+
+    def heeds(self, number: int, code: int, pid: int) -> bool:
+        """Return whether a signal with this si_code counts, from the process `pid`."""
+
+    def note_halt(self, signals: Sequence[int]) -> None:
+        """Take in signals that are about to end the pod."""
 
 
 class LauncherLink:
     """
     PID 1's end of the socket, with the caller's terminal and the console, which end with the launcher.
 
-    The launcher kills a PID 1 that hangs, so it is told until when an app may make a pod wait that is to end.
+    The launcher kills a PID 1 that hangs, so PID 1 tells until when an app may make a pod wait that is to end.
     """
 
     def __init__(
         self,
+        context: Context,
         launcher: Socket,
-        pod: PodPolicy,
-        loop: Loop,
-        request_stop: RequestStop,
-        terminal: CallerTerminal | None,
-        console: int | None,
+        terminal: CallerTerminal | None = None,
+        console: int | None = None,
     ) -> None:
+        self._context = context
+        self._pod = context.pod
         self._socket = launcher
-        self._pod = pod
-        self._loop = loop
-        self._request_stop = request_stop
         self._terminal = terminal
         self._console = console
         # Of the monotonic clock.
         self._announced: float | None = None
-        self._watch()
+        context.loop.watch(launcher.fileno(), lambda _: self._hear())
 
     def announce_end(self, *, again: bool = False) -> None:
         """Tell when the last deadline of a pod that is to end is, if that has changed, or `again`."""
@@ -64,8 +79,31 @@ class LauncherLink:
         except OSError:
             pass  # nor one that is gone
 
-    def _watch(self) -> None:
-        self._loop.watch(self._socket.fileno(), lambda _: self._hear())
+    def admits(self, pid: int, uid: int) -> bool:
+        """
+        Return whether PID 1 cannot see a process, which then has pid 0 here.
+
+        Without a PID namespace the process has to be one of root's in no control group of the pod.
+        """
+        plan = self._context.plan
+        if not plan.host_pids:
+            return pid == 0
+        try:
+            with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+                return uid == 0 and pod_cgroup_name(plan.uuid) not in file.read().replace("\n", "/").split("/")
+        except OSError:
+            return False
+
+    def carries_out(self, op: str) -> bool:
+        """Return whether the pod is mutable."""
+        return self._context.plan.mutable
+
+    def heeds(self, number: int, code: int, pid: int) -> bool:
+        """Return that every signal counts."""
+        return True
+
+    def note_halt(self, signals: Sequence[int]) -> None:
+        """Do nothing: how a pod on a host ends does not depend on the signal."""
 
     def _hear(self) -> None:
         message, _ = receive_message(self._socket)
@@ -75,11 +113,12 @@ class LauncherLink:
         elif message["stop"] == signal.SIGHUP:
             self._pod.stop_unasked("the launcher was hung up")
         else:
-            self._request_stop(BY_LAUNCHER, f"signal {message['stop']}")
+            self._pod.request_stop(BY_LAUNCHER, f"signal {message['stop']}")
+            self.announce_end(again=True)
 
     def _on_end(self) -> None:
         """Act on the end of the launcher, or of the caller's terminal."""
-        self._loop.unwatch(self._socket.fileno())
+        self._context.loop.unwatch(self._socket.fileno())
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()

@@ -42,8 +42,9 @@ from minit.plan.appplan import (
 from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
-from minit.supervisor import supervisor as supervisor_module
+from minit.supervisor.apps import context as context_module
 from minit.supervisor.apps.apprun import EXECUTED
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
@@ -51,6 +52,7 @@ from minit.supervisor.control import serve
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import ADDING_VERSION
 from minit.supervisor.journal import Journal
+from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import Supervisor
 from tests.support.attached import Session
 
@@ -64,8 +66,8 @@ CLIENT_SECONDS = 5.0
 START_SECONDS = 90.0
 
 
-class OpenSupervisor(Supervisor):
-    """A supervisor that answers clients of its own process, which PID 1 sees the pid of."""
+class OpenLink(LauncherLink):
+    """The outside of a pod, with clients in the supervisor's own process, of which PID 1 sees the pid."""
 
     def admits(self, pid: int, uid: int) -> bool:
         return True
@@ -129,9 +131,8 @@ class Served:
         journal = Journal(debug=True)
         self.fields: dict[str, dict[str, Any]] = {}
         journal.attach(self._note)
-        self.supervisor = OpenSupervisor(
-            plan, [app], launcher=theirs, control=control, signals=self.signals, journal=journal
-        )
+        context = Context(plan, [app], theirs, journal)
+        self.supervisor = Supervisor(context, OpenLink(context, theirs), control, self.signals)
         self.supervisor.start(Spawner())
         self.supervisor.sidecars.start_all()
         # For good, whatever becomes of the app's other processes.
@@ -239,7 +240,7 @@ def make_served(
             monkeypatch.setattr(paths, name, str(tmp_path / Path(value).name))
     for name in ("log", "state", "status"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(supervisor_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(context_module, "RETRY_SECONDS", 0.01)
     made: list[Served] = []
 
     def make(stdout: str = STREAM_LOG, grace_seconds: float = 3600.0) -> Served:

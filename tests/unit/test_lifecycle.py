@@ -36,7 +36,7 @@ def paths(depth: int = DEPTH) -> Iterator[Path]:
         if len(events) == depth:
             continue
         for event in Event:
-            if event in (Event.START, Event.REMOVE) or (event in ONCE and event in events):
+            if event in (Event.START, Event.REMOVE, Event.STAY) or (event in ONCE and event in events):
                 continue
             if event == Event.FORK_FAILED and events:
                 continue
@@ -73,8 +73,14 @@ def test_an_app_rests_until_it_is_started_or_removed() -> None:
     for state in RESTING:
         assert next_state(state, Event.START) == (State.PREPARING, (Action.FORK,))
         assert next_state(state, Event.REMOVE)[0] == State.DELETING
-        others = set(Event) - {Event.START, Event.REMOVE}
+        others = set(Event) - {Event.START, Event.REMOVE, Event.STAY}
         assert all(next_state(state, event) == (state, ()) for event in others)
+
+
+def test_the_log_of_an_app_that_stays_exited_ends() -> None:
+    """STAY, that no restart follows, ends the log of an app that has exited, and means nothing to any other."""
+    assert next_state(State.EXITED, Event.STAY) == (State.EXITED, (Action.END_LOG,))
+    assert all(next_state(state, Event.STAY) == (state, ()) for state in set(State) - {State.EXITED})
 
 
 def test_only_a_resting_app_can_be_started() -> None:

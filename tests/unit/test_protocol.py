@@ -18,11 +18,13 @@ from minit.linux.process import read_attributes
 from minit.plan.appplan import AppSpec, ProcessPlan
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.operations import answer
 from minit.supervisor.journal import Journal
+from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import Supervisor
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
@@ -43,7 +45,8 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
     signals = syscalls.signalfd(())
-    yield Supervisor(plan, apps, launcher=theirs, control=control, signals=signals, journal=Journal(debug=False))
+    context = Context(plan, apps, theirs, Journal(debug=False))
+    yield Supervisor(context, LauncherLink(context, theirs), control, signals)
     os.close(directory)
     os.close(signals)
     launcher.close()

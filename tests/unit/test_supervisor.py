@@ -37,12 +37,14 @@ from minit.plan.podplan import PodPlan
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import Handler
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
-from minit.supervisor.apps.lifecycle import State
+from minit.supervisor.apps.lifecycle import Action, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS
 from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
+from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.output.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 
@@ -169,7 +171,9 @@ def _supervise(
     journal = Journal(debug=True)
     journal.attach(lambda event, fields: events.append((event, fields)))
     control, _ = socket_pair()
-    supervisor = Supervisor(plan, apps, launcher=theirs, control=control, signals=signals, journal=journal)
+    context = Context(plan, apps, theirs, journal)
+    supervisor = Supervisor(context, LauncherLink(context, theirs), control, signals)
+    assert context.actions.keys() == {*Action}
     supervisor.start(spawner)
     result = drive(supervisor, launcher)
     turn_until(supervisor, lambda: supervisor.pod.finished)

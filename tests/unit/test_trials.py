@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from minit.machine.disk.efivariables import GLOBAL, OWN, EfiVariables
 from minit.machine.disk.slots import FAILED, TrialRecord, read_trial, write_trial
-from minit.machine.machinesupervisor import AppHealth, TrialWatch
+from minit.machine.machinelink import AppHealth, TrialWatch
 from minit.manifest.machineconfig import Trial
 
 TRIAL = Trial(healthy_seconds=10, timeout_seconds=60)

@@ -5,68 +5,31 @@ from __future__ import annotations
 import signal
 import time
 
-from minit.linux.loop import Loop
+from minit.base.errors import EXIT_FAILURE
 from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_POST_STOP
-from minit.plan.podplan import PodPlan
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps.apprecords import Records
-from minit.supervisor.apps.apprun import EXECUTED
+from minit.supervisor.apps.apprun import BEGUN, EXECUTED, End
+from minit.supervisor.apps.backoff import Restarts
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.handlers import Handlers
-from minit.supervisor.apps.lifecycle import Action, Event, State
-from minit.supervisor.apps.lives import Lives
-from minit.supervisor.apps.notifylistener import Listeners
-from minit.supervisor.apps.outputs import Outputs
+from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.apps.processes import Processes, arm_grace, describe_processes
 from minit.supervisor.apps.starts import Starts
-from minit.supervisor.journal import Journal
 
 
 class Ends:
     """The ends of a pod's apps."""
 
-    def __init__(
-        self,
-        plan: PodPlan,
-        pod: PodPolicy,
-        lives: Lives,
-        loop: Loop,
-        journal: Journal,
-        *,
-        handlers: Handlers,
-        listeners: Listeners,
-        records: Records,
-        outputs: Outputs,
-        starts: Starts,
-    ) -> None:
-        self._plan = plan
-        self._pod = pod
-        self._lives = lives
-        self._loop = loop
-        self._journal = journal
+    def __init__(self, context: Context, handlers: Handlers, starts: Starts) -> None:
+        self._context = context
+        self._pod = context.pod
+        self._journal = context.journal
         self._handlers = handlers
-        self._listeners = listeners
-        self._records = records
-        self._outputs = outputs
         self._starts = starts
-        self._processes = Processes(loop, self.check_groups)
-        lives.actions |= {
-            Action.RECORD: self._record,
-            Action.RUN_PRE_STOP: self._run_pre_stop,
-            Action.END_HOOK: handlers.end_late,
-            Action.TERMINATE: self._processes.terminate,
-            Action.KILL_GROUP: self._processes.kill,
-            Action.CLEAR_GROUP: self._processes.clear,
-            Action.CHECK_GROUP: self._check_group,
-            Action.RUN_POST_STOP: self._run_post_stop,
-            Action.ARM_GRACE: arm_grace,
-            Action.REPORT_UNKILLABLE: self._report_unkillable,
-            Action.FINISH: self._finish,
-            Action.RELEASE: self._release,
-        }
+        self.processes = Processes(context.loop, self.check_groups)
 
     def on_death(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process of an app."""
@@ -74,7 +37,7 @@ class Ends:
         assert run.pidfd is not None
         was_born_there = app.namespace is not None and app.group.birthplace is not None
         app.group.note_death(status.signal)
-        self._loop.unwatch(run.pidfd)
+        self._context.loop.unwatch(run.pidfd)
         run.reaped = status
         while run.report is not None:
             self._starts.hear(app)
@@ -86,46 +49,48 @@ class Ends:
             app.starts -= 1
             self._starts.spawn_again(app)
             return
-        self._listeners.hear_last_words(app)
-        self._lives.handle(app, Event.DIED)
+        self._context.listeners.hear_last_words(app)
+        self._context.handle(app, Event.DIED)
 
     def check_groups(self) -> None:
         """Look whether any group that has to become empty is so."""
-        for app in [*self._pod.apps.values()]:
+        for app in [*self._context.apps.values()]:
             if app.state in (State.CLEARING, State.LINGERING, State.REMNANTS, State.DELETING):
-                self._check_group(app)
+                self.check_group(app)
 
-    def _check_group(self, app: App) -> None:
+    def check_group(self, app: App) -> None:
+        """Look whether the group of an app that has to become empty, or clear, is so."""
         if app.run.handler is not None:
             return  # its end is a reason to look again
         if app.state == State.CLEARING:
-            if self._processes.is_clear(app):
+            if self.processes.is_clear(app):
                 app.run.deadline = None
-                self._lives.handle(app, Event.GROUP_CLEAR)
+                self._context.handle(app, Event.GROUP_CLEAR)
             return
-        if not self._processes.is_empty(app):
+        if not self.processes.is_empty(app):
             return  # so is that
         if app.run.post_stop_due and not self._pod.forced and app.state != State.DELETING:
-            self._lives.handle(app, Event.HANDLE_STOP)
+            self._context.handle(app, Event.HANDLE_STOP)
         else:
-            self._lives.handle(app, Event.GROUP_EMPTY)
+            self._context.handle(app, Event.GROUP_EMPTY)
 
-    def _record(self, app: App) -> None:
+    def record(self, app: App) -> None:
+        """Judge the end of an app, record the end, and have the pod act on the end."""
         run, status = app.run, app.run.status
         assert status is not None
         oom_kills = app.oom_kills
-        run.end = end = self._pod.judge(app, status, had_oom_kill=oom_kills > 0)
+        run.end = end = self._judge(app, status, had_oom_kill=oom_kills > 0)
         if end.status is None:
             return
         if run.last is not None and end is run.last.end:
             run.started_ns, app.starts = run.last.started_ns, app.starts - 1
             self._journal.event(PodEvent.APP_RESTART_CANCELLED, app=app.name)
-            self._records.write_end(app)
-            self._pod.on_end(app)
+            self._context.records.write_end(app)
+            self._follow(app)
             return
         text = end.status.describe()
         self._journal.event(PodEvent.APP_EXITED, app=app.name, status=end.number, end=text, reason=end.reason)
-        self._records.write_end(app)
+        self._context.records.write_end(app)
         if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
             complain_at_once(f'stage1: app "{app.name}": {text}')
         if oom_kills > 0 and end.number:
@@ -133,48 +98,130 @@ class Ends:
             complain_at_once(f'stage1: app "{app.name}": {words}')
         # Those of its post-stop handler count from here on.
         run.oom_kills += oom_kills
-        self._pod.on_end(app)
+        self._follow(app)
 
-    def _run_pre_stop(self, app: App) -> None:
+    def _judge(self, app: App, status: ExitStatus, *, had_oom_kill: bool) -> End:
+        """
+        Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
+
+        A restart that is given up before its turn is none: the end before it counts. `had_oom_kill` tells that a
+        process of the app was killed for lack of memory, be it not the main one.
+        """
+        run, now = app.run, time.time_ns()
+        self._pod.order.forget(app)
+        if not run.is_executed and run.failure is None and run.last is not None and self._pod.is_asked_to_end(app):
+            return run.last.end
+        if not run.is_executed and run.failure is None and run.is_stopped:
+            status = ExitStatus(step="start", path="stopped before it was executed")
+        elif not run.is_executed and run.failure is None and self._pod.exit_code is not None:
+            # None is invented.
+            return End(number=EXIT_FAILURE, ns=now)
+        number = status.number(self._stop_signal(app, status))
+        if run.is_unhealthy:
+            reason = "unhealthy"
+        elif status.step is not None:
+            reason = "exec failed" if status.step == STEP_EXEC else "start failed"
+        elif had_oom_kill and number:
+            # Whatever the main process makes of the end of a child: that is the cause.
+            reason = "oom-killed"
+        elif self._pod.is_asked_to_end(app):
+            reason = "stopped"
+        else:
+            reason = "exited" if status.signal is None else "signalled"
+        return End(number=number, ns=now, status=status, reason=reason)
+
+    def _follow(self, app: App) -> None:
+        """Have an app that ended restarted, or the pod end with it, or the others go on."""
+        end = app.run.end
+        assert end is not None
+        if app.restarts is not None and self._plan_restart(app, end, app.restarts):
+            return
+        if self._context.plan.mutable or app.run.is_stopped:
+            self._pod.on_progress(app)
+        elif end.number:
+            self._pod.fail_with(app, end.describe(), end.number)
+        elif all(each.has_ended and not each.run.is_stopped for each in self._awaited()):
+            self._pod.begin_shutdown(0)
+        else:
+            self._pod.on_progress(app)
+
+    def _awaited(self) -> list[App]:
+        """Return the apps for whose sake the pod goes on: all, unless some are sidecars of others."""
+        apps = [*self._context.apps.values()]
+        return [app for app in apps if not app.spec.life.is_sidecar] or apps
+
+    def _plan_restart(self, app: App, end: End, restarts: Restarts) -> bool:
+        """Decide whether an app that ended will be started again, and say so."""
+        has_run = app.run.reached >= BEGUN or restarts.count > 0
+        if self._pod.is_asked_to_end(app) or not has_run or end.status is None:
+            return False
+        ran_seconds = 0.0 if app.run.executed_at is None else time.monotonic() - app.run.executed_at
+        restarts.end(failed=end.number != 0, ran_seconds=ran_seconds)
+        if restarts.gave_up:
+            self._journal.event(PodEvent.APP_RESTARTS_GIVEN_UP, app=app.name, restarts=restarts.count)
+            complain_at_once(
+                f'stage1: app "{app.name}": {end.status.describe()}, after {restarts.in_a_row} restarts in a row'
+            )
+        if restarts.delay_seconds is None:
+            return False
+        self._journal.event(
+            PodEvent.APP_RESTART_PLANNED, app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
+        )
+        return True
+
+    def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
+        """Return the signal of which dying means that the app was stopped."""
+        if not self._pod.is_asked_to_end(app):
+            return None
+        # The console's end says the same as the stop signal, and may say it first.
+        if app.spec.streams.has_console and status.signal == signal.SIGHUP:
+            return status.signal
+        return app.spec.life.stop_signal
+
+    def run_pre_stop(self, app: App) -> None:
+        """Run the pre-stop hook within the grace period of the app."""
         arm_grace(app)
         app.run.grace_ends_at = app.run.deadline
         self._handlers.run(app)
 
-    def _run_post_stop(self, app: App) -> None:
+    def run_post_stop(self, app: App) -> None:
+        """Run the post-stop handler, with a deadline if the app or the pod is being stopped."""
         app.run.deadline = None
         if self._pod.exit_code is not None or app.run.is_stopped:
             arm_grace(app)
         self._handlers.run(app)
 
-    def _report_unkillable(self, app: App) -> None:
+    def report_unkillable(self, app: App) -> None:
+        """Say which processes of an app cannot be killed; the pod has failed with them, unless apps come and go."""
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
-        if not (self._plan.mutable or app.run.is_stopped):
+        if not (self._context.plan.mutable or app.run.is_stopped):
             self._pod.fail()
 
-    def _finish(self, app: App) -> None:
+    def finish(self, app: App) -> None:
+        """End a run of which nothing is left."""
         app.run.deadline = None
-        self._processes.forget(app)
+        self.processes.forget(app)
         if app.run.post_stop_due:
             self._journal.event(PodEvent.HANDLER_SKIPPED, app=app.name, handler=HANDLER_POST_STOP)
         if app.restarts is not None and app.restarts.delay_seconds is not None:
             app.run.deadline = time.monotonic() + app.restarts.delay_seconds
-        self._outputs.mark_log_end(app.name)
+        self._context.outputs.mark_log_end(app)
         if app.is_removed:
-            self._lives.handle(app, Event.REMOVE)
+            self._context.handle(app, Event.REMOVE)
 
-    def _release(self, app: App) -> None:
+    def release(self, app: App) -> None:
         """Forget an app that is gone."""
         if app.run.pidfd is not None:
-            self._loop.unwatch(app.run.pidfd)
+            self._context.loop.unwatch(app.run.pidfd)
         if app.run.report is not None:
-            self._loop.unwatch(app.run.report.fileno())
-        self._processes.forget(app)
-        self._listeners.stop(app)
+            self._context.loop.unwatch(app.run.report.fileno())
+        self.processes.forget(app)
+        self._context.listeners.stop(app)
         for helper in app.helpers:
-            self._loop.unwatch(helper.socket)
+            self._context.loop.unwatch(helper.socket)
         app.run.deadline = None
-        del self._pod.apps[app.name]
-        self._records.forget_end(app)
-        self._outputs.sidecars.discard(app.name)
+        del self._context.apps[app.name]
+        self._context.records.forget_end(app)
+        self._context.sidecars.discard(app.name)
         app.release()
         self._journal.info("app.removed", app=app.name)

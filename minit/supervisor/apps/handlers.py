@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 
 from minit.base.errors import describe
-from minit.linux.loop import Loop
 from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
-from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.apprun import Run
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import kill_process
 from minit.supervisor.apps.spawnhandler import spawn_handler
-from minit.supervisor.journal import Journal
-from minit.supervisor.output.sidecars import Sidecars
 
 FORK_PAUSE_SECONDS = 0.005
 """Before the second attempt to fork; it doubles with each."""
@@ -38,31 +34,13 @@ _HANDLER_OF = {
 
 
 class Handlers:
-    """
-    Runs the handler or hook that the state of an app calls for; `handle` feeds the lifecycle table with its end.
+    """Runs the handler or hook that the state of an app calls for; its end is an event of the app."""
 
-    `end_failed` begins to end an app that runs, for the reason that it is given.
-    """
-
-    def __init__(
-        self,
-        apps: Mapping[str, App],
-        loop: Loop,
-        journal: Journal,
-        records: Records,
-        sidecars: Sidecars,
-        handle: Callable[[App, Event], None],
-        end_failed: Callable[[App, ExitStatus], None],
-    ) -> None:
-        self._apps = apps
-        self._loop = loop
-        self._retry = loop.deadline(self._run_put_off)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._journal = context.journal
+        self._retry = context.loop.deadline(self._run_put_off)
         self._failed_forks: dict[str, int] = {}
-        self._journal = journal
-        self._records = records
-        self._sidecars = sidecars
-        self._handle = handle
-        self._end_failed = end_failed
 
     def run(self, app: App) -> None:
         """Start the handler or hook of an app that has come to the state for it; a hook that still runs ends first."""
@@ -102,7 +80,7 @@ class Handlers:
         if hook is not None and hook.sleep_seconds is not None:
             app.run.sleeps = True
             self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)
-            wake = self._loop.deadline(partial(self._wake, app, app.run, app.state))
+            wake = self._context.loop.deadline(partial(self._wake, app, app.run, app.state))
             wake.set(time.monotonic() + hook.sleep_seconds)
             return
         try:
@@ -115,7 +93,7 @@ class Handlers:
             app.run.post_stop_pending = False
         self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, pid=app.run.handler.pid)
         if app.run.handler.streams.ends:
-            self._sidecars.start(app.run.handler.streams)
+            self._context.sidecars.start(app.run.handler.streams)
 
     def _wake(self, app: App, run: Run, state: State) -> None:
         """Act on the end of a sleep, if the app has not gone on without it."""
@@ -127,10 +105,10 @@ class Handlers:
     def _succeed(self, app: App) -> None:
         if app.state == State.POST_START:
             app.run.post_start_pending = False
-        self._handle(app, Event.HANDLED)
+        self._context.handle(app, Event.HANDLED)
 
     def _run_put_off(self) -> None:
-        for app in [*self._apps.values()]:
+        for app in [*self._context.apps.values()]:
             if app.name in self._failed_forks and app.run.handler is None and app.state in _HANDLER_OF:
                 self._run(app)
 
@@ -147,7 +125,7 @@ class Handlers:
     def _fail(self, app: App, name: str, status: ExitStatus) -> None:
         failure = ExitStatus(step=name, path=status.describe())
         if name == HOOK_POST_START:
-            self._end_failed(app, failure)
+            self._context.pod.end_failed(app, failure)
             return
         if name == HOOK_PRE_STOP:
             # Nothing else follows from it (Kubernetes).
@@ -158,10 +136,10 @@ class Handlers:
             app.run.post_stop_pending = False
             app.run.post_stop_failure = status
             if app.run.end is not None and app.run.end.status is not None:
-                self._records.write_end(app)
+                self._context.records.write_end(app)
         elif app.state == State.PRE_START:
             app.run.failure = failure
-        self._handle(app, Event.HANDLER_FAILED)
+        self._context.handle(app, Event.HANDLER_FAILED)
 
 
 def _complain(app: App, failure: ExitStatus) -> None:

@@ -62,6 +62,7 @@ class Event(StrEnum):
     KILL = "kill"
     GRACE_OVER = "grace-over"
     KILL_WAIT_OVER = "kill-wait-over"
+    STAY = "stay"  # the app, which has exited, is not restarted after all
 
 
 class Action(StrEnum):
@@ -84,6 +85,7 @@ class Action(StrEnum):
     ARM_GRACE = "arm-grace"  # arm the grace timer, signal nobody
     REPORT_UNKILLABLE = "report-unkillable"
     FINISH = "finish"  # nothing of the app is left; disarm the app's timer
+    END_LOG = "end-log"  # mark the log as complete, once all output is read
     RELEASE = "release"  # let go of everything that belongs to the app
 
 
@@ -181,7 +183,7 @@ _TABLE: Mapping[State, Mapping[Event, Answer]] = {
         # Nothing of the handler lives longer.
         **dict.fromkeys((Event.HANDLED, Event.HANDLER_FAILED, Event.GRACE_OVER, Event.KILL), _KILL_THE_REST),
     },
-    State.EXITED: _WHILE_RESTING,
+    State.EXITED: {**_WHILE_RESTING, Event.STAY: (State.EXITED, (Action.END_LOG,))},
     State.DELETING: {Event.GROUP_EMPTY: _REMOVE, Event.KILL_WAIT_OVER: _REMOVE_UNKILLABLE},
     State.REMOVED: {},
 }

@@ -27,10 +27,9 @@ class Outputs:
         self._records = records
         self._journal = journal
 
-    def mark_log_end(self, name: str) -> None:
-        """Tell who follows the app's log that it is complete, once it is."""
-        app = self._pod.apps.get(name)
-        if app is None or app.state != State.EXITED or app.is_restarting or self.sidecars.read(name):
+    def mark_log_end(self, app: App) -> None:
+        """Tell the readers of an app's log that the log is complete, once it is."""
+        if app.state != State.EXITED or app.is_restarting or self.sidecars.read(app.name):
             return
         self._records.mark_log_end(app)
 
@@ -75,9 +74,11 @@ class Outputs:
 
     def _on_end(self, name: str) -> None:
         app = self._pod.apps.get(name)
-        if app is not None and app.lost_bytes:
+        if app is None:
+            return
+        if app.lost_bytes:
             self._note_loss(app)
-        self.mark_log_end(name)
+        self.mark_log_end(app)
 
     def _note_loss(self, app: App) -> None:
         if app.run.end is None or app.run.end.status is None:

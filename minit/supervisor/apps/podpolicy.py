@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 
 from minit.base.errors import EXIT_FAILURE, describe
 from minit.linux.messages import Socket, send_message
-from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
-from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps.apprun import BEGUN, READY, End
-from minit.supervisor.apps.backoff import Restarts
+from minit.reaper.exit_status import ExitStatus
+from minit.supervisor.apps.apprun import READY
 from minit.supervisor.apps.lifecycle import RESTING, Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.startorder import StartOrder
@@ -33,8 +30,7 @@ class PodPolicy:
     says then which app failed, unless a line has said that, and it is `forced` to when no app gets time to end by
     itself. `order` is that of the starts.
 
-    `handle` feeds the lifecycle table, `on_rest` is called with the name of an app that will not be restarted after
-    all. The host is told by `launcher`.
+    `handle` feeds the life-cycle table. The host is told by `launcher`.
     """
 
     def __init__(
@@ -44,7 +40,6 @@ class PodPolicy:
         launcher: Socket,
         journal: Journal,
         handle: Callable[[App, Event], None],
-        on_rest: Callable[[str], None],
     ) -> None:
         self.apps = {app.name: app for app in apps}
         self.exit_code: int | None = None
@@ -55,7 +50,6 @@ class PodPolicy:
         self._launcher = launcher
         self._journal = journal
         self._handle = handle
-        self._on_rest = on_rest
         self.order = StartOrder(plan, self.apps, handle, lambda: self.exit_code is not None)
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
 
@@ -123,7 +117,7 @@ class PodPolicy:
         failure = ExitStatus(step=check, path=reason)
         self.end_failed(app, failure)
         if with_pod:
-            self._fail_with(app, failure.describe(), EXIT_FAILURE)
+            self.fail_with(app, failure.describe(), EXIT_FAILURE)
 
     def end_failed(self, app: App, failure: ExitStatus) -> None:
         """Begin to end an app that runs, for this reason."""
@@ -140,57 +134,7 @@ class PodPolicy:
         else:
             self.stop_app(app)
 
-    def judge(self, app: App, status: ExitStatus, *, had_oom_kill: bool) -> End:
-        """
-        Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
-
-        A restart that is given up before its turn is none: the end before it counts. `had_oom_kill` tells that a
-        process of the app was killed for lack of memory, be it not the main one.
-        """
-        run, now = app.run, time.time_ns()
-        self.order.forget(app)
-        if not run.is_executed and run.failure is None and run.last is not None and self._is_asked_to_end(app):
-            return run.last.end
-        if not run.is_executed and run.failure is None and run.is_stopped:
-            status = ExitStatus(step="start", path="stopped before it was executed")
-        elif not run.is_executed and run.failure is None and self.exit_code is not None:
-            # None is invented.
-            return End(number=EXIT_FAILURE, ns=now)
-        number = status.number(self._stop_signal(app, status))
-        if run.is_unhealthy:
-            reason = "unhealthy"
-        elif status.step is not None:
-            reason = "exec failed" if status.step == STEP_EXEC else "start failed"
-        elif had_oom_kill and number:
-            # Whatever the main process makes of the end of a child: that is the cause.
-            reason = "oom-killed"
-        elif self._is_asked_to_end(app):
-            reason = "stopped"
-        else:
-            reason = "exited" if status.signal is None else "signalled"
-        return End(number=number, ns=now, status=status, reason=reason)
-
-    def on_end(self, app: App) -> None:
-        """Have an app that ended restarted, or the pod end with it, or the others go on."""
-        end = app.run.end
-        assert end is not None
-        if app.restarts is not None and self._plan_restart(app, end, app.restarts):
-            return
-        if self._plan.mutable or app.run.is_stopped:
-            self.on_progress(app)
-        elif end.number:
-            self._fail_with(app, end.describe(), end.number)
-        elif all(each.has_ended and not each.run.is_stopped for each in self._awaited()):
-            self.begin_shutdown(0)
-        else:
-            self.on_progress(app)
-
-    def _awaited(self) -> list[App]:
-        """Return the apps for whose sake the pod goes on: all, unless some are sidecars of others."""
-        apps = [*self.apps.values()]
-        return [app for app in apps if not app.spec.life.is_sidecar] or apps
-
-    def request_stop(self, source: str, detail: str, *, force: bool) -> None:
+    def request_stop(self, source: str, detail: str = "", *, force: bool = False) -> None:
         """
         Begin the shutdown because somebody asks for it; a second request forces it.
 
@@ -251,7 +195,7 @@ class PodPolicy:
         hooked = runs and app.spec.life.pre_stop is not None and app.run.grace_seconds > 0
         self._handle(app, Event.HANDLE_STOPPING if hooked else Event.STOP)
 
-    def _fail_with(self, app: App, words: str | None, number: int) -> None:
+    def fail_with(self, app: App, words: str | None, number: int) -> None:
         """Begin the shutdown because an app failed, as `words` say."""
         if self.exit_code is None and words is not None and not self._plan.mutable:
             others = ": the pod was stopped" if len(self.apps) > 1 else ""
@@ -264,38 +208,11 @@ class PodPolicy:
             app.restarts.cancel()
             if app.state == State.EXITED:
                 app.run.deadline = None
-                self._on_rest(app.name)
+                self._handle(app, Event.STAY)
 
-    def _plan_restart(self, app: App, end: End, restarts: Restarts) -> bool:
-        """Decide whether an app that ended will be started again, and say so."""
-        has_run = app.run.reached >= BEGUN or restarts.count > 0
-        if self._is_asked_to_end(app) or not has_run or end.status is None:
-            return False
-        ran_seconds = 0.0 if app.run.executed_at is None else time.monotonic() - app.run.executed_at
-        restarts.end(failed=end.number != 0, ran_seconds=ran_seconds)
-        if restarts.gave_up:
-            self._journal.event(PodEvent.APP_RESTARTS_GIVEN_UP, app=app.name, restarts=restarts.count)
-            complain_at_once(
-                f'stage1: app "{app.name}": {end.status.describe()}, after {restarts.in_a_row} restarts in a row'
-            )
-        if restarts.delay_seconds is None:
-            return False
-        self._journal.event(
-            PodEvent.APP_RESTART_PLANNED, app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
-        )
-        return True
-
-    def _is_asked_to_end(self, app: App) -> bool:
+    def is_asked_to_end(self, app: App) -> bool:
+        """Tell whether an app is to end, alone or with the pod."""
         return app.run.is_stopped or self.exit_code is not None
-
-    def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
-        """Return the signal of which dying means that the app was stopped."""
-        if not self._is_asked_to_end(app):
-            return None
-        # The console's end says the same as the stop signal, and may say it first.
-        if app.spec.streams.has_console and status.signal == signal.SIGHUP:
-            return status.signal
-        return app.spec.life.stop_signal
 
     def _tell_host(self, message: dict[str, object]) -> None:
         """Have the launcher tell who started the pod, if that wants to know."""

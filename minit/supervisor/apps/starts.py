@@ -6,84 +6,51 @@ import time
 from collections.abc import Callable
 
 from minit.base.errors import LaunchError
-from minit.linux.loop import Loop, wait_readable
+from minit.linux.loop import wait_readable
 from minit.linux.messages import receive_message
 from minit.linux.stdio import complain_at_once
 from minit.plan.appplan import HANDLER_PRE_START
-from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import died_before_exec
 from minit.supervisor.apps.apphelper import AppHelper
-from minit.supervisor.apps.apprecords import Records, mark_started
+from minit.supervisor.apps.apprecords import mark_started
 from minit.supervisor.apps.apprun import BEGUN, EXECUTED
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.handlers import Handlers
-from minit.supervisor.apps.lifecycle import Action, Event, State
-from minit.supervisor.apps.lives import Lives
-from minit.supervisor.apps.notifylistener import Listeners
+from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.apps.processes import describe_processes
 from minit.supervisor.apps.spawnapp import spawn_app
-from minit.supervisor.journal import Journal
-from minit.supervisor.output.sidecars import Sidecars
 
 # Making the root of an app that is added; only a volume that hangs takes so long.
 BUILD_SECONDS = 60.0
 
 
 class Starts:
-    """The starts of a pod's apps; `on_process_end` is called when the process of one has ended, and is not reaped."""
+    """The starts of a pod's apps; `on_process_end` is called when the process of an app has ended, unreaped."""
 
-    def __init__(
-        self,
-        plan: PodPlan,
-        pod: PodPolicy,
-        lives: Lives,
-        loop: Loop,
-        journal: Journal,
-        *,
-        handlers: Handlers,
-        listeners: Listeners,
-        records: Records,
-        sidecars: Sidecars,
-        on_process_end: Callable[[App], None],
-    ) -> None:
-        self._plan = plan
-        self._pod = pod
-        self._lives = lives
-        self._loop = loop
-        self._journal = journal
+    def __init__(self, context: Context, handlers: Handlers, on_process_end: Callable[[App], None]) -> None:
+        self._context = context
         self._handlers = handlers
-        self._listeners = listeners
-        self._records = records
-        self._sidecars = sidecars
         self._on_process_end = on_process_end
-        lives.actions |= {
-            Action.FORK: self._fork,
-            Action.RUN_PRE_START: self._run_pre_start,
-            Action.EXECUTE: self._execute,
-            Action.RUN_POST_START: handlers.run,
-            Action.GO_ON: pod.on_progress,
-            Action.FAIL_START: self._fail,
-        }
 
     def watch(self, app: App) -> None:
         """Hear what a process that has just been forked says, and see its end."""
         assert app.run.report is not None and app.run.pidfd is not None
-        self._loop.watch(app.run.report.fileno(), lambda _: self.hear(app))
-        self._loop.watch(app.run.pidfd, lambda _: self._on_process_end(app))
-        self._listeners.listen(app)
+        self._context.loop.watch(app.run.report.fileno(), lambda _: self.hear(app))
+        self._context.loop.watch(app.run.pidfd, lambda _: self._on_process_end(app))
+        self._context.listeners.listen(app)
 
     def add(self, app: App) -> None:
         """Take in an app whose builder has been forked."""
-        self._pod.apps[app.name] = app
+        self._context.pod.apps[app.name] = app
         app.run.deadline = time.monotonic() + BUILD_SECONDS
         self.watch(app)
         for helper in app.helpers:
             self._watch_helper(app, helper)
-        self._lives.notify(app)
+        self._context.notify(app)
 
     def hear(self, app: App) -> None:
         """Hear that the process of an app has prepared itself, that it has failed, or that it says nothing any more."""
@@ -102,9 +69,9 @@ class Starts:
             assert isinstance(notes, list)
             for note in notes:
                 complain_at_once(f'stage1: warning: app "{app.name}": {note}')
-            self._lives.handle(app, Event.READY_TO_EXEC)
+            self._context.handle(app, Event.READY_TO_EXEC)
             if app.state == State.PREPARED:
-                self._pod.order.on_prepared(app)
+                self._context.pod.order.on_prepared(app)
             return
         if message is not None:
             step, number, path = message["step"], message.get("errno"), message.get("path")
@@ -112,23 +79,23 @@ class Starts:
             assert path is None or isinstance(path, str)
             run.failure = ExitStatus(step=step, errno=number, path=path)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
-        self._loop.unwatch(run.report.fileno())
+        self._context.loop.unwatch(run.report.fileno())
         run.report.close()
         run.report = None
-        if run.reached >= EXECUTED and run.pid is not None and (run.is_stopped or self._pod.exit_code is not None):
+        if run.reached >= EXECUTED and run.pid is not None and self._context.pod.is_asked_to_end(app):
             # The signal may have come first; an exec has changed the flags before it closes anything.
             run.died_before_exec = run.died_before_exec or died_before_exec(run.pid, is_dying=True)
         if run.has_executed:
             run.started_ns = time.time_ns()
-            if self._plan.mutable:
-                self._records.note_state(app)
+            if self._context.plan.mutable:
+                self._context.records.note_state(app)
             if run.post_start_pending and run.reaped is None:
-                self._lives.handle(app, Event.HANDLE_RUNNING)
-        self._lives.notify(app)
-        if not self._pod.order.starting:
+                self._context.handle(app, Event.HANDLE_RUNNING)
+        self._context.notify(app)
+        if not self._context.pod.order.starting:
             # Before, they would take processors from apps that are being started; a pod that is ready has them.
-            self._sidecars.start_all()
-        self._pod.on_progress(app)
+            self._context.sidecars.start_all()
+        self._context.pod.on_progress(app)
 
     def on_built(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process that made the root of an app."""
@@ -141,34 +108,34 @@ class Starts:
             run.failure = ExitStatus(step="build the root", path=status.describe())
         if run.failure is None:
             app.begin_again()
-            self._records.note_state(app)
-            self._lives.handle(app, Event.BUILT)
+            self._context.records.note_state(app)
+            self._context.handle(app, Event.BUILT)
         else:
-            self._lives.handle(app, Event.BUILD_FAILED)
+            self._context.handle(app, Event.BUILD_FAILED)
 
     def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
         """Fork the process of an app once more, in the root it has."""
         app.begin_again(by_itself=by_itself)
         app.run.oom_kills = app.group.memory.oom_kills()
         try:
-            self._records.unmark_log_end(app)
+            self._context.records.unmark_log_end(app)
             spawn_app(app, pids=self._pids_to_join(app))
         except (OSError, LaunchError) as error:
             number = error.errno if isinstance(error, OSError) else None
             app.run.failure = ExitStatus(step="fork", errno=number, path=None if number else str(error))
-            self._lives.handle(app, Event.FORK_FAILED)
+            self._context.handle(app, Event.FORK_FAILED)
             return
-        self._journal.event(PodEvent.APP_STARTED_AGAIN, app=app.name, starts=app.starts)
+        self._context.journal.event(PodEvent.APP_STARTED_AGAIN, app=app.name, starts=app.starts)
         self.watch(app)
         if app.run.streams.need_sidecar:
-            self._sidecars.start(app.run.streams)
+            self._context.sidecars.start(app.run.streams)
 
     def _pids_to_join(self, app: App) -> int | None:
         """Return the PID namespace of the app that this one joins, None for the pod's; LaunchError if it is gone."""
         name = app.spec.process.pids_of
         if name is None:
             return None
-        run = None if name not in self._pod.apps else self._pod.apps[name].run
+        run = None if name not in self._context.pod.apps else self._context.pod.apps[name].run
         if run is None or not run.has_executed or run.pidfd is None or wait_readable([run.pidfd], 0):
             raise LaunchError(f'app "{name}", whose PID namespace it joins, does not run')
         return run.pids
@@ -176,45 +143,49 @@ class Starts:
     def _watch_helper(self, app: App, helper: AppHelper) -> None:
         def on_word(_: int) -> None:
             if not helper.read():
-                self._loop.unwatch(helper.socket)
-                self._journal.event(PodEvent.APP_HELPER_DIED, app=app.name, helper=helper.kind)
+                self._context.loop.unwatch(helper.socket)
+                self._context.journal.event(PodEvent.APP_HELPER_DIED, app=app.name, helper=helper.kind)
 
-        self._loop.watch(helper.socket, on_word)
+        self._context.loop.watch(helper.socket, on_word)
 
-    def _fork(self, app: App) -> None:
-        self._records.forget_end(app)
+    def fork(self, app: App) -> None:
+        """Start an app again, by itself or because somebody asks for it."""
+        self._context.records.forget_end(app)
         by_itself = app.is_restarting
         if app.restarts is not None:
             app.restarts.begin()
         self.spawn_again(app, by_itself=by_itself)
 
-    def _run_pre_start(self, app: App) -> None:
+    def run_pre_start(self, app: App) -> None:
+        """Run the pre-start handler of a prepared app."""
         app.run.reached = BEGUN
         self._handlers.run(app)
 
-    def _execute(self, app: App) -> None:
+    def execute(self, app: App) -> None:
+        """Tell the process of a prepared app to execute the program."""
         run = app.run
         if run.report is None:
             return  # it failed after preparing itself, and is about to be reaped
         step, path = "remove the last status", paths.status_file(app.name)
         try:
             # Not before: a start that is given up leaves the app with its last end.
-            self._records.remove_status(app)
-            if self._pod.order.is_marked_at_exec(app):
+            self._context.records.remove_status(app)
+            if self._context.pod.order.is_marked_at_exec(app):
                 step, path = "mark as started", paths.started_marker(app.name)
                 mark_started(app)
         except OSError as error:
             run.failure = ExitStatus(step=step, errno=error.errno, path=path)
-            self._lives.handle(app, Event.KILL)
+            self._context.handle(app, Event.KILL)
             return
         run.reached = EXECUTED
         run.executed_at = time.monotonic()
-        self._sidecars.start_soon(run.streams)
+        self._context.sidecars.start_soon(run.streams)
         try:
             run.report.send(b"go")
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died after preparing itself, and is about to be reaped
 
-    def _fail(self, app: App) -> None:
+    def fail(self, app: App) -> None:
+        """Note that a start has failed because processes of the pre-start handler cannot be killed."""
         left = describe_processes(app, but=app.run.pid)
         app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")

@@ -145,7 +145,7 @@ class AppRequests:
     def answer(self, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
         """Carry out a request; those of `descriptors` that are taken over are removed from the list."""
         name, op = str(request.get("app")), str(request["op"])
-        if not self._supervisor.carries_out(op):
+        if not self._supervisor.outside.carries_out(op):
             return self._refuse(name, "immutable pod")
         if len(self._pending) >= _MAXIMUM_PENDING:
             return self._refuse(name, "too many requests wait for apps of this pod")

@@ -81,7 +81,7 @@ async def serve_until_finished(supervisor: Supervisor) -> None:
         nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
         while not supervisor.pod.finished:
             if not supervisor.journal.events.flush():
-                supervisor.retry_soon()
+                supervisor.context.retry_soon()
             deadline = supervisor.next_deadline()
             wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             waiting = trio.CancelScope(deadline=trio.current_time() + wait_seconds)
@@ -111,7 +111,7 @@ async def _accept(listener: trio.socket.SocketType, supervisor: Supervisor) -> t
             if not failed:
                 supervisor.journal.info("client.not-accepted", reason=describe(error))
             failed = True
-            supervisor.hold_limits()
+            supervisor.context.limits.hold()
             # The listener stays readable, and accept(2) would fail over and over.
             await trio.sleep(ACCEPT_PAUSE_SECONDS)
         else:
@@ -134,7 +134,7 @@ class _Server:
                 waiting: Pending | None = None
                 try:
                     with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-                        if self._supervisor.admits(*_peer_of(client)):
+                        if self._supervisor.outside.admits(*_peer_of(client)):
                             waiting = await self._talk(client)
                 finally:
                     # Others take its place while it waits for an app.
@@ -189,7 +189,7 @@ class _Server:
                 await client.sendmsg(*encode_message(pending.reply, []))
 
     def _answer(self, data: bytes, descriptors: list[int]) -> Pending | tuple[dict[str, object], list[int]]:
-        self._supervisor.hold_limits()
+        self._supervisor.context.limits.hold()
         try:
             if len(data) > MAXIMUM_MESSAGE_BYTES:
                 return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []

@@ -1,5 +1,7 @@
 """
-The supervisor of a machine's only pod: the rules of any pod, the machine's own events, and the socket to its helper.
+The outside of a machine's only pod: who may end the machine, the socket to the helper, and the trial of a version.
+
+A module beside `init`, which is about the time before the pod runs and after its end.
 """
 
 from __future__ import annotations
@@ -7,41 +9,48 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from minit.base.jsontext import dump
 from minit.base.value import Value
 from minit.launcher.podhelper import PodHelper
-from minit.linux.messages import Socket
 from minit.linux.stdio import complain_at_once
-from minit.linux.terminal import CallerTerminal
 from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.manifest.machineconfig import POWEROFF, Trial
+from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
 from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
-from minit.supervisor.launcherlink import LauncherLink
-from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 
 _APPS = "system.slice"
 _LOOK_SECONDS = 1.0
-"""How often the apps are to be looked at. What happens in between shows in the number of their starts."""
+"""How often PID 1 looks at the apps of a version on trial. The number of an app's starts tells of ends in between."""
 
 
-class MachineSupervisor(Supervisor):
+class MachineLink:
     """
-    Feeds the watchdog, has the helper be there, remembers what the machine was asked to do, and has a version kept that
-    has proved itself.
+    The machine outside of its pod, and what PID 1 does for the machine while the pod runs.
+
+    PID 1 feeds the watchdog, has the helper be there, remembers how the machine was asked to end, and has a version
+    kept that has proved itself.
     """
 
-    _link: HelperLink
-
-    def __init__(self, machine: Machine, *arguments: Any, **options: Any) -> None:
+    def __init__(self, machine: Machine, context: Context) -> None:
+        assert machine.helper is not None
         self._machine = machine
-        super().__init__(*arguments, **options)
+        self._helper = machine.helper
+        self._pod = context.pod
+        self._mutable = context.plan.mutable
+        self._loop = context.loop
+        self._link = machine.helper.link
+        self._is_asked_to_keep = False
+        self._loop.watch(self._link.fileno(), lambda _: self._hear())
+        self._due = self._loop.deadline(self._turn_helper)
+        self._follow_helper()
+        self._meal = self._loop.deadline(self._feed)
+        self._feed()
         self._trial = TrialWatch(machine.config.trial, time.monotonic()) if machine.on_trial else None
         if self._trial is not None:
             self._trial_due = self._loop.deadline(self._look_at_apps)
@@ -51,19 +60,14 @@ class MachineSupervisor(Supervisor):
         for helper in machine.pod_helpers:
             self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
-    def next_deadline(self) -> float | None:
-        """Return the time of the next deadline, which may be the watchdog's next meal."""
-        feeder = self._machine.feeder
-        deadlines = super().next_deadline(), None if feeder is None else feeder.next_meal
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+    def announce_end(self, *, again: bool = False) -> None:
+        """Do nothing: no launcher waits for the end."""
 
-    def turn(self, timeout_seconds: float = 0.0) -> None:
-        """Handle what there is, which only a supervisor that works does."""
-        super().turn(timeout_seconds)
-        self._machine.feed()
+    def tell_seconds(self, seconds: float) -> None:
+        """Do nothing: the watchdog alone ends a PID 1 that hangs."""
 
     def admits(self, pid: int, uid: int) -> bool:
-        """Return whether a process may ask: one of root's that is of no app."""
+        """Return whether a process is root's and belongs to no app."""
         try:
             with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
                 groups = file.read().split("/")
@@ -72,48 +76,84 @@ class MachineSupervisor(Supervisor):
         return uid == 0 and _APPS not in groups
 
     def carries_out(self, op: str) -> bool:
-        """Return whether apps may be asked for so: those there are can be started and stopped."""
-        return op in (OP_APP_START, OP_APP_STOP) or super().carries_out(op)
+        """Return whether the request is for a start or a stop of an app, or the pod is mutable."""
+        return op in (OP_APP_START, OP_APP_STOP) or self._mutable
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
-        """Return whether a signal counts: of processes of the machine none does that would end it."""
+        """Return whether a signal counts; no process of the machine can end the machine by a signal."""
         return self._machine.senders.heeds(number, code, pid)
 
-    def _link_to(self, launcher: Socket, terminal: CallerTerminal | None, console: int | None) -> HelperLink:
-        return HelperLink(self._machine, launcher, self.pod, self._loop, self.request_stop, terminal, console)
+    def note_halt(self, signals: Sequence[int]) -> None:
+        """Take in how the machine is to end."""
+        self._machine.ask_to_end(signals)
 
-    def _on_signals(self, numbers: Sequence[int]) -> None:
-        self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
-        super()._on_signals(numbers)
+    def _feed(self) -> None:
+        """Feed the watchdog in every turn in which a meal is due, which only a PID 1 that works does."""
+        self._machine.feed()
+        if self._machine.feeder is not None:
+            self._meal.set(self._machine.feeder.next_meal)
 
     def _take_request(self) -> None:
         assert self._machine.requests is not None
         asked = self._machine.requests.take()
         if asked is not None:
             self._machine.ask_for(asked)
-            self.request_stop(BY_CONTROL, asked)
+            self._pod.request_stop(BY_CONTROL, asked)
 
     def _look_at_apps(self) -> None:
         """Have this version kept if its trial is passed, until somebody has done so, or end it."""
         assert self._trial is not None
-        if not self._machine.on_trial or self.pod.exit_code is not None:
+        if not self._machine.on_trial or self._pod.exit_code is not None:
             return
         now = time.monotonic()
-        self._trial.look(
-            {name: AppHealth(starts=app.starts, obstacle=_obstacle(app)) for name, app in self.apps.items()}, now
-        )
+        apps = self._pod.apps.items()
+        self._trial.look({name: AppHealth(starts=app.starts, obstacle=_obstacle(app)) for name, app in apps}, now)
         if self._trial.failed is not None:
             complain_at_once(f"minit: {self._trial.failed}: the other version is booted")
             self._machine.fail_trial(self._trial.failed)
-            self.request_stop(BY_LAUNCHER, "trial of this version")
+            self._pod.request_stop(BY_LAUNCHER, "trial of this version")
             return
         if self._trial.passed:
-            self._link.keep_version()
+            self._keep_version()
         self._trial_due.set(now + _LOOK_SECONDS)
 
     def _on_helper_end(self, helper: PodHelper) -> None:
         self._loop.unwatch(helper.fileno())
         helper.report_death()
+
+    def _keep_version(self) -> None:
+        """Have the helper tell the firmware to boot this version from now on; the answer ends the trial."""
+        if self._is_asked_to_keep:
+            return
+        try:
+            self._link.send(dump({KEEP: True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._is_asked_to_keep = True
+        except OSError:
+            pass  # another one is started soon
+
+    def _hear(self) -> None:
+        event = self._helper.hear()
+        if event == TRIAL_OVER:
+            self._machine.on_trial = False
+        elif event == POWER_BUTTON:
+            self._machine.ask_for(POWEROFF)
+            self._pod.request_stop(BY_LAUNCHER, POWER_BUTTON)
+        self._follow_helper()
+
+    def _turn_helper(self) -> None:
+        self._helper.turn(self._machine.namespace)
+        self._follow_helper()
+
+    def _follow_helper(self) -> None:
+        """Watch the present helper, and be called when something is due, unless the pod is ending."""
+        if not self._helper.is_there:
+            self._loop.unwatch(self._link.fileno())
+        elif self._helper.link is not self._link:
+            self._link = self._helper.link
+            self._is_asked_to_keep = False
+            self._loop.watch(self._link.fileno(), lambda _: self._hear())
+        if self._pod.exit_code is None:
+            self._due.set(self._helper.deadline)
 
 
 def _obstacle(app: App) -> str | None:
@@ -129,56 +169,6 @@ def _obstacle(app: App) -> str | None:
         (check.kind for check in app.spec.life.health if not app.run.health.get(check.kind, {}).get("healthy")), None
     )
     return None if failed is None else f"has no good {failed} check"
-
-
-class HelperLink(LauncherLink):
-    """The socket to the helper, and what is due with that while the pod runs."""
-
-    def __init__(self, machine: Machine, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        assert machine.helper is not None
-        self._machine = machine
-        self._helper = machine.helper
-        self._is_asked_to_keep = False
-        self._due = self._loop.deadline(self._turn)
-        self._follow()
-
-    def tell_seconds(self, seconds: float) -> None:
-        """Do nothing: the helper kills nobody; the watchdog does."""
-
-    def keep_version(self) -> None:
-        """Have the helper tell the firmware to boot this version from now on; its answer ends the trial."""
-        if self._is_asked_to_keep:
-            return
-        try:
-            self._socket.send(dump({KEEP: True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-            self._is_asked_to_keep = True
-        except OSError:
-            pass  # another one is started soon
-
-    def _hear(self) -> None:
-        event = self._helper.hear()
-        if event == TRIAL_OVER:
-            self._machine.on_trial = False
-        elif event == POWER_BUTTON:
-            self._machine.ask_for(POWEROFF)
-            self._request_stop(BY_LAUNCHER, POWER_BUTTON)
-        self._follow()
-
-    def _turn(self) -> None:
-        self._helper.turn(self._machine.namespace)
-        self._follow()
-
-    def _follow(self) -> None:
-        """Watch the helper that there is now, and be called when something is due, unless nobody needs it any more."""
-        if not self._helper.is_there:
-            self._loop.unwatch(self._socket.fileno())
-        elif self._helper.link is not self._socket:
-            self._socket = self._helper.link
-            self._is_asked_to_keep = False
-            self._watch()
-        if self._pod.exit_code is None:
-            self._due.set(self._helper.deadline)
 
 
 class AppHealth(Value):

@@ -1,0 +1,113 @@
+"""
+The context of the supervisor: everything that the parts of PID 1 share.
+
+The life-cycle table works here: nothing else changes the state of an app.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from minit.linux.loop import Loop
+from minit.linux.messages import Socket
+from minit.linux.process import hold_limits, read_limits
+from minit.plan.appplan import AppSpec
+from minit.plan.podplan import PodPlan
+from minit.plan.rights.seccompfilter import LIMITS
+from minit.podfiles.paths import PodEvent
+from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.lifecycle import Action, Event, next_state
+from minit.supervisor.apps.notifylistener import Listeners
+from minit.supervisor.apps.outputs import Outputs
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import PodPolicy
+from minit.supervisor.journal import Journal
+
+RETRY_SECONDS = 1.0
+"""When a record that could not be written, and a connection that could not be accepted, are tried again."""
+
+
+class Context:
+    """
+    The pod as PID 1 has it: the plan, the apps by name, the loop and everything that follows events of the apps.
+
+    `pod` decides about the apps, `records` are their files, `outputs` their output, read by `sidecars`, `listeners`
+    hear their notifications. `actions` are the functions for the actions of the life-cycle table; the supervisor sets
+    them before the first event. `observers` are called when anything about an app has changed.
+    """
+
+    def __init__(
+        self, plan: PodPlan, apps: Sequence[App], launcher: Socket, journal: Journal, sidecar_filter: bytes = b""
+    ) -> None:
+        self.plan = plan
+        self.journal = journal
+        self.limits = OwnLimits(apps, journal)
+        self.loop = Loop(begin=self.limits.hold_if_exposed)
+        self.actions: Mapping[Action, Callable[[App], None]] = {}
+        self.observers: list[Callable[[App], None]] = []
+        self.records = Records(journal, self.retry_soon)
+        self.pod = PodPolicy(plan, apps, launcher, journal, self.handle)
+        self.apps = self.pod.apps
+        self.outputs = Outputs(self.pod, self.loop, self.records, journal, sidecar_filter)
+        self.sidecars = self.outputs.sidecars
+        self.listeners = Listeners(self.loop, journal, self.retry_soon, self.pod.on_progress)
+        self._retry = self.loop.deadline(self._try_again)
+
+    def handle(self, app: App, event: Event) -> None:
+        """Change the state of an app as the table has it for an event, and carry out the actions."""
+        before = app.state
+        app.state, actions = next_state(app.state, event)
+        if app.state != before:
+            self.journal.event(PodEvent.APP_STATE, app=app.name, state=app.state, cause=event)
+        for action in actions:
+            self.actions[action](app)
+        self.notify(app)
+
+    def notify(self, app: App) -> None:
+        """Tell the observers, and the helpers of an app, that something about the app has changed."""
+        for observer in self.observers:
+            observer(app)
+        for helper in app.helpers:
+            helper.tell()
+
+    def retry_soon(self) -> None:
+        """Try again in a moment what a disk has not taken."""
+        # Not later than planned: frequent requests of one app must not hold up the others.
+        if self._retry.moment is None:
+            self._retry.set(time.monotonic() + RETRY_SECONDS)
+
+    def _try_again(self) -> None:
+        self.records.catch_up()
+        self.listeners.resume()
+
+
+class OwnLimits:
+    """The limits of PID 1, read before an app could change them."""
+
+    def __init__(self, apps: Sequence[App], journal: Journal) -> None:
+        self._limits = read_limits()
+        self._journal = journal
+        self._is_exposed = False
+        for app in apps:
+            self.expose(app.spec)
+
+    def expose(self, spec: AppSpec) -> None:
+        """Note an app, which may be able to change the limits."""
+        self._is_exposed |= LIMITS not in spec.confinement.guards
+
+    def hold(self) -> bool:
+        """
+        Undo what an app that is root has done to the limits of PID 1, which could write or open nothing then.
+
+        Returns whether there was something that could be undone: a hard limit takes CAP_SYS_RESOURCE.
+        """
+        has_changed = hold_limits(self._limits)
+        if has_changed:
+            self._journal.info("limits.restored")
+        return has_changed
+
+    def hold_if_exposed(self) -> None:
+        """Do so if an app can have changed them."""
+        if self._is_exposed:
+            self.hold()
