@@ -31,7 +31,7 @@ from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.linux.messages import socket_pair
 from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
 from minit.podfiles import paths
-from minit.supervisor.output.attachable import Attachable
+from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session
 
 RUNS = 3

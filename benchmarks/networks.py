@@ -15,7 +15,7 @@ from benchmarks.first_instruction import since
 from benchmarks.table import Measure, compare
 from benchmarks.world import World, world
 from minit.linux import syscalls
-from minit.supervisor.netdevice import bring_up_loopback
+from minit.supervisor.kernelsettings import bring_up_loopback
 from tests.support.pods import PodDirectory
 
 RUNS = 20

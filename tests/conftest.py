@@ -20,7 +20,7 @@ import pytest
 
 from minit.linux import syscalls
 from minit.linux.mountinfo import find_mounts
-from minit.supervisor.netdevice import bring_up_loopback
+from minit.supervisor.kernelsettings import bring_up_loopback
 from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest

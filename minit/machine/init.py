@@ -51,7 +51,7 @@ from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.apps.context import Context
 from minit.supervisor.boot import SupervisorEnds, run_apps
-from minit.supervisor.netdevice import bring_up_loopback
+from minit.supervisor.kernelsettings import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 
 _MAXIMUM_BYTES = 1 << 20

@@ -33,17 +33,16 @@ from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.spawnapp import spawn_app
+from minit.supervisor.apps.starts import spawn_app
 from minit.supervisor.control.serve import serve
 from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.journal import Journal
+from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.launcherlink import LauncherLink, Outside
-from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
-from minit.supervisor.sysctls import write_sysctls
 
 # How long the apps are watched before trio is started; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02

@@ -68,7 +68,7 @@ class Supervisor:
         context.actions = {
             Action.FORK: starts.fork,
             Action.RUN_PRE_START: starts.run_pre_start,
-            Action.EXECUTE: starts.execute,
+            Action.EXECUTE: starts.tell_to_execute,
             Action.RECORD: ends.record,
             Action.RUN_POST_START: handlers.run,
             Action.GO_ON: pod.on_progress,

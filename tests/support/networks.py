@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minit.linux import syscalls
-from minit.supervisor.netdevice import bring_up_loopback
+from minit.supervisor.kernelsettings import bring_up_loopback
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from minit.linux import syscalls
 from minit.linux.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
 from minit.podfiles import paths
-from minit.supervisor.output.attachable import Attachable
+from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session, connect
 from tests.support.sidecarfilter import sidecar_filter
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.podfiles import paths
-from minit.supervisor.journal import Journal
-from minit.supervisor.supervisorlog import open_journal
+from minit.supervisor.journal import Journal, open_journal
 
 Events = list[tuple[str, dict[str, object]]]
 

@@ -19,7 +19,7 @@ from minit.supervisor.exec import privileges
 PACKAGE = Path(minit.__file__).parent
 WHERE = "supervisor/exec/privileges.py"
 LAST_STEPS = {"execve", "install_seccomp_filter", "clear_ambient_capabilities", "join_session_keyring", "setresuid"}
-PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/spawnhandler.py", "launcher/enter/enterchild.py"}
+PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/handlers.py", "launcher/enter/enterchild.py"}
 
 
 def users_of(names: set[str]) -> set[str]:

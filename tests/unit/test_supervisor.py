@@ -39,10 +39,10 @@ from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.handlers import spawn_handler
 from minit.supervisor.apps.lifecycle import Action, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS
-from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.output.streams import Streams

@@ -54,9 +54,8 @@ from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
-from minit.supervisor.netdevice import bring_up_loopback
+from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.supervisor import WATCHED_SIGNALS
-from minit.supervisor.sysctls import write_sysctls
 
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,

@@ -1,23 +1,42 @@
-"""Event handlers and hooks of the pod's apps, as PID 1 sees them: started, put off without a process, ended."""
+"""
+Other programs in an app's surroundings: event handlers of the image, and hooks.
+
+A handler runs as root, before the app starts or after the app has ended; a hook runs as the app, while the app runs.
+PID 1 starts both, puts them off when there is no process, and acts on their ends. The process itself begins with PID
+1's view of the pod and goes on in the app's mount namespace, where nothing may be imported. A failure there before the
+exec is a line on the handler's standard error, which is logged like the app's.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
-from minit.base.errors import describe
+from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, describe, step_of
+from minit.base.harmless import harmless
+from minit.linux import syscalls
+from minit.linux.forks import HANDLER, Kept, clone
+from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START, STREAM_NULL, AppSpec
+from minit.plan.confinement import confinement_of, confinement_of_handler
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.podfiles.paths import PodEvent
-from minit.reaper.exit_status import ExitStatus
-from minit.supervisor.apps.apprun import Run
+from minit.reaper.diagnose import diagnose_exec
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
+from minit.supervisor.apps.apprun import Handler, Run
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import kill_process
-from minit.supervisor.apps.spawnhandler import spawn_handler
+from minit.supervisor.exec.child import NotFound, find_executable
+from minit.supervisor.exec.privileges import Command, choose_profile, execute
+from minit.supervisor.output.streams import Streams
 
 FORK_PAUSE_SECONDS = 0.005
 """Before the second attempt to fork; it doubles with each."""
@@ -146,3 +165,95 @@ def _complain(app: App, failure: ExitStatus) -> None:
     complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
     if app.oom_kills > 0:
         complain_at_once(f'stage1: app "{app.name}": {app.describe_oom_kills(is_main=False)}')
+
+
+def spawn_handler(app: App, name: str) -> Handler:
+    """
+    Fork the handler or hook `name` of a prepared app and return it; OSError, and nothing left, if there is no process.
+    """
+    streams = Streams(app.name, app.run.streams.log)
+    # Logged also where the app has the console: a handler is no part of what goes on there.
+    modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
+    writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
+    try:
+        kept: dict[str, Kept] = {
+            "mount namespace": app.present_namespace,
+            "control groups": (app.ends.directory, *app.ends.tasks),
+            "stdout": writers.get("stdout"),
+            "stderr": writers.get("stderr"),
+        }
+        pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, pids=app.run.pids, tell=_fail)
+    except OSError:
+        streams.close()
+        raise
+    finally:
+        for fd in writers.values():
+            os.close(fd)
+    streams.pid = pid
+    return Handler(name, pid, pidfd, streams)
+
+
+def _run(app: App, name: str) -> NoReturn:
+    spec, hook = app.spec, app.spec.life.hooks.get(name)
+    confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
+    choose_profile(confinement)
+    _enter_app(app, is_hook=hook is not None)
+    words = spec.life.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)
+    path = words[0]
+
+    def look_up() -> None:
+        nonlocal path
+        if hook is not None:
+            with Step("find executable"):
+                path = find_executable(hook)
+        with Step("change directory to"):
+            os.chdir(spec.process.working_directory)
+
+    execute(confinement, look_up, lambda: _encode(spec, path, words))
+
+
+def _fail(error: BaseException) -> int:
+    step = step_of(error)
+    if step == STEP_EXEC and isinstance(error, OSError):
+        reason = diagnose_exec(os.fsdecode(error.filename), errno.ENOENT if error.errno is None else error.errno)
+    else:
+        reason = _describe_step(step, error)
+    with suppress(OSError):
+        os.write(2, f"Error: {harmless(reason)}\n".encode())
+    return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
+
+
+def _enter_app(app: App, *, is_hook: bool) -> None:
+    assert app.present_namespace is not None
+    with Step("join control groups"):
+        if app.ends.starts_processes:
+            join_v2_group(app.ends.directory)
+        join_cgroups(app.ends.tasks)
+        if is_hook and app.spec.has_group_namespace:
+            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
+    with Step("set oom_score_adj"):
+        set_oom_score((app.spec.resources.oom_score_adj or 0) if is_hook else 0)
+    with Step("set resource limits"):
+        take_attributes(app.attributes)
+    with Step("join mount namespace"):
+        syscalls.set_dumpable(False)
+        syscalls.setns(app.present_namespace, syscalls.CLONE_NEWNS)
+        os.umask(0o022)
+    with Step("close descriptors"):
+        # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
+        syscalls.close_range(3)
+
+
+def _encode(spec: AppSpec, path: str, words: Sequence[str]) -> Command:
+    with Step("encode arguments"):
+        environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.process.environment}
+        return path, [os.fsencode(word) for word in words], environment
+
+
+def _describe_step(step: str, error: BaseException) -> str:
+    if isinstance(error, NotFound):
+        return f"{step}: {error}"
+    if not isinstance(error, OSError) or error.errno is None:
+        return f"{step}: {error!r}"
+    path = None if error.filename is None else os.fsdecode(error.filename)
+    return ExitStatus(step=step, errno=error.errno, path=path).describe()

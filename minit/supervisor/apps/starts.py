@@ -1,17 +1,22 @@
-"""Starts of apps: their processes are forked, watched, heard and told to go."""
+"""
+Starts of apps, as PID 1 sees them: a process is forked, watched, heard and told to go.
+
+The process says by a socket how far it has come.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from minit.base.errors import LaunchError
 from minit.linux.loop import wait_readable
-from minit.linux.messages import receive_message
+from minit.linux.messages import receive_message, socket_pair
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_PRE_START
+from minit.plan.appplan import HANDLER_PRE_START, STREAM_LOG
 from minit.podfiles import paths
-from minit.podfiles.paths import PodEvent
+from minit.podfiles.paths import PodEvent, app_rootfs
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import died_before_exec
 from minit.supervisor.apps.apphelper import AppHelper
@@ -22,7 +27,8 @@ from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import describe_processes
-from minit.supervisor.apps.spawnapp import spawn_app
+from minit.supervisor.exec.child import ChildEnds, fork_app
+from minit.supervisor.exec.notifyends import NotifyEnds
 
 # Making the root of an app that is added; only a volume that hangs takes so long.
 BUILD_SECONDS = 60.0
@@ -161,7 +167,7 @@ class Starts:
         app.run.reached = BEGUN
         self._handlers.run(app)
 
-    def execute(self, app: App) -> None:
+    def tell_to_execute(self, app: App) -> None:
         """Tell the process of a prepared app to execute the program."""
         run = app.run
         if run.report is None:
@@ -189,3 +195,73 @@ class Starts:
         """Note that a start has failed because processes of the pre-start handler cannot be killed."""
         left = describe_processes(app, but=app.run.pid)
         app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
+
+
+def spawn_app(
+    app: App,
+    trees: tuple[int, ...] = (),
+    console: int | None = None,
+    dev: int | None = None,
+    pids: int | None = None,
+) -> None:
+    """
+    Fork the process of `app`, which prepares itself and waits for "go".
+
+    It starts in its v2 group, where there is one in which PID 1 may start it, and joins the v1 groups itself.
+    `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev
+    if it may not make one itself, `pids` the PID namespace of another app if it is to be in that. Started again, it
+    finds its root in the namespace of the app. OSError, and nothing left, if there is no process or no room for its
+    streams.
+    """
+    birthplace = app.group.birthplace
+    writers = _open_streams(app)
+    ours, theirs = socket_pair()
+    notify: NotifyEnds | None = None
+    try:
+        notify = None if app.readiness is None else app.readiness.open(app.spec)
+        child = ChildEnds(
+            report=theirs,
+            stdin=writers.get("stdin"),
+            stdout=writers.get("stdout"),
+            stderr=writers.get("stderr"),
+            tty=writers.get("tty"),
+            console=console if app.spec.streams.has_console else None,
+            cgroup_tasks=app.ends.tasks,
+            attributes=app.attributes,
+            trees=trees,
+            dev=dev,
+            sockets=app.sockets,
+            notify=notify,
+            namespace=app.namespace,
+            group=app.ends.directory if app.ends.starts_processes and birthplace is None else None,
+        )
+        # Fork and registration: nothing may be reaped between them.
+        app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace, pids)
+    except OSError:
+        ours.close()
+        app.run.streams.close()
+        raise
+    finally:
+        theirs.close()
+        for fd in (*writers.values(), *(() if notify is None else notify.descriptors())):
+            os.close(fd)
+    app.starts += 1
+    app.run.streams.pid = app.run.pid
+    app.run.report = ours
+
+
+def _open_streams(app: App) -> dict[str, int]:
+    """Make the app's streams and return its own ends, the caller's, by name."""
+    modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
+    writers = app.run.streams.open(
+        [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.process.uid, app.spec.process.gid
+    )
+    if app.spec.streams.is_attachable:
+        try:
+            writers |= app.run.streams.open_attachable(app.spec)
+        except OSError:
+            for fd in writers.values():
+                os.close(fd)
+            app.run.streams.close()
+            raise
+    return writers

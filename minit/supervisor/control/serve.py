@@ -25,9 +25,8 @@ from minit.podfiles import paths
 from minit.reaper.record import write_file
 from minit.supervisor.control.apprequests import AppRequests, Pending
 from minit.supervisor.control.operations import APP_OPS, MAXIMUM_DESCRIPTORS, answer
-from minit.supervisor.journal import Journal
+from minit.supervisor.journal import Journal, open_journal
 from minit.supervisor.supervisor import Supervisor
-from minit.supervisor.supervisorlog import open_journal
 
 ACCEPT_PAUSE_SECONDS = 0.1
 """How long clients wait at least when there was no descriptor or memory for one."""
