@@ -101,7 +101,7 @@ $(ARM64): | $(STAMP)
 		$(BIN)/pip install --quiet --no-deps --target $(@D)/libraries --python-version 3.11 --only-binary :all: \
 		--platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
 		--requirement /dev/stdin
-	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign.builder import ARM64, fetch_machine; \
+	@$(BIN)/python -c 'from pathlib import Path; from minit.image.foreign import ARM64, fetch_machine; \
 		from minit.base.progress import silent; from tests.support.podmachine import DEBIAN_PACKAGES; \
 		fetch_machine(ARM64, Path("$(@D)"), silent, DEBIAN_PACKAGES)'
 

@@ -29,7 +29,7 @@ import minit
 from minit.base.errors import ImageError, describe
 from minit.base.processors import PROCESSORS
 from minit.base.utctime import utc_text
-from minit.image.elf import MAGIC, parse_elf
+from minit.image.libraries import MAGIC, parse_elf
 
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"

@@ -1,12 +1,13 @@
 """
-Copies the running Python interpreter so that it works wherever the copy is, and after that place is renamed.
+Copies the running Python interpreter so that the copy works at any path, also after a rename of that path.
 
     ld.so       the dynamic loader, run by its path: the kernel would look for one at a path of the host
     bin/        the interpreter
     lib/        the shared libraries, and python3.X/ with the modules
     seccomp/    the filters that apps get by default, compiled by the copy
 
-Where it can be dumped, all but the last is one program, bin/minit.
+Where the copy can be dumped, all but the filters is one program, bin/minit. `require_all` names everything that the
+build needs and the machine lacks, with the command that installs it, before a build begins.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from minit.base.errors import ImageError, describe
-from minit.image.dump.program import LINKED_IN, build_dump
+from minit.image.dump.program import LINKED_IN, build_dump, static_library
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, compile_modules, landmark
-from minit.image.requirements import LOADED_LIBRARIES, loaded_libraries
-from minit.image.toolchain import run_tool
+from minit.image.toolchain import DEBIAN_PACKAGES, find_tool, run_tool
+
+LOADED_LIBRARIES = {"libudev.so.1": "libudev1"}
+"""The library that pyudev loads, by its name, with the package that Debian has it in."""
+
+_PROGRAMS = ("cc", "strip", "nm", "objcopy", "patchelf")
+_HEADER = "stdlib.h"
 
 _LOADER = Path("ld.so")
 _PROGRAM = Path("bin/python3")
@@ -51,6 +57,48 @@ with open("/proc/self/maps") as file:
 # libffi has memory by that name.
 print(*(name for name in mapped if not name.startswith("/memfd:")), sep="\\n")
 """
+
+
+def loaded_libraries() -> dict[str, Path]:
+    """Return the libraries that no program needs by its headers; ImageError as `require_all`."""
+    libraries = _find_libraries()
+    if len(libraries) != len(LOADED_LIBRARIES):
+        require_all()
+    return libraries
+
+
+def require_all() -> None:
+    """Raise ImageError if anything is missing that the image cannot be built without."""
+    missing = {name: DEBIAN_PACKAGES[name] for name in _PROGRAMS if find_tool(name) is None}
+    if not _has_header():
+        missing[_HEADER] = "libc6-dev"
+    present = _find_libraries()
+    missing |= {name: package for name, package in LOADED_LIBRARIES.items() if name not in present}
+    if not missing:
+        return
+    packages = list(dict.fromkeys(" ".join(missing.values()).split()))
+    # Not needed, but pods start faster with it, and the next message would be about it.
+    if sys.base_prefix == "/usr" and not static_library().exists():
+        packages.append("libpython3-dev")
+    raise ImageError(
+        f"the stage1 image has to be built, for which this machine lacks {', '.join(missing)}: "
+        f"install them (Debian: apt install {' '.join(packages)})"
+    )
+
+
+def _has_header() -> bool:
+    compiler = find_tool("cc")
+    if compiler is None:
+        return False
+    command = [compiler, "-fsyntax-only", "-x", "c", "-"]
+    done = subprocess.run(command, input=f"#include <{_HEADER}>\n".encode(), capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _find_libraries() -> dict[str, Path]:
+    search = LibrarySearch()
+    found = {name: search.find(name, Path(sys.executable).resolve()) for name in LOADED_LIBRARIES}
+    return {name: library.path.resolve() for name, library in found.items() if library is not None}
 
 
 def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:

@@ -1,8 +1,9 @@
 """
-The kernel modules that a machine's image carries: those that are named, and what these depend on.
+The kernel modules that the image of a machine carries, the modules that these depend on, and their firmware.
 
-Each module says itself what it depends on and which devices it is for (its section .modinfo), so neither depmod nor
-its tables are needed, and a kernel package need not be installed.
+The section .modinfo of a module has its dependencies, its devices and the names of its firmware, so neither depmod nor
+its tables are needed, and a kernel package need not be installed. Firmware is looked for in the kernel's directories and
+order (request_firmware(9)), and stays compressed if the kernel reads compressed files.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from minit.archives.streams import Limits, Uncompressed
 from minit.base import jsontext
-from minit.base.errors import ImageError
+from minit.base.errors import ImageError, describe
 from minit.base.value import Value, replace
 
 _SECTION = b".modinfo"
 _SUFFIXES = (".ko", ".ko.gz", ".ko.xz", ".ko.zst")
 _MAXIMUM_BYTES = 256 << 20
+
+_COMPRESSIONS = {".zst": "CONFIG_FW_LOADER_COMPRESS_ZSTD=y", ".xz": "CONFIG_FW_LOADER_COMPRESS_XZ=y"}
+_WILDCARDS = "*?["
 
 
 class KernelModule(Value):
@@ -243,3 +247,70 @@ def _read_information(data: bytes, path: Path) -> Iterable[tuple[str, str]]:
                         yield key, value
     except (struct.error, IndexError, KeyError, ValueError, OverflowError) as error:
         raise ImageError(f"{path}: not a kernel module") from error
+
+
+class DeviceFirmware(Value):
+    """
+    The firmware of modules: files by their names below /lib/firmware, and the names that were not found by module.
+
+    Many modules name firmware for each device that they are for, of which a machine has one.
+    """
+
+    files: tuple[tuple[str, bytes], ...] = ()
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def collect_firmware(
+    modules: Iterable[KernelModule], release: str, kernel: Path, directories: Sequence[Path]
+) -> DeviceFirmware:
+    """
+    Return the firmware of modules from the first of the directories that has it; ImageError for a damaged file.
+
+    A directory is like /lib/firmware, or an unpacked package. `kernel` is where the modules come from.
+    """
+    config = read_kernel_config(kernel)
+    taken = {suffix for suffix, option in _COMPRESSIONS.items() if option in config}
+    places = [
+        place / below
+        for directory in directories
+        for place in (directory / "usr/lib/firmware", directory / "lib/firmware", directory)
+        for below in (f"updates/{release}", "updates", release, "")
+    ]
+    files: dict[str, bytes] = {}
+    missing: list[tuple[str, tuple[str, ...]]] = []
+    for module in modules:
+        absent = []
+        for name in module.firmware:
+            found = _find(name, places)
+            files |= {target: data for path, base in found for target, data in [_read(path, base, taken)]}
+            if not found:
+                absent.append(name)
+        if absent:
+            missing.append((module.name, tuple(absent)))
+    return DeviceFirmware(files=tuple(sorted(files.items())), missing=tuple(missing))
+
+
+def _find(name: str, places: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return the file of a name, or the files of a pattern, each with its name without the suffix of compression."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        return []
+    found: dict[str, Path] = {}
+    for place in places:
+        for suffix in ("", *_COMPRESSIONS):
+            paths = sorted(place.glob(name + suffix)) if set(name) & set(_WILDCARDS) else [place / (name + suffix)]
+            for path in paths:
+                if path.is_file():
+                    found.setdefault(str(path.relative_to(place)).removesuffix(suffix), path)
+    return [(path, base) for base, path in found.items()]
+
+
+def _read(path: Path, name: str, taken: Iterable[str]) -> tuple[str, bytes]:
+    """Return the name of a file in the image, and its content, without a compression that the kernel does not take."""
+    suffix = path.suffix if path.name != PurePosixPath(name).name else ""
+    try:
+        if not suffix or suffix in taken:
+            return name + suffix, path.read_bytes()
+        with path.open("rb") as file:
+            return name, Uncompressed(file, str(path), Limits(size_bytes=_MAXIMUM_BYTES)).readall() or b""
+    except OSError as error:
+        raise ImageError(f"cannot read {describe(error)}") from error

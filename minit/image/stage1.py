@@ -7,7 +7,7 @@ after it has made that tree its root. So nothing in it may be found by a path of
     entrypoints/NAME    copies of one static launcher (launcher.c)
     usr/lib/rkt/        links to one of them, which is the plugins of networks
     usr/lib/minit/      the interpreter with all it needs (interpreter.py), dumped where that is possible
-                        and the first program of machines that boot from a disk (disk/openroot.c)
+                        and the first program of machines that boot from a disk (openroot.c)
     rkt/, opt/, etc/    what the stage1 contract asks for
 """
 
@@ -32,6 +32,8 @@ from minit.image.interpreter import (
     compile_filters,
     copy_interpreter,
     dump_interpreter,
+    loaded_libraries,
+    require_all,
 )
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import (
@@ -42,7 +44,6 @@ from minit.image.pythonmodules import (
     source_files,
     stage1_modules,
 )
-from minit.image.requirements import loaded_libraries, require_all
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles import paths
@@ -71,7 +72,7 @@ ENTRYPOINT_ANNOTATIONS = {
 _ARCHITECTURES = ("amd64", "aarch64")
 
 _LAUNCHER = Path(__file__).parent / "launcher.c"
-_OPENER_SOURCE = Path(__file__).parent / "disk/openroot.c"
+_OPENER_SOURCE = Path(__file__).parent / "openroot.c"
 _LAUNCHER_FLAGS = (
     *("-std=gnu11", "-Os", "-Wall", "-Werror", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack"),
     *("-ffreestanding", "-nostdlib", "-static", "-fno-pie", "-no-pie"),

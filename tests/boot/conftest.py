@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from minit.base.progress import silent
-from minit.image.disk.disk import TOOLS
-from minit.image.foreign.builder import ARM64, foreign_stage1
+from minit.image.disk import TOOLS
+from minit.image.foreign import ARM64, foreign_stage1
 from minit.image.toolchain import find_tool
 from tests.support.commands import Stage0
 from tests.support.disks import read_disk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.progress import silent
-from minit.image.foreign.builder import ARM64, foreign_stage1
+from minit.image.foreign import ARM64, foreign_stage1
 from tests.support.machine import AARCH64, BOOT_SECONDS, find_kernel
 from tests.support.podmachine import run_pod_tests
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.disk.layout import SECTOR_BYTES
+from minit.image.disklayout import SECTOR_BYTES
 from minit.podfiles import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine

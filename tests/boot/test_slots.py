@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.disk.layout import ARCHITECTURES
+from minit.image.disklayout import ARCHITECTURES
 from minit.podfiles import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine

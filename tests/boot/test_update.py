@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minit.image.disk.update import sign
+from minit.image.disk import sign
 from minit.manifest.machineupdate import BLOCK_BYTES, HEADER, make_header, parse_header, signed_bytes
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import USER_NETWORK, QemuMachine

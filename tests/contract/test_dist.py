@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import minit
-from minit.image.elf import MAGIC
+from minit.image.libraries import MAGIC
 from tests.support.campaign import LONG
 from tests.support.stage0_world import REPOSITORY
 

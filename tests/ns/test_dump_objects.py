@@ -10,9 +10,8 @@ import pytest
 
 from minit.base.errors import ImageError
 from minit.image.dump.program import LINKED_IN, build_dump, obstacle
-from minit.image.interpreter import copy_interpreter
+from minit.image.interpreter import copy_interpreter, loaded_libraries
 from minit.image.pythonmodules import Module, stage1_modules
-from minit.image.requirements import loaded_libraries
 
 pytestmark = pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
 

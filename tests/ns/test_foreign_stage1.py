@@ -16,7 +16,7 @@ import pytest
 
 from minit.base.errors import ImageError
 from minit.base.progress import silent
-from minit.image.foreign.builder import ARM64, fetch_packages, foreign_stage1, unpack_packages
+from minit.image.foreign import ARM64, fetch_packages, foreign_stage1, unpack_packages
 from minit.linux.loop import wait_readable
 from tests.support.foreignmachine import stand_in
 from tests.support.waiting import wait_for

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit.base.progress import silent
 from minit.cli.commands.images.otherprocessor import MACHINES
-from minit.image.foreign.builder import foreign_stage1
+from minit.image.foreign import foreign_stage1
 from minit.podfiles import paths
 from tests.support.commands import Stage0
 from tests.support.elf import AARCH64, module_bytes

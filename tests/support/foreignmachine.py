@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minit.base.value import replace
-from minit.image.foreign.builder import ARM64, ForeignProcessor
+from minit.image.foreign import ARM64, ForeignProcessor
 
 # The machine's second disk has the project, and it writes to the third one.
 _QEMU = """#!/bin/sh

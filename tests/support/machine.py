@@ -13,7 +13,7 @@ from typing import BinaryIO
 import pytest
 
 from minit.base.value import Value
-from minit.image.foreign.builder import ARM64
+from minit.image.foreign import ARM64
 from tests.support.pods import BUSYBOX
 
 BOOT_SECONDS = 300

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ImageError
 from minit.base.value import replace
-from minit.image.disk.disk import find_stub
-from minit.image.disk.layout import ARCHITECTURES, DATA_BYTES, plan_disk, sfdisk_script
-from minit.image.disk.unifiedkernel import unified_kernel
+from minit.image.disk import find_stub, unified_kernel
+from minit.image.disklayout import ARCHITECTURES, DATA_BYTES, plan_disk, sfdisk_script
 from minit.manifest.machineconfig import Disk
 from minit.podfiles import paths
 

@@ -10,9 +10,7 @@ import pytest
 
 from minit.base.errors import ImageError, ManifestError
 from minit.base.progress import silent
-from minit.image.appimage import build_app_image
-from minit.image.contents import Contents
-from minit.image.hostfiles import HostFiles
+from minit.image.appimage import Contents, HostFiles, build_app_image
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from tests.support.elf import elf_bytes
 

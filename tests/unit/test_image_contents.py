@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from minit.base.errors import ImageError
-from minit.image.contents import Contents, Directory, Symlink, Text
+from minit.image.appimage import Contents, Directory, Symlink, Text
 
 
 def test_a_path_is_resolved_inside_the_image() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import ImageError
-from minit.image.elf import is_elf, parse_elf, read_elf
+from minit.image.libraries import is_elf, parse_elf, read_elf
 from tests.support.elf import elf_bytes
 
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=":"), min_size=1)

@@ -14,9 +14,8 @@ import pytest
 import minit.image.pythonmodules
 from minit.base.errors import ImageError
 from minit.image.dump.command import command_modules
-from minit.image.pythonmodules import Module, compile_modules, stage1_modules
+from minit.image.pythonmodules import STANDINS, Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
-from minit.image.standins import STANDINS
 from minit.image.toolchain import run_tool
 
 

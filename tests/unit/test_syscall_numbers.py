@@ -39,7 +39,7 @@ def test_the_numbers_of_python(monkeypatch: pytest.MonkeyPatch, machine: str) ->
     assert wrong_numbers(machine, numbers) == {}
 
 
-@pytest.mark.parametrize("name", ["launcher.c", "disk/openroot.c"])
+@pytest.mark.parametrize("name", ["launcher.c", "openroot.c"])
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_numbers_of_programs_in_c(machine: str, name: str) -> None:
     """Every call of a first program in C has the number that it has on the machine."""

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from minit.base.errors import ImageError
-from minit.image.disk.update import sign
+from minit.image.disk import sign
 from minit.manifest.ed25519 import verify
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))

@@ -28,7 +28,7 @@ _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare")),
     *("minit.image.compile_modules", "minit.image.record_imports"),
-    "minit.image.disk.sign",
+    "minit.image.sign",
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (

@@ -49,7 +49,7 @@ _TRIAL_STATES = (_ASKED, _TRIED, _KEPT, FAILED)
 _MAXIMUM_REASON = 200
 HASH_TREE_SIGNATURE = b"verity\0\0"
 
-# Signature, version and kind, identifier, which is the first half of the root hash (minit/image/disk/disk.py).
+# Signature, version and kind, identifier, which is the first half of the root hash (minit/image/disk.py).
 _HASH_TREE = struct.Struct("<8s8x16s")
 
 

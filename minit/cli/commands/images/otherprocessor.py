@@ -11,7 +11,7 @@ from minit.base.errors import ImageError, PodError, describe
 from minit.base.processors import processor_named, processor_of_appc
 from minit.base.progress import Progress
 from minit.cli.commands.ownprogram import PROGRAMS
-from minit.image.foreign.builder import (
+from minit.image.foreign import (
     PROCESSORS,
     ForeignProcessor,
     build_foreign_stage1,

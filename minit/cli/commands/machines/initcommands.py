@@ -31,11 +31,9 @@ from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.progressdisplay import show_progress
 from minit.image.cpio import write_cpio
-from minit.image.devicefirmware import collect_firmware
-from minit.image.disk.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk
-from minit.image.disk.update import write_update
-from minit.image.foreign.builder import ForeignProcessor
-from minit.image.kernelmodules import KernelModules, collect_modules, find_kernel
+from minit.image.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, write_disk, write_update
+from minit.image.foreign import ForeignProcessor
+from minit.image.kernelmodules import KernelModules, collect_firmware, collect_modules, find_kernel
 from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.manifest.machineupdate import read_public_key

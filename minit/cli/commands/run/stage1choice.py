@@ -12,7 +12,7 @@ from minit.base.progress import Progress
 from minit.cli.commands.ownprogram import renew_program
 from minit.cli.flags.stage1flags import choose_file
 from minit.cli.invocation import Invocation
-from minit.image.requirements import require_all
+from minit.image.interpreter import require_all
 from minit.image.stage1 import (
     SHIPPED,
     build_stage1,

@@ -1,4 +1,15 @@
-"""A machine of another kind than this one, which qemu emulates, and the stage1 image that it builds."""
+"""
+The stage1 image for machines with another processor: a machine of that kind, which qemu emulates, builds the image.
+
+An image is made by running its interpreter, on a kernel that does what pods need. Debian's packages become the disk and
+the kernel of that machine. Nothing is installed here, and no program of the packages runs here. The machine runs this
+module as a program:
+
+    foreign.py DIRECTORY [--plain]
+
+The program leaves the image in the directory, with the reason if the interpreter should be dumped and is not; or an
+error.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +22,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,13 +30,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit.base.errors import EXIT_FAILURE, ImageError, describe
+from minit.base import jsontext
+from minit.base.errors import EXIT_FAILURE, ImageError, MinitError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value
-from minit.image.foreign.onmachine import ERROR, IMAGE, OBSTACLE, PROGRESS
 from minit.image.pythonmodules import PACKAGES, package_directories, package_versions, source_files
+from minit.image.stage1 import build_stage1
 from minit.image.toolchain import read_tool, require_tool, run_tool
 from minit.linux import syscalls
+
+# What the machine leaves behind. A line of its console with a step, the units done and the units in all has a prefix.
+_IMAGE, _OBSTACLE, _ERROR = "stage1.aci", "obstacle", "error"
+_PROGRESS = b"progress "
 
 
 class ForeignProcessor(Value):
@@ -88,7 +105,7 @@ export PATH=/usr/bin:/usr/sbin PYTHONPATH=/run LC_ALL=C
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sysfs /sys
 mkdir /run/result
-python3 -B -m minit.image.foreign.onmachine /run/result OPTIONS || echo no result
+python3 -B -m minit.image.foreign /run/result OPTIONS || echo no result
 busybox tar -c -f {_DISKS[2]} -C /run/result .
 busybox poweroff -f
 """
@@ -137,7 +154,7 @@ def foreign_stage1(processor: ForeignProcessor, directory: Path, progress: Progr
     """
     with _alone(directory):
         _fetch(processor, directory, progress)
-        image, record = directory / IMAGE, directory / f"{IMAGE}.of"
+        image, record = directory / _IMAGE, directory / f"{_IMAGE}.of"
         fingerprint = _fingerprint(directory / _DISK)
         with suppress(FileNotFoundError):
             if record.read_text() == fingerprint and image.exists():
@@ -248,7 +265,7 @@ def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progr
         assert machine.stdout is not None
         try:
             for line in machine.stdout:
-                _, is_progress, report = line.partition(PROGRESS)
+                _, is_progress, report = line.partition(_PROGRESS)
                 if is_progress:
                     progress(*_read_report(report))
                 else:
@@ -275,16 +292,16 @@ def _take(result: Path, output: Path, said: list[str]) -> str | None:
     try:
         with tarfile.open(result, "r:") as archive:
             files = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
-            texts = {name: _read(archive, files[name]).decode() for name in (ERROR, OBSTACLE) if name in files}
-            if ERROR in texts:
-                raise ImageError(texts[ERROR])
+            texts = {name: _read(archive, files[name]).decode() for name in (_ERROR, _OBSTACLE) if name in files}
+            if _ERROR in texts:
+                raise ImageError(texts[_ERROR])
             with TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as scratch:
-                image = Path(scratch, IMAGE)
-                image.write_bytes(_read(archive, files[IMAGE]))
+                image = Path(scratch, _IMAGE)
+                image.write_bytes(_read(archive, files[_IMAGE]))
                 os.replace(image, output)
     except (tarfile.TarError, KeyError) as error:
         raise ImageError(f"the machine that should build it has not: {' '.join(said) or 'it said nothing'}") from error
-    return texts.get(OBSTACLE)
+    return texts.get(_OBSTACLE)
 
 
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -327,3 +344,22 @@ def unpack_packages(packages: Iterable[Path], root: Path) -> None:
 
 def _file_name(name: str, version: str, architecture: str) -> str:
     return f"{name}_{version.replace(':', '%3a')}_{architecture}.deb"
+
+
+def main(directory: Path, *options: str) -> None:
+    """Build the image, and report the progress on standard output."""
+
+    def report(step: str, done: int, total: int | None) -> None:
+        print(f"{_PROGRESS.decode()}{jsontext.dump([step, done, total]).decode()}", flush=True)
+
+    try:
+        obstacle = build_stage1(directory / _IMAGE, report, plain="--plain" in options)
+    except MinitError as error:
+        (directory / _ERROR).write_text(describe(error))
+    else:
+        if obstacle is not None:
+            (directory / _OBSTACLE).write_text(obstacle)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,10 +1,20 @@
-"""Writes a disk that a firmware boots, of the root of a machine and a kernel: the same bytes for the same parts."""
+"""
+Disks that a firmware boots, and signed updates of these: the same bytes for the same parts and the same key.
+
+A slot has one program of the firmware, a unified kernel image: the stub of Debian's systemd-boot-efi, which starts a
+kernel with an initial file system and a command line. All three are added to the stub as sections (systemd-stub(7), and
+Microsoft's "PE Format"); objcopy(1) can add sections only to programs of the architectures it was built for.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import shutil
+import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +24,22 @@ from minit.base.errors import ImageError
 from minit.base.progress import Progress
 from minit.base.value import Value
 from minit.image.cpio import write_cpio
-from minit.image.disk.layout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout, EfiNames, plan_disk, sfdisk_script
-from minit.image.disk.unifiedkernel import unified_kernel
+from minit.image.disklayout import ARCHITECTURES, DATA, DATA_BYTES, DiskLayout, EfiNames, plan_disk, sfdisk_script
 from minit.image.kernelmodules import KernelModules
 from minit.image.toolchain import require_tools, run_tool
-from minit.manifest.machineconfig import Disk, Watchdog
+from minit.manifest.machineconfig import Disk, Update, Watchdog
+from minit.manifest.machineupdate import BLOCK_BYTES, UpdateManifest, UpdatePart, dump_update, make_header, signed_bytes
 from minit.podfiles import paths
+
+_SIGNATURE = b"PE\0\0"
+_POINTER_TO_SIGNATURE = 0x3C
+_FILE_HEADER_BYTES = 24  # with the signature
+_SECTION = struct.Struct("<8sIIIIIIHHI")
+# Of the optional header, which 32-bit and 64-bit programs have in common.
+_INITIALIZED_BYTES, _SECTION_ALIGNMENT, _FILE_ALIGNMENT, _IMAGE_BYTES, _HEADERS_BYTES, _CHECKSUM = 8, 32, 36, 56, 60, 64
+_INITIALIZED_DATA_READABLE = 0x40000040
+_PAGE_BYTES = 4096
+_NAME_BYTES = 8
 
 TOOLS = ("mksquashfs", "veritysetup", "mkfs.vfat", "mmd", "mcopy", "mkfs.ext4", "sfdisk")
 ROOT_MODULES = ("dm_verity", "squashfs")
@@ -33,6 +53,64 @@ _BLOCK_BYTES = 4096
 # In the superblock of veritysetup, which is no part of what is hashed.
 _UUID_OFFSET, _UUID_BYTES = 16, 16
 _KIB = 1 << 10
+
+_SIGNER = Path(__file__).with_name("sign.py")
+_UPDATE_STEPS = 3
+
+
+def unified_kernel(stub: bytes, sections: Mapping[str, bytes], source: str) -> bytes:
+    """Return the stub with these sections added; ImageError names `source`, its file, if it is no such program."""
+    try:
+        return _with_sections(stub, sections)
+    except (struct.error, ValueError) as error:
+        raise ImageError(f"{source}: not a stub for a firmware (an .efi.stub)") from error
+
+
+def _with_sections(stub: bytes, sections: Mapping[str, bytes]) -> bytes:
+    (header,) = struct.unpack_from("<I", stub, _POINTER_TO_SIGNATURE)
+    if stub[:2] != b"MZ" or stub[header : header + 4] != _SIGNATURE:
+        raise ValueError
+    (count,) = struct.unpack_from("<H", stub, header + 6)
+    (optional_bytes,) = struct.unpack_from("<H", stub, header + 20)
+    optional = header + _FILE_HEADER_BYTES
+    table = optional + optional_bytes
+    alignment, file_alignment = (_read(stub, optional + field) for field in (_SECTION_ALIGNMENT, _FILE_ALIGNMENT))
+    if not alignment or not file_alignment:
+        raise ValueError
+    present = [_SECTION.unpack_from(stub, table + number * _SECTION.size) for number in range(count)]
+    address = max(section[2] + section[1] for section in present)
+    if table + (count + len(sections)) * _SECTION.size > _read(stub, optional + _HEADERS_BYTES):
+        raise ValueError
+    program = bytearray(stub)
+    added = 0
+    for number, (name, data) in enumerate(sections.items(), count):
+        program += bytes(-len(program) % file_alignment)
+        # The kernel may be started where it is.
+        address = _align(address, max(alignment, _PAGE_BYTES))
+        size = _align(len(data), file_alignment)
+        encoded = name.encode().ljust(_NAME_BYTES, b"\0")
+        entry = (encoded, len(data), address, size, len(program), 0, 0, 0, 0, _INITIALIZED_DATA_READABLE)
+        _SECTION.pack_into(program, table + number * _SECTION.size, *entry)
+        program += data.ljust(size, b"\0")
+        address += len(data)
+        added += size
+    struct.pack_into("<H", program, header + 6, count + len(sections))
+    initialized = _read(stub, optional + _INITIALIZED_BYTES) + added
+    struct.pack_into("<I", program, optional + _INITIALIZED_BYTES, initialized)
+    struct.pack_into("<I", program, optional + _IMAGE_BYTES, _align(address, alignment))
+    # Firmware looks at that of drivers alone; 0 is none.
+    struct.pack_into("<I", program, optional + _CHECKSUM, 0)
+    return bytes(program)
+
+
+def _read(stub: bytes, offset: int) -> int:
+    (value,) = struct.unpack_from("<I", stub, offset)
+    assert isinstance(value, int)
+    return value
+
+
+def _align(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment
 
 
 class VerifiedRoot(Value):
@@ -224,3 +302,62 @@ def _make_data(path: Path, size_bytes: int, identifier: str, built_seconds: int)
     options += ["-E", f"hash_seed={seed},root_owner=0:0,lazy_itable_init=1,lazy_journal_init=0,nodiscard"]
     environment: Mapping[str, str] = {"E2FSPROGS_FAKE_TIME": str(built_seconds)}
     run_tool("mkfs.ext4", *options, str(path), environment=environment)
+
+
+def write_update(
+    file: IO[bytes],
+    root: Path,
+    parts: DiskParts,
+    update: Update,
+    signing_key: Path,
+    scratch: Path,
+    progress: Progress,
+) -> bytes:
+    """
+    Write an update with the root that the directory `root` has, and return the public key of its signature.
+
+    `scratch` is an empty directory to work in.
+    """
+    slot = make_slot(root, parts, scratch, progress, _UPDATE_STEPS)
+    progress("writing the update", 2, _UPDATE_STEPS)
+    boot_bytes = slot.layout.partition("boot-a").size_bytes
+    manifest = dump_update(
+        UpdateManifest(
+            model=update.model,
+            version=update.version,
+            architecture=parts.architecture,
+            root_hash=slot.root.root_hash,
+            root_blocks=slot.root.blocks,
+            root=_part(slot.root.path, slot.root.path.stat().st_size, slot.root.path.stat().st_size),
+            boot=_part(slot.boot, slot.boot_used_bytes, boot_bytes),
+        )
+    )
+    key, signature = sign(signing_key, signed_bytes(manifest))
+    file.write(make_header(manifest, signature) + manifest)
+    for path, size_bytes in ((slot.root.path, slot.root.path.stat().st_size), (slot.boot, slot.boot_used_bytes)):
+        with path.open("rb") as part:
+            while size_bytes:
+                data = part.read(min(_CHUNK_BYTES, size_bytes))
+                file.write(data)
+                size_bytes -= len(data)
+    return key
+
+
+def sign(key: Path, data: bytes) -> tuple[bytes, bytes]:
+    """Return the public key of a private one, and its signature of `data`; ImageError if there is none."""
+    command = [sys.executable, "-I", "-B", str(_SIGNER), str(key)]
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ImageError(f"cannot sign with {key}: {lines[-1]}")
+    public, signature = done.stdout.split()
+    return bytes.fromhex(public.decode()), bytes.fromhex(signature.decode())
+
+
+def _part(path: Path, size_bytes: int, partition_bytes: int) -> UpdatePart:
+    assert not size_bytes % BLOCK_BYTES
+    digest = hashlib.sha512()
+    with path.open("rb") as file:
+        while size_bytes > file.tell():
+            digest.update(file.read(min(_CHUNK_BYTES, size_bytes - file.tell())))
+    return UpdatePart(size_bytes=size_bytes, sha512=digest.hexdigest(), partition_bytes=partition_bytes)
