@@ -125,8 +125,7 @@ def run_conmon(path: Path, lines: Path) -> float:
 
 def read_log(path: Path) -> float:
     """Return the milliseconds from the first to the last byte of the log that was written."""
-    from minit.stage0.reports.logfiles import AppLog
-    from minit.stage0.reports.loglines import LineAssembler
+    from minit.stage0.reports.logfiles import AppLog, LineAssembler
 
     start = time.monotonic_ns()
     directory = os.open(path / "minit", os.O_RDONLY | os.O_DIRECTORY)

@@ -33,7 +33,7 @@ from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_status
-from minit.stage0.volumes.volumestore import list_volumes
+from minit.stage0.volumes import list_volumes
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from minit.base.errors import ManifestError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
-from minit.stage0.devices.cdi import HostMount, find_edits
-from minit.stage0.devices.nodes import nodes_of
+from minit.stage0.devices import HostMount, find_edits, nodes_of
 from minit.stage0.pods.appsection import Device
 
 _ANNOTATIONS = "cdi.k8s.io/"

@@ -2,8 +2,8 @@
 The kernel modules that the image of a machine carries, the modules that these depend on, and their firmware.
 
 The section .modinfo of a module has its dependencies, its devices and the names of its firmware, so neither depmod nor
-its tables are needed, and a kernel package need not be installed. Firmware is looked for in the kernel's directories and
-order (request_firmware(9)), and stays compressed if the kernel reads compressed files.
+its tables are needed, and a kernel package need not be installed. Firmware is looked for in the directories and the
+order of the kernel (request_firmware(9)), and stays compressed if the kernel reads compressed files.
 """
 
 from __future__ import annotations

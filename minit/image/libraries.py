@@ -1,7 +1,7 @@
 """
 The libraries of a program as the dynamic loader would find them, without running the loader or the program.
 
-The rules are those of ld.so(8), of ELF files only the fields that a loader reads first (System V ABI, chapters 4 and 5).
+The rules are those of ld.so(8), of ELF files the fields that a loader reads first (System V ABI, chapters 4 and 5).
 Directories of `/etc/ld.so.conf` are read in the place of the cache made from them.
 """
 

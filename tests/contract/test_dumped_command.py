@@ -24,7 +24,7 @@ from minit.cli.commands.ownprogram import PROGRAMS
 from minit.image.dump.command import build_command
 from minit.image.dump.program import can_trace, obstacle
 from minit.image.libraries import LibrarySearch
-from minit.stage0.images.layerunpacking import SMALL_BYTES
+from minit.stage0.images.layerstore import SMALL_BYTES
 from tests import tars
 from tests.ns.test_app_commands import (
     ENTRYPOINTS,

@@ -22,7 +22,7 @@ from minit.base.errors import ImageError, StoreError
 from minit.linux import syscalls
 from minit.linux.forks import EXTRACTOR, fork
 from minit.linux.mountinfo import read_mountinfo
-from minit.stage0.images import untar
+from minit.stage0.images import untar, workers
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store
 from minit.stage0.start.newpod import copy_tree
@@ -650,7 +650,7 @@ def test_sparse_files_as_gnu_tar_packs_them(
 
 def test_the_bytes_of_all_files_are_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are too large together are refused, whatever their layers are, and none of them stays."""
-    monkeypatch.setattr(untar, "SIZE_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(workers, "SIZE_LIMIT_BYTES", 1 << 20)
     extraction(tars.file("rootfs/x", b"x" * (1 << 19)), tars.file("rootfs/y", b"y" * ((1 << 19) - 1000)))
     extraction.clear()
     with pytest.raises(ImageError, match=r'entry "rootfs/y": more than 1048576 bytes in all files'):
@@ -660,7 +660,7 @@ def test_the_bytes_of_all_files_are_bounded(extraction: Extraction, monkeypatch:
 
 def test_the_time_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     """An extraction that takes too long is ended and refused, and nothing of it stays."""
-    monkeypatch.setattr(untar, "TIME_LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "TIME_LIMIT_SECONDS", 0.01)
     with pytest.raises(ImageError, match=r"not done after 0 seconds, refused"):
         extraction(*(tars.file(f"rootfs/{n}", bytes([n % 256]) * 10_000) for n in range(5000)))
     assert os.listdir(extraction.destination) == []
@@ -681,7 +681,7 @@ def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
     def run() -> int:
         refused = 0
         sys.path.insert(0, "/")
-        untar.confine(str(tmp_path))
+        workers.confine(str(tmp_path))
         assert os.path.exists("/nobodys.py")
         try:
             __import__("nobodys")
@@ -703,7 +703,7 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
     kept, tell = os.pipe()
 
     def run() -> None:
-        untar.confine(str(tmp_path))
+        workers.confine(str(tmp_path))
         open_fds = []
         for fd in range(256):
             with suppress(OSError):

@@ -18,13 +18,12 @@ from minit.base.errors import ImageError, StoreError
 from minit.base.processors import this_processor
 from minit.base.progress import silent
 from minit.linux.loop import wait_readable
-from minit.stage0.images import layerunpacking
+from minit.stage0.images import layerstore
 from minit.stage0.images.extract import extract_image
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.imagedigests import ImageDigests
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.registry import Skopeo, skopeo_source
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import ImageDigests, PullPolicy
 from tests import tars
 from tests.support.layers import (
     REF_NAME,
@@ -137,7 +136,7 @@ def test_an_image_is_converted_once(store: Store, tmp_path: Path, monkeypatch: p
     reference = f"oci:{layout.write_directory(tmp_path / 'box')}"
     first = resolve_image(store, reference, silent)
     with monkeypatch.context() as patch:
-        patch.setattr(layerunpacking, "unpack_layer", None)
+        patch.setattr(layerstore, "unpack_layer", None)
         second = resolve_image(store, reference, silent)
         assert second.id == first.id and second.import_time_ns > first.import_time_ns
         assert resolve_image(store, reference, silent, PullPolicy.UPDATE).id == first.id

@@ -14,10 +14,9 @@ import pytest
 from minit.base.errors import ImageError, StoreError
 from minit.base.processors import PROCESSORS, Processor, processor_named, this_processor
 from minit.base.progress import silent
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from tests import tars
 from tests.support.layers import INDEX, REF_NAME, Layout, busybox_layer, layer
 from tests.support.registry import registry

@@ -18,9 +18,9 @@ from minit.archives.layered import Layer
 from minit.archives.streams import DEFAULT_LIMITS, Limits
 from minit.base.errors import ImageError
 from minit.base.progress import silent
-from minit.stage0.images import conversion, layerunpacking
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.layerunpacking import unpack_layers
+from minit.stage0.images import fetching, layerstore
+from minit.stage0.images.fetching import resolve_image
+from minit.stage0.images.layerstore import unpack_layers
 from minit.stage0.images.store import Store
 from tests import tars
 from tests.support.layers import Layout, gzipped, layer, sha256
@@ -151,10 +151,10 @@ def test_a_failure_ends_the_others(
     assert list(tmp_path.rglob("escape")) == [] and not (tmp_path.parent / "escape").exists()
 
 
-@pytest.mark.parametrize("small_bytes", [0, layerunpacking.SMALL_BYTES])
+@pytest.mark.parametrize("small_bytes", [0, layerstore.SMALL_BYTES])
 def test_an_error_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int) -> None:
     """Its error of the system is that of the caller, with the file's name, as without a process for a small image."""
-    monkeypatch.setattr(layerunpacking, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(layerstore, "SMALL_BYTES", small_bytes)
     (place,) = directories(tmp_path, 1)
     (place / "files").touch()
     with pytest.raises(FileExistsError, match=r"File exists: '.*/0/files'"):
@@ -200,7 +200,7 @@ def test_layers_together_may_not_be_too_large(store: Store, tmp_path: Path, monk
     layout.add(*large, tag="all", architecture=MACHINE, compress=gzipped, suffix="+gzip")
     layout.add(*large[:2], tag="two", architecture=MACHINE, compress=gzipped, suffix="+gzip")
     path = layout.write_directory(tmp_path / "box")
-    monkeypatch.setattr(conversion, "DEFAULT_LIMITS", Limits(size_bytes=14 << 20))
+    monkeypatch.setattr(fetching, "DEFAULT_LIMITS", Limits(size_bytes=14 << 20))
     for _ in range(2):
         with pytest.raises(ImageError, match="layers of more than 14680064 bytes when uncompressed"):
             resolve_image(store, f"oci:{path}:all", silent)

@@ -11,7 +11,7 @@ import pytest
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.linux import syscalls
-from minit.stage0.reports.loglines import LineAssembler
+from minit.stage0.reports.logfiles import LineAssembler
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")
 

@@ -18,13 +18,11 @@ from minit.base.errors import ImageError, StoreError
 from minit.base.progress import silent
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.garbage.survey import survey
-from minit.stage0.images import layerunpacking, linking
-from minit.stage0.images.extract import extract_image
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.imageoutput import export_image
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images import layerstore, untar
+from minit.stage0.images.extract import export_image, extract_image
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
 from tests import tars
 from tests.support.effects import killed_child
@@ -161,7 +159,7 @@ def test_a_tree_and_a_copy_have_the_same_files(store: Store, tmp_path: Path, mon
     assert facts(tmp_path / "exported/rootfs") == expected
     # Where nothing can be linked files are copied.
     trees.remove(trees.tree_id_of(image.id))
-    monkeypatch.setattr(linking, "_link", _no_link)
+    monkeypatch.setattr(untar, "_link", _no_link)
     linked = trees.path(trees.render(image.id)) / "rootfs"
     assert facts(linked) == expected and (linked / "capable").stat().st_nlink == 1
 
@@ -179,7 +177,7 @@ def test_links_come_a_few_at_a_time(
     names = [f"file{number}" for number in range(5)]
     layout.add(layer(*(tars.file(name, name.encode()) for name in names)), architecture=MACHINE)
     image = resolve_image(store, f"oci:{layout.write_directory(tmp_path / 'box')}", silent)
-    monkeypatch.setattr(linking, "_TOGETHER", together)
+    monkeypatch.setattr(untar, "_TOGETHER", together)
     trees = TreeStore(store.data, store)
     tree = trees.path(trees.render(image.id))
     assert {path.name: path.read_text() for path in tree.glob("rootfs/file*")} == {name: name for name in names}
@@ -203,7 +201,7 @@ def test_links_that_are_not_made(
     """When no links come there is one message, and no tree."""
     layout = write_layout(tmp_path / "box", "a")
     image, trees = fetch(store, layout, "a"), TreeStore(store.data, store)
-    monkeypatch.setattr(linking, "_link", link)
+    monkeypatch.setattr(untar, "_link", link)
     with pytest.raises(StoreError, match=message):
         trees.render(image.id)
     assert trees.ids() == [] and os.listdir(store.data / "cas/tmp") == []
@@ -244,12 +242,12 @@ def test_what_was_just_unpacked_is_trusted(store: Store, tmp_path: Path) -> None
         store.verify(image.id)
 
 
-@pytest.mark.parametrize("small_bytes", [0, layerunpacking.SMALL_BYTES])
+@pytest.mark.parametrize("small_bytes", [0, layerstore.SMALL_BYTES])
 def test_a_killed_import_leaves_whole_layers_or_none(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:
     """Wherever an import or a process of it is killed, the next one works, and collecting leaves what images have."""
-    monkeypatch.setattr(layerunpacking, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(layerstore, "SMALL_BYTES", small_bytes)
     layout = write_layout(tmp_path / "box", "a")
     step, was_killed = 0, True
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from minit.stage0.files.emptying import remove_content
+from minit.stage0.files.untrusted import remove_content
 from tests.support.stage0_world import World, image_id, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")

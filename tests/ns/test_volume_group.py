@@ -12,7 +12,7 @@ import pytest
 
 from minit.base.errors import StoreError
 from minit.stage0.start.volumefiles import give_to_group
-from minit.stage0.volumes.volumestore import create_volume
+from minit.stage0.volumes import create_volume
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minit.cli.flags.moments import SECOND_NS, parse_moment
 from minit.cli.text.logview import json_format, text_format, visible
-from minit.stage0.reports.loglines import LogLine
+from minit.stage0.reports.logfiles import LogLine
 
 # A Tuesday, 22:13:20 UTC.
 NOW_NS = 1_700_000_000 * SECOND_NS + 5

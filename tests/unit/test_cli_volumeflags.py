@@ -10,7 +10,7 @@ from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_mounte
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_ID
 from minit.manifest.pod import Mount, Volume
-from minit.stage0.volumes.volumestore import NAME_FORM
+from minit.stage0.volumes import NAME_FORM
 
 NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters=",\0", exclude_categories=["Cs"]), min_size=1)

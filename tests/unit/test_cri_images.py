@@ -12,8 +12,7 @@ from minit.base.processors import processor_of_appc
 from minit.cri.images.imageinfo import image_info
 from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outdated
 from minit.manifest.image import parse_image_manifest
-from minit.stage0.images.imagedigests import ImageDigests
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import ImageDigests, StoredImage
 
 AMD64 = processor_of_appc("amd64")
 RED, BLUE, MANIFEST, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")

@@ -13,8 +13,8 @@ import trio.testing
 
 from minit.cri.stats import writablelayers
 from minit.cri.stats.writablelayers import WritableLayers
-from minit.stage0.files.diskusage import DiskUsage
-from minit.stage0.reports.pressure import Pressure, Stall, parse_pressure
+from minit.stage0.files.untrusted import DiskUsage
+from minit.stage0.reports.usage import Pressure, Stall, parse_pressure
 
 
 class Container:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from minit.cli.commands.pods.diagnosecommand import report_text
 from minit.stage0.pods.poddirectory import PodState, create_pod, open_pod
-from minit.stage0.reports.diagnosis import diagnose
-from minit.stage0.reports.secrets import MASK, find_secrets, masked
+from minit.stage0.reports.diagnosis import MASK, diagnose, find_secrets, masked
 from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions
 
 PARTS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minit.cli.commands.pods.eventcommand import text_line
 from minit.podfiles import paths
-from minit.stage0.reports.eventreader import EventReader, Wanted
+from minit.stage0.reports.logreader import EventReader, Wanted
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.archives.filecontent import shift_capabilities, unshift_capabilities
 from minit.base.idrange import IdRange
-from minit.stage0.files.filecapabilities import shift_capabilities, unshift_capabilities
 
 IDS = IdRange(shift=0x30000, count=65536)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minit.stage0.images.imagedigests import ImageDigests, joined, parse_digests
+from minit.stage0.images.storedimage import ImageDigests, joined, parse_digests
 
 ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.knownfiles import KnownFiles
-from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import PullPolicy
 from tests import tars
 
 HOUR_NS = 3600 * 10**9

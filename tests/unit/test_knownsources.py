@@ -12,7 +12,7 @@ import pytest
 
 from minit.image.pythonmodules import source_files
 from minit.image.stage1 import stage1_facts, stage1_fingerprint, stage1_sources
-from minit.stage0.images.knownsources import result_of_sources
+from minit.stage0.images.knownfiles import result_of_sources
 
 HOUR_NS = 3600 * 10**9
 
@@ -21,7 +21,7 @@ HOUR_NS = 3600 * 10**9
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour has passed since files were made: their ctime cannot be set."""
     now = time.time_ns
-    monkeypatch.setattr("minit.stage0.images.knownsources.time.time_ns", lambda: now() + HOUR_NS)
+    monkeypatch.setattr("minit.stage0.images.knownfiles.time.time_ns", lambda: now() + HOUR_NS)
 
 
 class Sources:

@@ -30,8 +30,7 @@ from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.podmanifest import plan_apps
-from minit.stage0.stage1.entrypoints import RunOptions, run_arguments
-from minit.stage0.stage1.lastrun import LastRun, read_last_run
+from minit.stage0.stage1.entrypoints import LastRun, RunOptions, read_last_run, run_arguments
 from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
 DATA = Path("/var/lib/rkt")

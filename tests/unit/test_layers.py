@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from minit.archives.aci import copy_image
 from minit.archives.imagenames import ImageName
 from minit.archives.layered import ImageConfig, Layer, LayeredImage, Platform
+from minit.archives.squash import write_aci
+from minit.archives.streams import Limits
 from minit.archives.tar import TarReader
 from minit.base.errors import ImageError
 from tests import tars
 from tests.support.layers import layer, opaque, sha256, whiteout
-from tests.support.squashed import write_aci
 
 
 def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredImage:
@@ -46,11 +47,11 @@ def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredIma
     )
 
 
-def squashed(*layers: bytes) -> bytes:
+def squashed(*layers: bytes, limits: Limits | None = None) -> bytes:
     """The ACI that layers become, checked as one that a user gives."""
     written = bytearray()
     with tempfile.TemporaryDirectory() as path:
-        image_id, manifest = write_aci(image_of(*layers), written.extend, Path(path))
+        image_id, manifest = write_aci(image_of(*layers), written.extend, Path(path), limits=limits or Limits())
     assert copy_image(io.BytesIO(bytes(written)), "x.aci", lambda data: None) == (image_id, manifest)
     return bytes(written)
 
@@ -313,6 +314,13 @@ def test_a_wrong_diff_id_is_refused(tmp_path: Path) -> None:
     assert not written
 
 
+def test_layers_together_may_not_be_too_large() -> None:
+    """The limit of size is one for all layers, not for each."""
+    layers = [layer(tars.file(f"f{number}", bytes(300_000))) for number in range(4)]
+    with pytest.raises(ImageError, match="more than .* bytes when uncompressed"):
+        squashed(*layers, limits=Limits(size_bytes=1_000_000))
+
+
 @pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
 def test_a_sparse_file_is_written_with_its_zeros(form: str) -> None:
     """In the ACI a sparse file is one like others, for whoever reads it."""
@@ -331,6 +339,13 @@ def test_holes_count_as_what_they_become(size: int, reason: str) -> None:
     """Holes are written as zeros, so that a bomb of them is one, before any is written."""
     with pytest.raises(ImageError, match=reason):
         squashed(layer(tars.sparse("0.1", "x", size, [(size, 0)])))
+
+
+def test_holes_of_all_layers_together_may_not_be_too_large() -> None:
+    """The limit of size is one for the holes of all layers, too."""
+    layers = [layer(tars.sparse("1.0", f"f{number}", 300_000, [])) for number in range(4)]
+    with pytest.raises(ImageError, match="more than .* bytes when uncompressed"):
+        squashed(*layers, limits=Limits(size_bytes=1_000_000))
 
 
 # Hypothesis: the same layers, applied to a model that works on names and inodes, as simply as can be.

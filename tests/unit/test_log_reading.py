@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from minit.iottymux.logfile import Log, format_records
 from minit.stage0.reports import logfiles
-from minit.stage0.reports.logfiles import AppLog
-from minit.stage0.reports.loglines import LineAssembler, LogLine, torn_record
+from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine, torn_record
 
 SECOND_NS = 10**9
 START_NS = 1_700_000_000 * SECOND_NS

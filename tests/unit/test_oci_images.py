@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from minit.archives.aci import check_processor, convert_manifest
 from minit.archives.layered import LayeredImage, Platform, choose_platform
 from minit.archives.opening import open_image
+from minit.archives.squash import write_aci
 from minit.base.errors import ImageError
 from minit.base.processors import processor_named, processor_of_machine
 from tests import tars
@@ -37,7 +38,6 @@ from tests.support.layers import (
     layer,
     sha256,
 )
-from tests.support.squashed import write_aci
 from tests.support.zstandard import zstd
 
 ONE = layer(tars.file("a", b"data"))

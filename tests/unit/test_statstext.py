@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from minit.base.value import replace
 from minit.cli.text.statstext import prometheus_text, samples_text, stats_json, time_text
 from minit.cli.text.toptext import TopRow, screen_lines, sort_rows, table_lines, top_rows
-from minit.stage0.reports.interfaces import InterfaceUsage
-from minit.stage0.reports.stats import AppSample, PodSample
+from minit.stage0.reports.stats import AppSample, InterfaceUsage, PodSample
 from minit.stage0.reports.usage import Usage
 
 SECOND_NS = 1_000_000_000

@@ -14,7 +14,7 @@ from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.owncommand import own_command, own_module
-from minit.stage0.devices.cdi import CDI_DIRECTORIES
+from minit.stage0.devices import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

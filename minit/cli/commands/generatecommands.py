@@ -24,7 +24,7 @@ from minit.stage0.kubernetes.generate import generate_pod, profile_files, volume
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_manifest
-from minit.stage0.stage1.lastrun import LastRun, read_last_run
+from minit.stage0.stage1.entrypoints import LastRun, read_last_run
 from minit.stage0.start.run import RUN_RECORD
 
 _MOST_BYTES = 1 << 20

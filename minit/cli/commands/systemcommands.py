@@ -17,9 +17,8 @@ from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.sizes import readable_size
 from minit.stage0.garbage import podgc
-from minit.stage0.garbage.imagegc import collect_images, collect_trees
+from minit.stage0.garbage.storegc import collect_images, collect_trees, prune_volumes
 from minit.stage0.garbage.survey import Item, Survey, survey
-from minit.stage0.garbage.volumegc import prune_volumes
 from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore

@@ -16,9 +16,8 @@ from minit.cli.pruning import confirm, dry_run_option, force_option
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.times import format_age
-from minit.stage0.garbage.references import volume_users
-from minit.stage0.garbage.volumegc import prune_volumes, remove_volume, unused_volumes
-from minit.stage0.volumes.volumestore import create_volume, list_volumes
+from minit.stage0.garbage.storegc import prune_volumes, remove_volume, unused_volumes, volume_users
+from minit.stage0.volumes import create_volume, list_volumes
 
 
 @click.command(cls=MinitCommand)

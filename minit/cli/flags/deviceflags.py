@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.cli.flagwords import FlagError
-from minit.stage0.devices.cdi import is_cdi_name
+from minit.stage0.devices import is_cdi_name
 from minit.stage0.pods.appsection import Device
 
 DEVICE_FORM = "/PATH[:/TARGET][:rwm]|VENDOR/CLASS=NAME"

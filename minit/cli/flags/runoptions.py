@@ -24,7 +24,7 @@ from minit.cli.flags.sharedoptions import (
 from minit.cli.flags.stage1flags import STAGE1_IMAGES
 from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 

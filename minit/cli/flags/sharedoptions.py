@@ -10,7 +10,7 @@ import click
 from minit.base.goduration import parse_duration
 from minit.base.processors import PROCESSORS, processor_named
 from minit.cli.grammar import OptionalValue
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -12,9 +12,9 @@ from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
-from minit.stage0.images.imagevolumes import IMAGE
+from minit.stage0.images.treestore import IMAGE
 from minit.stage0.pods.podmanifest import mount_target
-from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
+from minit.stage0.volumes import NAME_FORM, NAMED, is_volume_name
 
 VOLUME_FORM = (
     "NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=image,source=IMAGE, NAME,kind=empty or SOURCE:TARGET[:ro]"

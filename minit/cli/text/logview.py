@@ -21,10 +21,9 @@ from minit.cli.flags.moments import SECOND_NS
 from minit.cli.invocation import Invocation
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
-from minit.stage0.reports.logfiles import AppLog
-from minit.stage0.reports.loglines import LineAssembler, LogLine
+from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
 from minit.stage0.reports.logreader import Pass, await_writers, open_app_logs, open_log_directory, passes
-from minit.stage0.stage1.controlcall import ask_stage1
+from minit.stage0.stage1.calls import ask_stage1
 
 _BOTH_STREAMS = 2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")

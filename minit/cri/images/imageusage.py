@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from minit.stage0.files.diskusage import DiskUsage, disk_usage
+from minit.stage0.files.untrusted import DiskUsage, disk_usage
 
 _PLACES = ("minit/cas", "cas")
 _CHANGING = ("minit/cas/layer", "cas/tree", "minit/cas/imageManifest/sha512/*")

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
-from minit.stage0.reports.interfaces import InterfaceUsage
-from minit.stage0.reports.pressure import Pressure, Stall
-from minit.stage0.reports.usage import Usage
+from minit.stage0.reports.stats import InterfaceUsage
+from minit.stage0.reports.usage import Pressure, Stall, Usage
 
 
 class GroupSample(Value):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
 from minit.cri.stats.groupstats import GroupSample
-from minit.stage0.reports.interfaces import InterfaceUsage
+from minit.stage0.reports.stats import InterfaceUsage
 
 _SECOND_NS = 1_000_000_000
 _LABELS = ("id", "name", "image")

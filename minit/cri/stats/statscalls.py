@@ -28,9 +28,8 @@ from minit.cri.stats.groupstats import (
 from minit.cri.stats.metrics import Subject, group_metrics, interface_metrics, metric_descriptors
 from minit.cri.stats.writablelayers import LayerUsage, WritableLayers
 from minit.linux.mountinfo import find_mounts
-from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces
-from minit.stage0.reports.pressure import read_pressure
-from minit.stage0.reports.usage import Hierarchy, find_group, find_hierarchies, read_usage
+from minit.stage0.reports.stats import InterfaceUsage, PodInterfaces
+from minit.stage0.reports.usage import Hierarchy, find_group, find_hierarchies, read_pressure, read_usage
 
 _CONTROLLERS = {"cpuacct", "memory", "pids"}
 _RESOURCES = ("cpu", "memory", "io")

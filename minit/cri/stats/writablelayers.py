@@ -13,7 +13,7 @@ from minit.base.errors import MinitError
 from minit.base.value import Value
 from minit.cri.node import Container
 from minit.stage0.apps.writablelayer import writable_layer
-from minit.stage0.files.diskusage import DiskUsage, disk_usage
+from minit.stage0.files.untrusted import DiskUsage, disk_usage
 
 _FRESH_SECONDS = 60.0
 _REST_FACTOR = 20

@@ -17,12 +17,11 @@ from minit.base.progress import Progress
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.podfiles import paths
 from minit.stage0.apps import appmarkers
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.files.locks import key_lock
-from minit.stage0.images.imagevolumes import require_trees
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.treestore import TreeStore, require_trees
 from minit.stage0.pods.appsection import AppOverrides, Json, Pairs, PodDefaults
 from minit.stage0.pods.mutablepods import (
     manifest_lock,
@@ -36,7 +35,7 @@ from minit.stage0.pods.podmanifest import PlannedApp, plan_added_app, with_app, 
 from minit.stage0.pods.podstatus import read_manifest_bytes
 from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.crossing import call_crossing
+from minit.stage0.stage1.calls import call_crossing
 from minit.stage0.start.appfiles import remove_app_files, write_app_files
 from minit.stage0.start.podmounts import link_mtab, mount_app
 from minit.stage0.start.volumefilling import provide_volumes

@@ -19,7 +19,7 @@ from minit.podfiles import paths
 from minit.stage0.apps.enter import choose_app
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.crossing import crossing_environment
+from minit.stage0.stage1.calls import crossing_environment
 
 # Signals of the terminal reach stage1 without that, too, and a second time means nothing more to it.
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)

@@ -9,8 +9,7 @@ from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import APP_RUNNING, read_app_life
 from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.controlcall import read_app_states
-from minit.stage0.stage1.crossing import EntrypointFailed, call_crossing
+from minit.stage0.stage1.calls import EntrypointFailed, call_crossing, read_app_states
 
 _NOT_STARTED = frozenset({"prepared", "exited"})
 

@@ -16,7 +16,7 @@ from minit.base.idrange import IdRange
 from minit.linux import syscalls
 from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
-from minit.stage0.stage1.crossing import DEFAULT_PATH
+from minit.stage0.stage1.calls import DEFAULT_PATH
 from minit.stage0.start.appfiles import remove_directory, stage1_root
 
 _WITHIN = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS

@@ -9,7 +9,7 @@ from minit.base.errors import PodError
 from minit.base.goflags import BOOLEANS
 from minit.manifest.annotations import Annotation
 from minit.stage0.apps import appmarkers
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.pods.mutablepods import (
     kept_from_deletion,
     manifest_lock,
@@ -22,7 +22,7 @@ from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podmanifest import without_app
 from minit.stage0.pods.podstatus import read_manifest_bytes
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.crossing import call_crossing
+from minit.stage0.stage1.calls import call_crossing
 from minit.stage0.start.appfiles import remove_app_files
 
 

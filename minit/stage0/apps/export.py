@@ -24,7 +24,7 @@ from minit.linux.mountinfo import find_mounts
 from minit.manifest.image import parse_image_manifest
 from minit.podfiles import paths
 from minit.stage0.files.locks import flock
-from minit.stage0.files.outputpaths import output_file
+from minit.stage0.files.temporary import output_file
 from minit.stage0.files.treetar import TreeWriter
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay

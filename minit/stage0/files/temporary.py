@@ -1,8 +1,9 @@
 """
-Scratch directories of the stores, which outlive neither a failure nor, for long, a killed process.
+Files and directories that are made under a temporary name: scratch directories of the stores, and outputs of the user.
 
-Each is flocked by its user. One that nobody holds was left by a process that died: the next user of the same
-parent removes it.
+A scratch directory is flocked by its user. A scratch directory without a lock was left by a process that died: the next
+user of the same parent removes the directory. An output is made beside its place and renamed at the end, so that the
+output is there whole or not at all, and nothing is replaced unless the user asks for that.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from minit.stage0.files.durable import make_directory
-from minit.stage0.files.emptying import remove_content
+from minit.base.errors import StoreError
+from minit.stage0.files.durable import disk_errors, make_directory, sync_directory
 from minit.stage0.files.locks import directory_lock, lock_directory
+from minit.stage0.files.untrusted import remove_content
 
 # rkt's own temporary directory holds other programs' files too; only this prefix is ours.
 _PREFIX = "minit-"
+
+_FILE_MODE = 0o644
+_DIRECTORY_MODE = 0o755
 
 
 @contextmanager
@@ -61,3 +67,74 @@ def _remove(path: Path) -> None:
         finally:
             os.close(fd)
         os.rmdir(path)
+
+
+@contextmanager
+def output_file(path: Path, *, overwrite: bool, exists: str) -> Iterator[BinaryIO]:
+    """Yield a file that becomes `path`, 0644, when the with block ends well; StoreError `exists` if there is one."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not overwrite:
+        raise StoreError(exists)
+    if target.exists() and not target.is_file():
+        raise StoreError(f"cannot write {target}: not a regular file")
+    with disk_errors(f"write {target}", target.parent, "write to another one"):
+        fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with open(fd, "wb") as file:
+                yield file
+                file.flush()
+                os.fchmod(fd, _FILE_MODE)
+                os.fsync(fd)
+            if target.exists() and not overwrite:
+                raise StoreError(exists)
+            os.rename(temporary, target)
+            sync_directory(target.parent)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+@contextmanager
+def output_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """
+    Yield an empty directory, 0755, that becomes `path` when the with block ends well; parents are made.
+
+    The old file goes only then. A mount below it is an error, and stays.
+    """
+    target = Path(os.path.abspath(path))
+    if os.path.lexists(target) and not overwrite:
+        raise StoreError("output directory exists (try --overwrite)")
+    if os.path.lexists(target) and os.path.samestat(os.lstat(target), os.lstat("/")):
+        raise StoreError("this would delete your root filesystem. Refusing.")
+    with disk_errors(f"write {target}", target.parent, "write to another one"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            new, old = scratch / "new", scratch / "old"
+            new.mkdir()
+            new.chmod(_DIRECTORY_MODE)
+            yield new
+            if os.path.lexists(target):
+                if not overwrite:
+                    raise StoreError("output directory exists (try --overwrite)")
+                os.rename(target, old)
+            try:
+                os.rename(new, target)
+            except OSError:
+                with suppress(FileNotFoundError):
+                    os.rename(old, target)
+                raise
+            sync_directory(target.parent)
+        finally:
+            _remove_replaced(scratch)
+
+
+def _remove_replaced(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        remove_content(fd)
+    except OSError as error:
+        raise StoreError(f"cannot remove what was replaced, it is in {directory} now: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    os.rmdir(directory)

@@ -13,12 +13,12 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from minit.archives.filecontent import shift_capabilities
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.base.errors import StoreError, reason_of
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
-from minit.stage0.files.filecapabilities import shift_capabilities
 
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

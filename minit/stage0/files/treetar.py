@@ -13,13 +13,13 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from minit.archives.filecontent import unshift_capabilities
 from minit.archives.sparse import PREFIX, SEGMENTS_LIMIT
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
 from minit.archives.tarentry import CAPABILITIES, KINDS, Kind, TarWriter, entry_of, kept_attributes, new_entry
 from minit.base.errors import PodError, reason_of
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
-from minit.stage0.files.filecapabilities import unshift_capabilities
 
 T = TypeVar("T")
 

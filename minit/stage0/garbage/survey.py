@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from minit.base.value import Value
-from minit.stage0.files.diskusage import used_bytes
-from minit.stage0.garbage.references import needs_of
+from minit.stage0.files.untrusted import used_bytes
+from minit.stage0.garbage.storegc import needs_of
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, PodState, walk_pods
-from minit.stage0.volumes.volumestore import list_volumes
+from minit.stage0.volumes import list_volumes
 
 _UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
 # Of an image each; what else is beside them is there for speed, or left over.

@@ -1,7 +1,7 @@
 """
-Filling the directories of a pod without overlay, and the tree store: images and trees become files.
+Images of the store become files: in directories of pods, in the tree store, or where the user asks for them.
 
-Images are extracted by a child process that cannot leave the directory, `minit.stage0.images.untar`.
+A child process that cannot leave the directory extracts an image, `minit.stage0.images.untar`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from minit.base.errors import ImageError, StoreError
 from minit.base.idrange import IdRange
 from minit.base.progress import Progress, silent
 from minit.linux.forks import EXTRACTOR, LINKER, fork
-from minit.stage0.files.diskerrors import disk_error, disk_errors
-from minit.stage0.files.durable import make_directory
-from minit.stage0.images import untar, workreport
-from minit.stage0.images.linking import link_contents
-from minit.stage0.images.rendering import Layer, flatten
+from minit.stage0.files.durable import disk_error, disk_errors, make_directory
+from minit.stage0.files.temporary import output_directory, output_file
+from minit.stage0.images import untar, workers
+from minit.stage0.images.rendering import ROOTFS, Layer, flatten
 from minit.stage0.images.store import Store
+from minit.stage0.images.untar import link_contents
 
 _APP_DIRECTORY_MODE = 0o750
 _CHUNK = 1 << 20
@@ -101,12 +101,12 @@ def extract_layers(
         check = None if is_read else stack.enter_context(_Check(blobs[0], layers[0]))
         for line in reports:
             try:
-                word, (count_bytes,) = workreport.numbers_of(line)
+                word, (count_bytes,) = workers.numbers_of(line)
             except OSError as error:
                 raise disk_error(action, destination, error, _REMEDY) from error
-            except workreport.DefectError as error:
+            except workers.DefectError as error:
                 raise StoreError(f"{action}: {error}") from error
-            if word == workreport.DONE:
+            if word == workers.DONE:
                 if check is not None:
                     check.end()
                 progress(f"extracting {layers[0].name}", total_bytes, total_bytes)
@@ -115,7 +115,7 @@ def extract_layers(
         # Looked at only: _end is to have it.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if ended is not None and ended.si_status == signal.SIGALRM:
-        raise ImageError(f"{action}: not done after {untar.TIME_LIMIT_SECONDS:.0f} seconds, refused")
+        raise ImageError(f"{action}: not done after {workers.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
 
 
@@ -180,3 +180,45 @@ def _end(pid: int) -> None:
     """Make sure the child is gone; it may be at work still if the caller was interrupted."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+def export_image(store: Store, image_id: str, output: Path, *, overwrite: bool, progress: Progress = silent) -> None:
+    """Write an image as an uncompressed ACI, byte for byte what its id is the hash of."""
+    with (
+        store.open_blob(image_id) as blob,
+        output_file(output, overwrite=overwrite, exists="output ACI file exists (try --overwrite)") as file,
+    ):
+        while data := blob.read(_CHUNK):
+            file.write(data)
+            progress(f"writing {output.name}", file.tell(), blob.size_bytes)
+
+
+def extract_image_to(
+    store: Store,
+    image_id: str,
+    output: Path,
+    *,
+    rendered: bool,
+    rootfs_only: bool,
+    overwrite: bool,
+    progress: Progress = silent,
+) -> None:
+    """
+    Make `output` a directory with an image's manifest and rootfs, or be its rootfs with `rootfs_only`.
+
+    That is the image's own archive, or with `rendered` what an app sees: its dependencies and path whitelists too.
+    """
+    image = store.get(image_id)
+    layers = flatten(image, store.find_dependency) if rendered else (Layer(image_id=image.id, name=image.name),)
+    with output_directory(output, overwrite=overwrite) as directory:
+        extract_layers(store, layers, directory, progress)
+        if rootfs_only:
+            _become(directory, directory / ROOTFS)
+
+
+def _become(directory: Path, part: Path) -> None:
+    """Put a directory's part in its place."""
+    aside = directory.with_name("rootfs")
+    os.rename(part, aside)
+    shutil.rmtree(directory)
+    os.rename(aside, directory)

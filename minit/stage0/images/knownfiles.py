@@ -1,14 +1,16 @@
 """
-A record of the store's image for each file, so that one that is the same as before need not be read again.
+Results that were computed from files, kept with the identities of the files, so that these need not be read again.
 
-`$DATA/minit/cas/files` has a line for each file: device, inode, size, times of the last changes, and the image's ID. It
-only saves time: without it, or with a damaged one, or where it cannot be written, files are imported as ever.
+`$DATA/minit/cas/files` has a line for each imported file: device, inode, size, times of the last changes, and the ID of
+the image. A record of sources has one result of many files. Records only save time: without a record, or with a damaged
+one, or where none can be written, the files are read as ever.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,10 @@ from minit.stage0.files.temporary import scratch_directory
 _CLOCK_TICK_NS = 2_000_000_000
 _MAX_FILES = 100
 _MAX_BYTES = _MAX_FILES * 256
+
+_ABSENT = "absent"
+_END = "end"
+"""The last word of a record: one that was written in part has another."""
 
 
 class KnownFiles:
@@ -75,3 +81,53 @@ def identity(status: os.stat_result) -> str:
 def is_settled(status: os.stat_result, read_since_ns: int) -> bool:
     """Tell whether a file that was read since then has another identity after its next change."""
     return max(status.st_mtime_ns, status.st_ctime_ns) + _CLOCK_TICK_NS <= read_since_ns
+
+
+def result_of_sources(
+    record: Path, facts: str, sources: Callable[[], Iterable[Path]], compute: Callable[[], str]
+) -> str:
+    """
+    Return what `compute` returns, or returned before with the same `facts`, if none of the `sources` has changed since.
+
+    A source may be a file, a directory, of which the names in it count, or absent. `record` is a file; beside it, in
+    `tmp`, it is written.
+    """
+    known = _recall(record, facts)
+    if known is not None:
+        return known
+    read_since_ns = time.time_ns()
+    paths = [os.fspath(path) for path in sources()]
+    statuses = [_status(path) for path in paths]
+    result = compute()
+    if all(status is None or is_settled(status, read_since_ns) for status in statuses):
+        words = [result, facts]
+        for path, status in zip(paths, statuses, strict=True):
+            words += [path, _identity(status)]
+        words.append(_END)
+        with suppress(OSError, MinitError), scratch_directory(record.parent / "tmp") as scratch:
+            (scratch / "record").write_bytes(os.fsencode("\0".join(words)))
+            os.rename(scratch / "record", record)
+    return result
+
+
+def _recall(record: Path, facts: str) -> str | None:
+    try:
+        with open(record, "rb") as file:
+            result, known_facts, *words, end = os.fsdecode(file.read()).split("\0")
+        if known_facts != facts or end != _END:
+            return None
+        unchanged = all(_identity(_status(path)) == known for path, known in zip(words[::2], words[1::2], strict=True))
+    except (OSError, ValueError):
+        return None
+    return result if unchanged else None
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _identity(status: os.stat_result | None) -> str:
+    return _ABSENT if status is None else identity(status)

@@ -30,15 +30,26 @@ from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress, silent
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.podfiles.boundedfile import read_at_most
-from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file, sync_directory
+from minit.stage0.files.durable import (
+    create_file,
+    disk_errors,
+    make_directory,
+    move_into_place,
+    remove_file,
+    sync_directory,
+)
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
-from minit.stage0.images.imagedigests import ImageDigests, joined, parse_digests
-from minit.stage0.images.imagelookup import choose_named, missing_image
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import (
+    ImageDigests,
+    StoredImage,
+    choose_named,
+    joined,
+    missing_image,
+    parse_digests,
+)
 
 _DIRECTORY_MODE = 0o770
 _FILE_MODE = 0o640

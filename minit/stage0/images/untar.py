@@ -1,12 +1,8 @@
 """
-The extractor's child process: writes entries of images into a directory it cannot leave.
+Links to the files of layers, of which a tree is made: one process makes them, another one gives them their names.
 
-It pivots into the directory in a mount namespace of its own before it looks at a single byte of an image, and then
-still resolves every parent with openat2(2) below the new root, following no link. Nothing can be imported from that
-moment on, or a python file of the image would run with our privileges.
-
-`minit.stage0.images.extract` is its parent, which it tells, in the form of `minit.stage0.images.workreport`, of its
-PROGRESS by bytes read, of all layers together, and that it is DONE by those of regular files that were written.
+They lie in directories of `_TOGETHER`, so that both seldom need the same one. No name that an image brought is used
+before the second process is confined.
 """
 
 from __future__ import annotations
@@ -15,43 +11,103 @@ import errno
 import hashlib
 import io
 import os
-import resource
-import signal
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
-from minit.archives.filecontent import DISK_ERRNOS, DiskFault, set_status, write_content
+from minit.archives.filecontent import DISK_ERRNOS, DiskFault, copy_file, set_status, shift_capabilities, write_content
 from minit.archives.recipe import OpenBlob, Recipe
 from minit.archives.streams import Tee
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind
-from minit.base.errors import ImageError, reason_of
+from minit.base.errors import EXIT_FAILURE, ImageError, reason_of
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
-from minit.linux.process import enter_own_mounts
-from minit.stage0.files.filecapabilities import shift_capabilities
-from minit.stage0.images import workreport
-from minit.stage0.images.linking import MadeLinks
+from minit.stage0.images import workers
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
+
+_TOGETHER = 2048
+# The layers are on another file system, a file has as many links as its file system allows, or that has none.
+_NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM)
 
 MANIFEST = "manifest"
 LINKS = "links"  # beside the manifest, where no entry gets
 
-# What one image may cost, however small its archive is. Memory is beside what the parent had already.
-TIME_LIMIT_SECONDS = 3600.0
-SIZE_LIMIT_BYTES = 20 << 30
-_MEMORY_LIMIT_BYTES = 1 << 30
-
 _CHUNK = 1 << 20
 _PROGRESS_STEP_BYTES = 4 << 20
-_RESTRICTIONS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _REASONS = {
     errno.ELOOP: "a directory of its path is a symbolic link",
     errno.ENOTDIR: "a directory of its path is none",
     errno.ENOTEMPTY: "it would replace a directory that has entries",
 }
+
+
+def link_contents(recipe: Recipe, layers: Sequence[int], links: int, made: int) -> None:
+    """
+    Make a link to each file of the recipe for `MadeLinks`; `layers` and `links` are open directories.
+
+    Writes a byte to `made` for each full directory, and for the last one. A file that cannot be linked is copied.
+    """
+    directory = -1
+    for number, (_, _, layer, file) in enumerate(recipe.files()):
+        batch, place = divmod(number, _TOGETHER)
+        if place == 0:
+            if batch:
+                _close(directory, made)
+            os.mkdir(str(batch), 0o700, dir_fd=links)
+            directory = os.open(str(batch), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=links)
+        try:
+            _link(layers[layer], str(file), directory, str(place))
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            copy_file(layers[layer], str(file), directory, str(place))
+    if directory >= 0:
+        _close(directory, made)
+
+
+class MadeLinks:
+    """What `link_contents` makes, in its order; `links` is its directory, whatever the root is by then."""
+
+    def __init__(self, links: int, made: int) -> None:
+        self._links = links
+        self._made = made
+        self._moved = 0
+        self._batch: int | None = None
+        self._directory = -1
+
+    def move(self, to_directory: int, to_name: str) -> None:
+        """Move the next one, once it is there; SystemExit, without a word, if the other process has failed."""
+        batch, place = divmod(self._moved, _TOGETHER)
+        if batch != self._batch:
+            if not os.read(self._made, 1):
+                raise SystemExit(EXIT_FAILURE)  # it has said why
+            self._remove_directory()
+            self._directory = os.open(str(batch), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._links)
+            self._batch = batch
+        os.rename(str(place), to_name, src_dir_fd=self._directory, dst_dir_fd=to_directory)
+        self._moved += 1
+
+    def end(self) -> None:
+        """Leave nothing in the directory; OSError if there was another file."""
+        self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        if self._batch is not None:
+            os.close(self._directory)
+            os.rmdir(str(self._batch), dir_fd=self._links)
+            self._batch = None
+
+
+def _close(directory: int, made: int) -> None:
+    os.close(directory)
+    with suppress(BrokenPipeError):
+        os.write(made, b"\n")
+
+
+def _link(from_directory: int, from_name: str, to_directory: int, to_name: str) -> None:
+    os.link(from_name, to_name, src_dir_fd=from_directory, dst_dir_fd=to_directory, follow_symlinks=False)
 
 
 def extract(
@@ -73,11 +129,11 @@ def extract(
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
     hashlib.sha256()
     if recipe is None or made is None:
-        confine(destination)
+        workers.confine(destination)
         _extract(layers, blobs, digests, ids, report)
     else:
         headers = recipe.headers()
-        confine(destination)
+        workers.confine(destination)
         _extract_linked(layers[0], headers, ids, report, made)
 
 
@@ -90,47 +146,8 @@ def damaged(layer: Layer) -> str:
 def tell(report: int, layer: Layer, destination: str, error: BaseException) -> None:
     """Tell `report` why the image with this first layer cannot be extracted."""
     if isinstance(error, MemoryError):
-        error = ImageError(f"image {layer.name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
-    workreport.tell_error(report, error, destination)
-
-
-def confine(destination: str) -> None:
-    """Leave this process nothing but a directory, as its root, and bounded time, memory and size of files."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-    _limit()
-    os.umask(0)
-
-    root = syscalls.open_tree(syscalls.AT_FDCWD, destination, syscalls.OPEN_TREE_CLONE)
-    syscalls.mount_setattr(root, set=_RESTRICTIONS, propagation=syscalls.MS_PRIVATE)
-    syscalls.unshare(syscalls.CLONE_NEWNS)
-    enter_own_mounts(syscalls.MS_PRIVATE)
-    syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
-    os.fchdir(root)
-    os.close(root)
-    syscalls.pivot_root(".", ".")
-    syscalls.umount2(".", syscalls.MNT_DETACH)
-    os.chdir("/")
-    for finders in (sys.path, sys.meta_path, sys.path_hooks):
-        finders.clear()
-    sys.path_importer_cache.clear()
-
-
-def _limit() -> None:
-    """Bound the time, the memory and the size of a file; TarReader bounds the entries, their names and depth."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_SECONDS)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        present = int(file.read().split()[0]) * resource.getpagesize()
-    _lower(resource.RLIMIT_AS, present + _MEMORY_LIMIT_BYTES)
-    _lower(resource.RLIMIT_FSIZE, SIZE_LIMIT_BYTES)  # Python ignores SIGXFSZ: write(2) fails with EFBIG
-
-
-def _lower(limit: int, value: int) -> None:
-    hard = resource.getrlimit(limit)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (value, hard))
+        error = ImageError(f"image {layer.name}: needs more than {workers.MEMORY_LIMIT_BYTES} bytes of memory")
+    workers.tell_error(report, error, destination)
 
 
 def _extract(
@@ -149,7 +166,7 @@ def _extract(
         read_bytes += len(data)
         if read_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
             reported_bytes = read_bytes
-            workreport.tell(report, workreport.PROGRESS, read_bytes)
+            workers.tell(report, workers.PROGRESS, read_bytes)
 
     tree.make_parent(ROOTFS)
     for layer, blob, digest in zip(layers, blobs, digests, strict=True):
@@ -183,7 +200,7 @@ def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: i
         tree.place(entry, tar)
         if tree.written_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
             reported_bytes = tree.written_bytes
-            workreport.tell(report, workreport.PROGRESS, reported_bytes)
+            workers.tell(report, workers.PROGRESS, reported_bytes)
     links.end()
     os.rmdir(f"/{LINKS}")
     _finish(tree, layer, report)
@@ -193,7 +210,7 @@ def _finish(tree: _Tree, layer: Layer, report: int) -> None:
     tree.restore_directory_times()
     if not tree.has_manifest:
         raise ImageError(f"image {layer.name} ({layer.image_id}): no manifest")
-    workreport.tell(report, workreport.DONE, tree.written_bytes)
+    workers.tell(report, workers.DONE, tree.written_bytes)
 
 
 def _check_manifest(entry: Entry, source: str) -> None:
@@ -328,8 +345,8 @@ class _Tree:
         fd = os.open(name, flags, 0o600, dir_fd=parent)
         try:
             self.written_bytes += entry.size_bytes
-            if self.written_bytes > SIZE_LIMIT_BYTES:
-                raise tar.fault(entry.path, f"more than {SIZE_LIMIT_BYTES} bytes in all files")
+            if self.written_bytes > workers.SIZE_LIMIT_BYTES:
+                raise tar.fault(entry.path, f"more than {workers.SIZE_LIMIT_BYTES} bytes in all files")
             write_content(fd, entry, tar)
             set_status(fd, entry, tar)
         finally:

@@ -21,7 +21,7 @@ from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, read_config
 from minit.stage0.kubernetes.references.resources import Machine
-from minit.stage0.volumes.volumestore import NAME_FORM, is_volume_name
+from minit.stage0.volumes import NAME_FORM, is_volume_name
 
 _DEPLOYMENT = "Deployment"
 _DAEMON_SET = "DaemonSet"

@@ -27,8 +27,8 @@ from minit.stage0.kubernetes.manifest import GROUP_ANNOTATION, NAME_ANNOTATION, 
 from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
 from minit.stage0.kubernetes.unsaid import warn_of_unsaid
 from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS, HOST_PIDS
-from minit.stage0.stage1.lastrun import LastRun
-from minit.stage0.volumes.volumestore import name_of
+from minit.stage0.stage1.entrypoints import LastRun
+from minit.stage0.volumes import name_of
 
 Json = dict[str, object]
 Warn = Callable[[str], None]

@@ -15,7 +15,7 @@ from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, N
 from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
 from minit.stage0.pods.podwaiting import Pauses, wait_until_ended
 from minit.stage0.reports.podtraces import read_failure
-from minit.stage0.stage1.stopcall import stop_pod
+from minit.stage0.stage1.calls import stop_pod
 
 # After the grace period apps are killed; then what they leave in the kernel has to go.
 _KILL_SECONDS = 20.0

@@ -9,8 +9,7 @@ from minit.manifest.app import OOM_SCORE_ADJ, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.pod import PodManifest, RuntimeApp, Volume
 from minit.manifest.seccomp import EVERY_CALL
 from minit.podfiles import paths
-from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
-from minit.stage0.stage1.lastrun import LastRun
+from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK, LastRun
 
 _EMPTY_MODES = (None, "0755", "0777", "2777", "2775")
 

@@ -20,7 +20,7 @@ from minit.linux import syscalls
 from minit.linux.forks import REMOVER, Kept, fork
 from minit.linux.mountinfo import Mount, parse_line
 from minit.linux.stdio import write_all
-from minit.stage0.files.emptying import remove_content, remove_entry
+from minit.stage0.files.untrusted import remove_content, remove_entry
 from minit.stage0.pods.poddirectory import GARBAGE, Note, Pod
 from minit.stage0.pods.podstatus import status_root
 

@@ -32,7 +32,7 @@ from minit.stage0.pods.appsection import (
     refuse_excess,
 )
 from minit.stage0.pods.exposedports import check_ports
-from minit.stage0.volumes.volumestore import NAMED, located
+from minit.stage0.volumes import NAMED, located
 
 # Of every pod that is made here: it meets users of today, not rkt's.
 DEFAULT_ANNOTATIONS = (

@@ -1,15 +1,16 @@
 """
-Everything about one pod that helps to say why it does not do what it should, as one JSON value.
+All about one pod that helps to explain a failure, as one JSON value, with what looks like a secret hidden.
 
-Nothing here fails because of the pod: a part that cannot be read is an object with nothing but `error`. Pods that run,
-have ended, never started or are damaged are looked at alike, and so are pods of another stage1.
+A damaged pod fails nothing here: a part that cannot be read is an object with only `error`. Pods that run, have ended,
+never started or are damaged are examined alike, and so are pods of another stage1.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from minit import __version__
 from minit.base import jsontext
@@ -31,7 +32,6 @@ from minit.stage0.pods.podstatus import (
     read_started_ns,
 )
 from minit.stage0.reports import podtraces
-from minit.stage0.reports.secrets import find_secrets, masked
 from minit.stage0.reports.stats import read_subcgroup
 from minit.stage0.reports.usage import (
     APPS,
@@ -45,6 +45,20 @@ from minit.stage0.reports.usage import (
 )
 from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions
 from minit.stage0.stage1 import entrypoints
+
+MASK = "********"
+
+_NAME = re.compile(
+    r"pass(wd|word|phrase|code)?|secret|token|api.?key|access.?key|private|credential|auth|cookie|session|salt|dsn|\bkey\b"
+    r"|_key$|-key$|signature",
+    re.IGNORECASE,
+)
+_USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_OPTION = re.compile(r"(--?[\w.-]+)=(.*)", re.DOTALL)
+# Shorter ones would be hidden in the middle of words.
+_MIN_LENGTH = 6
+
+_Json = object
 
 Json = dict[str, object]
 
@@ -60,6 +74,65 @@ _KERNEL_FILES = (
     *("/proc/sys/user/max_mnt_namespaces", "/proc/sys/net/ipv4/ip_forward", "/sys/kernel/security/lsm"),
 )
 _MEMORY_LINES = ("MemTotal", "MemAvailable", "SwapFree")
+
+
+def _is_secret_name(name: str) -> bool:
+    """Return whether a variable, option or annotation of this name may hold a secret."""
+    return _NAME.search(name) is not None
+
+
+def find_secrets(value: _Json) -> frozenset[str]:
+    """Return the values in a JSON value that may be secrets: of `name` and `value` pairs, and of options in lists."""
+    return frozenset(text for text in _secrets(value) if text)
+
+
+def masked(value: _Json, secrets: frozenset[str]) -> _Json:
+    """Return a JSON value with secrets replaced by MASK: whole texts that are one, and long ones within others."""
+    long = sorted((text for text in secrets if len(text) >= _MIN_LENGTH), key=len, reverse=True)
+    return _mask(value, secrets, long)
+
+
+def _secrets(value: _Json) -> Iterator[str]:
+    if isinstance(value, dict):
+        name, content = value.get("name"), value.get("value")
+        if isinstance(name, str) and isinstance(content, str) and _is_secret_name(name):
+            yield content
+        for item in value.values():
+            yield from _secrets(item)
+    elif isinstance(value, list):
+        yield from _secrets_of_words([item for item in value if isinstance(item, str)])
+        for item in value:
+            yield from _secrets(item)
+
+
+def _secrets_of_words(words: list[str]) -> Iterator[str]:
+    previous = ""
+    for word in words:
+        option = _OPTION.fullmatch(word)
+        if option is not None and _is_secret_name(option[1]):
+            yield option[2]
+        elif (
+            previous.startswith("-") and "=" not in previous and _is_secret_name(previous) and not word.startswith("-")
+        ):
+            yield word
+        previous = word
+
+
+def _mask(value: _Json, secrets: frozenset[str], long: list[str]) -> _Json:
+    if isinstance(value, dict):
+        return {name: _mask(item, secrets, long) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_mask(item, secrets, long) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value in secrets:
+        return MASK
+    option = _OPTION.fullmatch(value)
+    if option is not None and option[2] in secrets and _is_secret_name(option[1]):
+        return f"{option[1]}={MASK}"
+    for secret in long:
+        value = value.replace(secret, MASK)
+    return _USER_IN_URL.sub(MASK, value)
 
 
 def diagnose(pod: Pod, lines: int, *, show_secrets: bool) -> Json:

@@ -1,8 +1,8 @@
 """
-The use of a control group: its accounting files, of v1 and v2, as one value.
+The use of a control group, by the accounting files of v1 and v2, and the time that its processes wait for resources.
 
-The kernel's documents are admin-guide/cgroup-v1 and admin-guide/cgroup-v2.rst. A pod of any stage1 can be looked at, if
-`subcgroup` says where its groups are: those of its apps have the names that rkt's own tools look for.
+The kernel's documents are admin-guide/cgroup-v1, admin-guide/cgroup-v2.rst and accounting/psi.rst. The groups of a pod
+of any stage1 are found if `subcgroup` has the path: the groups of apps have the names that rkt's own tools look for.
 """
 
 from __future__ import annotations
@@ -247,3 +247,41 @@ def _times(value: int | None, factor: int) -> int | None:
 
 def _working_set(memory: int | None, inactive_cache: int | None) -> int | None:
     return None if memory is None else max(0, memory - (inactive_cache or 0))
+
+
+class Stall(Value):
+    """The share of time in percent, of the last 10, 60 and 300 seconds, and all of it so far."""
+
+    avg10: float
+    avg60: float
+    avg300: float
+    total_ns: int
+
+
+class Pressure(Value):
+    """The stall of `some` processes of a group, and of all of them at the same time, `full`."""
+
+    some: Stall
+    full: Stall
+
+
+def read_pressure(directory: str, resource: str) -> Pressure | None:
+    """Return the pressure of "cpu", "memory" or "io" by a directory of v2; None if the kernel does not count it."""
+    return parse_pressure(read_file(directory, f"{resource}.pressure"))
+
+
+def parse_pressure(text: str) -> Pressure | None:
+    """Return the pressure that a file of it tells; a line that is not there is nothing, an empty file None."""
+    stalls = {kind: _parse_stall(words) for kind, _, words in (line.partition(" ") for line in text.splitlines())}
+    nothing = Stall(avg10=0.0, avg60=0.0, avg300=0.0, total_ns=0)
+    return Pressure(some=stalls["some"], full=stalls.get("full", nothing)) if "some" in stalls else None
+
+
+def _parse_stall(words: str) -> Stall:
+    values = dict(word.split("=", 1) for word in words.split())
+    return Stall(
+        avg10=float(values["avg10"]),
+        avg60=float(values["avg60"]),
+        avg300=float(values["avg300"]),
+        total_ns=int(values["total"]) * _MICROSECOND_NS,
+    )

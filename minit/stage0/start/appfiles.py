@@ -17,7 +17,7 @@ from minit.base.progress import Progress
 from minit.linux import syscalls
 from minit.podfiles import paths
 from minit.stage0.files.durable import make_directory
-from minit.stage0.files.emptying import remove_content
+from minit.stage0.files.untrusted import remove_content
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore

@@ -23,7 +23,7 @@ from minit.base.progress import Progress
 from minit.base.value import Value
 from minit.manifest.machineconfig import MachineConfig
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage

@@ -22,13 +22,11 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.manifest.pod import parse_pod_manifest
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.durable import make_directory
+from minit.stage0.files.durable import disk_errors, make_directory
 from minit.stage0.files.locks import key_lock
-from minit.stage0.images.imagevolumes import require_trees
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.treestore import TreeStore, require_trees
 from minit.stage0.pods import deletion
 from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod, name_pod
 from minit.stage0.pods.podmanifest import PlannedApp

@@ -9,7 +9,7 @@ from typing import NoReturn
 from minit.base import jsontext
 from minit.base.errors import PodError
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.nameservice import write_name_files

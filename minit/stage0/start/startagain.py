@@ -16,8 +16,8 @@ from minit.base import jsontext
 from minit.base.errors import MinitError, PodError
 from minit.linux import syscalls
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.emptying import remove_entry
+from minit.stage0.files.durable import disk_errors
+from minit.stage0.files.untrusted import remove_entry
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.deletion import unmount_below

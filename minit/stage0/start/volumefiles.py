@@ -10,11 +10,11 @@ from pathlib import Path
 from minit.base.errors import PodError, describe
 from minit.linux import syscalls
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.kubernetes.storage.podvolumes import PodVolume
 from minit.stage0.pods.poddirectory import Pod
-from minit.stage0.volumes.volumestore import NAMED, home_of
+from minit.stage0.volumes import NAMED, home_of
 
 # For the group of a Pod, as Kubernetes has it.
 _READABLE = 0o440

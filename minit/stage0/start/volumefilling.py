@@ -16,13 +16,12 @@ from minit.linux import syscalls
 from minit.linux.treecopy import copy_directory
 from minit.manifest.pod import PodManifest
 from minit.podfiles import paths
-from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.durable import create_file
+from minit.stage0.files.durable import create_file, disk_errors
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import read_app_tree_id
-from minit.stage0.volumes.volumestore import create_volume, home_of, name_of, names_in, volume_scratch
+from minit.stage0.volumes import create_volume, home_of, name_of, names_in, volume_scratch
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o644

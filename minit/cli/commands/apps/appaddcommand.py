@@ -22,11 +22,10 @@ from minit.cli.grammar import invocation_of
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.apps.appadd import add_app
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.imagevolumes import ImageVolumes
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.storedimage import PullPolicy
+from minit.stage0.images.treestore import ImageVolumes, TreeStore
 from minit.stage0.pods.mutablepods import require_controllable
 from minit.stage0.pods.poddirectory import find_pod
 

@@ -19,7 +19,7 @@ from minit.cli.text.times import format_exact_time
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
-from minit.stage0.stage1.controlcall import read_app_states
+from minit.stage0.stage1.calls import read_app_states
 
 EXIT_FAILURE = 1
 """rkt's for all that fails in sandbox, list and status of `app`, and only there."""

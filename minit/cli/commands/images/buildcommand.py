@@ -20,13 +20,11 @@ from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import build_app_image
 from minit.stage0.apps.export import write_image
-from minit.stage0.building.builtmanifest import ImageChanges, built_manifest
-from minit.stage0.building.imagebuilder import Builder, CopyStep, RunStep, Step
-from minit.stage0.files.outputpaths import output_file
-from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.building import Builder, CopyStep, ImageChanges, RunStep, Step, built_manifest
+from minit.stage0.files.temporary import output_file, scratch_directory
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.start.run import run_pod

@@ -18,9 +18,9 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles.boundedfile import read_at_most
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.images.treestore import TreeStore
 
 _AUTHFILE_LIMIT_BYTES = 1 << 20

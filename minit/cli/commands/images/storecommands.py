@@ -20,9 +20,9 @@ from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.text.sizes import readable_size
 from minit.cli.text.times import format_age, format_time
-from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
+from minit.stage0.garbage.storegc import collect_images, collect_trees, render_anew
 from minit.stage0.images.defaultstage1 import stage1_kept
-from minit.stage0.images.imageoutput import export_image, extract_image_to
+from minit.stage0.images.extract import export_image, extract_image_to
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore

@@ -38,8 +38,7 @@ from minit.image.toolchain import run_tool
 from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.manifest.machineupdate import read_public_key
 from minit.podfiles import paths
-from minit.stage0.files.outputpaths import output_directory, output_file
-from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.files.temporary import output_directory, output_file, scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root

@@ -30,7 +30,7 @@ from minit.stage0.pods.mutablepods import require_app
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.crossing import call_crossing
+from minit.stage0.stage1.calls import call_crossing
 
 _SHELL = "/bin/sh"
 _MACHINES_OWN = ("/proc", "/sys", "/dev", "/run")

@@ -18,7 +18,7 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, find_pod
 from minit.stage0.pods.podwaiting import wait_until_ended
-from minit.stage0.stage1.stopcall import stop_pod
+from minit.stage0.stage1.calls import stop_pod
 
 
 @click.command("rm", cls=MinitCommand)

@@ -14,7 +14,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import one_pod
 from minit.stage0.pods.poddirectory import find_pod
-from minit.stage0.reports.eventreader import Wanted, pod_events
+from minit.stage0.reports.logreader import Wanted, pod_events
 
 _PLAIN = re.compile(r"[\w./:@%+,-]+", re.ASCII)
 _HEAD = ("seq", "time", "event", "app")

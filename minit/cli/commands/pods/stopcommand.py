@@ -15,7 +15,7 @@ from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_pods
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podwaiting import wait_until_ended
-from minit.stage0.stage1.stopcall import stop_pod
+from minit.stage0.stage1.calls import stop_pod
 
 T = TypeVar("T")
 

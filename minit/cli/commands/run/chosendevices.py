@@ -11,8 +11,7 @@ from minit.base.errors import PodError
 from minit.base.value import replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import Mount, Volume
-from minit.stage0.devices.cdi import CDI_DIRECTORIES, HostMount, find_edits
-from minit.stage0.devices.nodes import nodes_of
+from minit.stage0.devices import CDI_DIRECTORIES, HostMount, find_edits, nodes_of
 from minit.stage0.pods.appsection import AppOverrides, Device
 
 

@@ -26,12 +26,10 @@ from minit.cli.owncommand import own_command
 from minit.cli.text.progressdisplay import show_progress
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, READY, SOCKET_VARIABLE, STOPPING, Host, take_host
 from minit.linux.loop import Loop, wait_readable
-from minit.stage0.images.imagechoice import image_file, resolve_image
-from minit.stage0.images.imagevolumes import ImageVolumes
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import image_file, resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
+from minit.stage0.images.treestore import ImageVolumes, TreeStore
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.playedpods import take_down, wait_until_running
 from minit.stage0.kubernetes.pods import KubernetesPod

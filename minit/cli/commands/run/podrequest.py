@@ -27,12 +27,10 @@ from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
 from minit.manifest.names import is_environment_name
-from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.imagevolumes import IMAGE, ImageVolumes
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
+from minit.stage0.images.treestore import IMAGE, ImageVolumes, TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import PodDefaults
 from minit.stage0.pods.podmanifest import (

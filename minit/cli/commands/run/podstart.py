@@ -15,8 +15,7 @@ from minit.base.errors import MinitError, describe
 from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.linux.stdio import write_all
-from minit.stage0.garbage.podgc import remove
-from minit.stage0.garbage.removalatend import start_remover
+from minit.stage0.garbage.podgc import remove, start_remover
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, open_pod

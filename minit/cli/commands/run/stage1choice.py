@@ -22,7 +22,7 @@ from minit.image.stage1 import (
     stage1_sources,
 )
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
-from minit.stage0.images.knownsources import result_of_sources
+from minit.stage0.images.knownfiles import result_of_sources
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 

@@ -7,7 +7,7 @@ import posixpath
 from minit.base.value import Value, replace
 from minit.manifest.pod import Volume
 from minit.manifest.reader import Node
-from minit.stage0.images.imagevolumes import IMAGE
+from minit.stage0.images.treestore import IMAGE
 from minit.stage0.kubernetes.container.containers import PULL_POLICIES
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET
@@ -20,7 +20,7 @@ from minit.stage0.kubernetes.storage.volumefields import (
     read_pod_files,
     read_projected,
 )
-from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
+from minit.stage0.volumes import NAME_FORM, NAMED, is_volume_name
 
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
 _KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "image")

@@ -1,30 +1,83 @@
-"""Images of layers into the store: from a layout, an archive, a registry or another store, each converted once."""
+"""
+The image that a user means: found in the store, read from a file, or converted from a layout, an archive or a registry.
+
+An image of layers is converted once. For each source a file in `$DATA/minit/cas/known`, named by the SHA-256 of the
+manifest that the source is converted to, has the ID of the image.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from minit.archives.aci import check_processor, convert_manifest
-from minit.archives.imagenames import FILE_TRANSPORTS, OCI, ImageName, parse_image_name
+from minit.archives.imagenames import FILE_TRANSPORTS, OCI, ImageName, is_source, parse_image_name
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.recipe import DamagedLayerError
+from minit.archives.squash import Meter
 from minit.archives.streams import DEFAULT_LIMITS
-from minit.archives.unpackedlayer import Tell
-from minit.base.errors import ImageError, StoreError
-from minit.base.processors import Processor
+from minit.base.errors import ImageError, MinitError, StoreError
+from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress
 from minit.base.value import replace
-from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import create_file, disk_errors, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.imagedigests import ImageDigests
-from minit.stage0.images.imagelookup import choose_named, name_of_content, reference_to
-from minit.stage0.images.knownimages import recall, remember
-from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.registry import Skopeo, SkopeoSource, skopeo_source
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import (
+    ImageDigests,
+    PullPolicy,
+    StoredImage,
+    choose_named,
+    name_of_content,
+    reference_to,
+)
+
+_RULES = b"1"  # to be changed with the rules of conversion, or what older ones made would be taken for today's
+_ID_LIMIT_BYTES = 100
+
+_REMOTE_SCHEMES = ("http://", "https://")
+
+
+def recall(store: Store, origin: bytes) -> StoredImage | None:
+    """Return the image that came of `origin`, None if it is not, or no longer, in the store."""
+    try:
+        with open(_file(store, origin), "rb") as file:
+            image_id = file.read(_ID_LIMIT_BYTES).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    try:
+        return store.get(image_id)
+    except MinitError:
+        return None
+
+
+def remember(store: Store, origin: bytes, image: StoredImage) -> None:
+    """Note that `image` came of `origin`; forget what came to images that are gone."""
+    target = _file(store, origin)
+    with disk_errors(f"remember image {image.id}", store.temporary):
+        make_directory(target.parent, 0o770)
+        for path in target.parent.iterdir():
+            with suppress(FileNotFoundError):
+                _forget_if_gone(store, path)
+        with scratch_directory(store.temporary) as scratch:
+            create_file(scratch / "known", image.id.encode("ascii"), 0o640)
+            move_into_place(scratch / "known", target)
+
+
+def _forget_if_gone(store: Store, path: Path) -> None:
+    try:
+        store.get(path.read_bytes()[:_ID_LIMIT_BYTES].decode("ascii", "replace"))
+    except MinitError:
+        remove_file(path)
+
+
+def _file(store: Store, origin: bytes) -> Path:
+    return store.data / "minit" / "cas" / "known" / hashlib.sha256(_RULES + b"\n" + origin).hexdigest()
 
 
 def import_image(
@@ -174,28 +227,56 @@ def _digests(image: LayeredImage) -> ImageDigests:
     return ImageDigests(configuration=image.id, manifests=manifests)
 
 
-class Meter:
-    """Reports the bytes of layers read, of all together; a layer is called by its number."""
+def resolve_image(
+    store: Store,
+    reference: str,
+    progress: Progress,
+    policy: PullPolicy = PullPolicy.NEW,
+    *,
+    processor: Processor | None = None,
+    verify_tls: bool = True,
+    authfile: bytes | None = None,
+) -> StoredImage:
+    """
+    Return the image `reference` means, imported if it is a file; StoreError if there is none for `processor`.
 
-    def __init__(self, image: LayeredImage, progress: Progress) -> None:
-        self._progress = progress
-        self._step = f"importing {image.name.whole}"
-        self._sizes = [layer.size_bytes for layer in image.layers]
-        self._total = sum(self._sizes)
-        self._read = [0] * len(image.layers)
-        self._told = 0
+    Without one it is that for this machine, where there is one for several, and of a file or the store any.
 
-    def of(self, number: int) -> Tell:
-        """Return what is to be told of a layer."""
-        return lambda read_bytes, _: self.tell(number, read_bytes)
+    `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
+    `verify_tls` a registry may be anybody. `authfile` is as in `Skopeo`.
+    """
+    if reference.startswith(_REMOTE_SCHEMES):
+        raise StoreError(
+            f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
+        )
+    if is_source(reference):
+        wanted = processor or this_processor()
+        return import_image(store, reference, policy, wanted, progress, verify_tls=verify_tls, authfile=authfile)
+    path = image_file(reference)
+    if path is None:
+        image = store.find(reference, processor)
+    else:
+        image = store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
+    architecture = image.manifest.label("arch")
+    if processor is not None and not processor.runs(architecture):
+        told = f'image "{reference}" is for {architecture or "no processor"}, and not for {processor.appc}'
+        raise StoreError(
+            f"{told}: images for it have that label arch, or come with: minit fetch --arch={processor.name}"
+        )
+    return image
 
-    def tell(self, number: int, read_bytes: int) -> None:
-        """Take the bytes read of a layer."""
-        if read_bytes != self._read[number]:
-            self._told += read_bytes - self._read[number]
-            self._read[number] = read_bytes
-            self._progress(self._step, self._told, self._total)
 
-    def complete(self, number: int) -> None:
-        """Say that a layer has been read, or need not be."""
-        self.tell(number, self._sizes[number])
+def image_file(reference: str) -> Path | None:
+    """Return the ACI an image argument means, None if it means an image of the store."""
+    if reference.startswith("file://"):
+        return Path(unquote(urlsplit(reference).path))
+    if reference.startswith("sha512-"):
+        return None
+    path = Path(reference)
+    is_file = (
+        path.is_absolute()
+        or "./" in reference
+        or (reference.endswith(".aci") and ":" not in reference)
+        or path.is_file()
+    )
+    return path if is_file else None

@@ -1,4 +1,8 @@
-"""The room that a directory takes on its file system, whatever is in it and happens to it meanwhile."""
+"""
+Directories that others fill: their size on the disk, and their removal.
+
+No symbolic link is followed and no mount point crossed, whatever happens in the directory meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,54 @@ from pathlib import Path
 from minit.base.value import Value
 from minit.linux import syscalls
 
+# Deeper directories are moved up before they are emptied: a pod may nest them far beyond the limit of open files.
+_MAX_DEPTH = 64
+
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _BLOCK_BYTES = 512
+
+
+def remove_content(fd: int) -> None:
+    """Remove everything in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or what cannot be removed."""
+    _empty(fd, fd, 0)
+
+
+def remove_entry(parent_fd: int, name: str) -> None:
+    """Remove what has a name in the directory `parent_fd`, with everything in it; OSError as for its content."""
+    _remove(parent_fd, name, parent_fd, 0)
+
+
+def _empty(fd: int, top_fd: int, depth: int) -> None:
+    """Remove everything in the directory `fd`, again if directories were moved up into it meanwhile."""
+    while True:
+        with os.scandir(fd) as entries:
+            names = [entry.name for entry in entries]
+        if not names:
+            return
+        for name in names:
+            _remove(fd, name, top_fd, depth)
+
+
+def _remove(parent_fd: int, name: str, top_fd: int, depth: int) -> None:
+    try:
+        os.unlink(name, dir_fd=parent_fd)
+        return
+    except IsADirectoryError:
+        pass
+    if depth >= _MAX_DEPTH:
+        os.rename(name, f"moved-up-{os.urandom(8).hex()}", src_dir_fd=parent_fd, dst_dir_fd=top_fd)
+        return
+    fd = syscalls.openat2(
+        parent_fd,
+        name,
+        os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW,
+        resolve=syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV,
+    )
+    try:
+        _empty(fd, top_fd, depth + 1)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent_fd)
 
 
 class DiskUsage(Value):

@@ -21,8 +21,7 @@ from minit.base.errors import StoreError
 from minit.base.value import Value, replace
 from minit.linux.mountinfo import find_mounts
 from minit.manifest.pod import PodManifest, Volume
-from minit.stage0.files.diskerrors import disk_errors
-from minit.stage0.files.durable import create_file, make_directory, sync_directory
+from minit.stage0.files.durable import create_file, disk_errors, make_directory, sync_directory
 from minit.stage0.files.temporary import scratch_directory
 
 NAMED = "named"

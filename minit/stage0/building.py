@@ -1,10 +1,4 @@
-"""
-The root of an image to be, from that of another one: files are copied into it, and commands run in it.
-
-The root is that of an app in a pod without overlay. Before a command runs, the files of this machine are put there as
-`cp` puts them. Then the pod runs like any other, and its app is as confined as any. If more files are to be copied
-afterwards, a new pod inherits the root of the one that has ended.
-"""
+"""The manifest of an image that is made of another one: that image's, with what a user says instead. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from minit.base import jsontext
 from minit.base.errors import MinitError, PodError
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.linux import syscalls
 from minit.linux.forks import IMAGE_BUILD, fork
-from minit.manifest.image import ImageManifest
+from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.podfiles import paths
 from minit.stage0.apps.copying import copy_content, make_directories
 from minit.stage0.apps.podfiles import AppPlace
@@ -35,12 +30,68 @@ from minit.stage0.pods.podmanifest import plan_apps
 from minit.stage0.start.appfiles import remove_directory
 from minit.stage0.start.newpod import PodRequest, prepare_pod
 
+Pairs = Sequence[tuple[str, str]]
+
+# Of the converted image alone: which one it was, in Docker's words.
+_OF_THE_SOURCE = ("originalname", "imageid", "parentimageid", "manifesthash")
+_COMMANDS = ("entrypoint", "cmd")
+_DOCKER = "appc.io/docker/"
+
 _APP = "build"
 _ROOTFS = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(_APP)}"
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _SHELL = "/bin/sh"
 # Each command has a shell of its own. The first that fails is the last.
 _SCRIPT = 'for command do /bin/sh -c "$command" || { code=$?; echo "failed: $command" >&2; exit $code; }; done'
+
+
+class ImageChanges(Value):
+    """What an image has instead of that of the image it is made from; None, or nothing, leaves the other's."""
+
+    name: str
+    exec: tuple[str, ...] = ()
+    user: str | None = None
+    group: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    working_directory: str | None = None
+    ports: tuple[tuple[str, str, int], ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def built_manifest(base: bytes, changes: ImageChanges) -> bytes:
+    """Return the manifest of an image that has all files of its own; ManifestError for what cannot be one."""
+    document = jsontext.parse(base, "image manifest")
+    assert isinstance(document, dict)
+    # The files that these are about are in the image now.
+    manifest = {key: value for key, value in document.items() if key not in ("dependencies", "pathWhitelist")}
+    manifest["name"] = changes.name
+    version = [] if any(name == "version" for name, _ in changes.labels) else ["version"]
+    manifest["labels"] = _merged(manifest.get("labels"), changes.labels, dropped=version)
+    dropped = [*_OF_THE_SOURCE, *(_COMMANDS if changes.exec else ())]
+    manifest["annotations"] = _merged(manifest.get("annotations"), (), dropped=[f"{_DOCKER}{word}" for word in dropped])
+    app = dict(manifest.get("app") or {"exec": [], "user": "0", "group": "0"})
+    given = {"user": changes.user, "group": changes.group, "workingDirectory": changes.working_directory}
+    app |= {key: value for key, value in given.items() if value is not None}
+    if changes.exec:
+        app["exec"] = list(changes.exec)
+    app["environment"] = _merged(app.get("environment"), changes.environment)
+    ports = [{"name": name, "protocol": protocol, "port": port} for name, protocol, port in changes.ports]
+    points = [{"name": name, "path": path} for name, path in changes.mounts]
+    for key, added in (("ports", ports), ("mountPoints", points)):
+        names = {entry["name"] for entry in added}
+        app[key] = [entry for entry in app.get(key) or () if entry["name"] not in names] + added
+    manifest["app"] = app
+    data = jsontext.dump(manifest)
+    parse_image_manifest(data, "new image")
+    return data
+
+
+def _merged(pairs: object, changes: Pairs, dropped: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return name-value pairs of a manifest with changes of them, each at its place."""
+    entries = pairs if isinstance(pairs, list) else []
+    values = {entry["name"]: entry["value"] for entry in entries if entry["name"] not in dropped} | dict(changes)
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 class CopyStep(Value):

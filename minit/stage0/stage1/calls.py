@@ -1,0 +1,189 @@
+"""Calls of the entrypoints of a running pod's stage1: the control socket of minit's own, those for apps, and `stop`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from minit.base import jsontext
+from minit.base.errors import FailureKind, ManifestError, MinitError, PodError, describe
+from minit.linux.process import ending_with_caller
+from minit.manifest.image import ImageManifest
+from minit.podfiles import paths
+from minit.stage0.pods.poddirectory import EXITED_GARBAGE, GARBAGE, Pod, PodState
+from minit.stage0.pods.podwaiting import wait_for_pid
+from minit.stage0.stage1 import entrypoints
+
+LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached", "lost_output_bytes", "health")
+
+_TIMEOUT_SECONDS = 20.0
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""rkt's, for a caller without one, and for apps."""
+
+_STDERR = 2
+_NO_SUCH_APP = 5
+_LONGEST_KIND_BYTES = 100
+
+
+def ask_stage1(pod: Pod, request: dict[str, object]) -> dict[str, object] | None:
+    """
+    Return the reply of a running pod's supervisor to a request, None if its stage1 has no `control` entrypoint.
+
+    PodError if there is no reply, or the supervisor refuses.
+    """
+    manifest = entrypoints.read_stage1_manifest(pod)
+    value = manifest.annotation(paths.ANNOTATION_CONTROL)
+    if not value:
+        return None
+    program = pod.path / paths.POD_STAGE1_ROOTFS / value.lstrip("/")
+    try:
+        done = subprocess.run(
+            [str(program), pod.uuid],
+            cwd=pod.path,
+            input=jsontext.dump(request) + b"\n",
+            capture_output=True,
+            preexec_fn=ending_with_caller(),
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        reply = jsontext.parse(done.stdout, "reply")
+    except subprocess.TimeoutExpired as error:
+        raise PodError(f'pod "{pod.uuid}": no answer from its stage1 within {_TIMEOUT_SECONDS:g} s') from error
+    except (OSError, ManifestError) as error:
+        raise PodError(f'pod "{pod.uuid}": ask its stage1: {describe(error)}') from error
+    if not isinstance(reply, dict):
+        raise PodError(f'pod "{pod.uuid}": ask its stage1: expected an object')
+    if reply.get("ok") is not True:
+        raise PodError(f'pod "{pod.uuid}": {reply.get("error")}')
+    return reply
+
+
+def read_app_states(pod: Pod) -> dict[str, str] | None:
+    """
+    Return the states of a running pod's apps by name, in the words of the app-level API: `unknown`, `preparing`,
+    `prepared`, `running`, `stopping`, `exited`, `deleting`.
+
+    None if the stage1 is not minit's. PodError as `ask_stage1`.
+    """
+    apps = _ask_apps(pod)
+    return None if apps is None else {name: str(app.get("lifecycle_state") or "unknown") for name, app in apps.items()}
+
+
+def read_live(pod: Pod) -> dict[str, dict[str, object]]:
+    """
+    Return the LIVE_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
+
+    They are whether it is ready and what it says of itself, how often it was started again and when it will be, its
+    health, the modes of its streams, and where some are attachable how many clients there are, the size of the
+    terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
+    """
+    apps = _ask_apps(pod) or {}
+    return {name: {field: app[field] for field in LIVE_FIELDS if field in app} for name, app in apps.items()}
+
+
+def _ask_apps(pod: Pod) -> dict[str, dict[str, object]] | None:
+    reply = ask_stage1(pod, {"op": "state"})
+    if reply is None:
+        return None
+    apps = reply.get("apps")
+    return {str(app.get("name")): app for app in (apps if isinstance(apps, list) else ()) if isinstance(app, dict)}
+
+
+class EntrypointFailed(PodError):
+    """
+    An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that it may not be done.
+
+    Its kind is the one that the entrypoint has told.
+    """
+
+    def __init__(self, text: str, kind: FailureKind | None = None, *, was_killed: bool) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.was_killed = was_killed
+
+
+def crossing_environment(pod: Pod, manifest: ImageManifest) -> dict[str, str]:
+    """Return all that such an entrypoint finds in its environment, as soon as the pod can be entered."""
+    enter = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, "enter")
+    return {
+        "RKT_STAGE1_ENTERCMD": str(enter),
+        "RKT_STAGE1_ENTERPID": str(wait_for_pid(pod)),
+        "PATH": os.environ.get("PATH") or DEFAULT_PATH,
+    }
+
+
+def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone: bool = False) -> None:
+    """
+    Run an entrypoint to its end; what it prints goes to standard error. EntrypointFailed if it fails.
+
+    `alone` keeps the signals of the caller's terminal from it.
+    """
+    manifest = entrypoints.read_stage1_manifest(pod)
+    program = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, entrypoint)
+    told = os.memfd_create("kind", os.MFD_CLOEXEC)
+    # Others than minit's own find what they find under rkt.
+    tells = manifest.annotation(paths.ANNOTATION_CONTROL) is not None
+    more = {paths.FAILURE_KIND_VARIABLE: str(told)} if tells else {}
+    try:
+        code = subprocess.run(
+            [str(program), *arguments],
+            cwd=pod.path,
+            env=crossing_environment(pod, manifest) | more,
+            pass_fds=(told,) if tells else (),
+            stdin=subprocess.DEVNULL,
+            # rkt keeps it to itself, and with it the reason of every failure.
+            stdout=_STDERR,
+            process_group=0 if alone else None,
+            preexec_fn=ending_with_caller(),
+            check=False,
+        ).returncode
+        kind = _kind(os.pread(told, _LONGEST_KIND_BYTES, 0))
+    except OSError as error:
+        raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+    finally:
+        os.close(told)
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise EntrypointFailed(f"stage1's {entrypoint} was killed by {name}", was_killed=True)
+    # Only some stage1 know no success for an app that they do not know.                  rkt stage0, app_rm.go
+    if code != 0 and (entrypoint, code) != ("app/stop", _NO_SUCH_APP):
+        raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", kind, was_killed=False)
+
+
+def _kind(text: bytes) -> FailureKind | None:
+    return next((kind for kind in FailureKind if kind.encode() == text), None)
+
+
+def stop_pod(pod: Pod, *, force: bool) -> bool:
+    """
+    Ask stage1 to stop the pod and return at once; False if it has ended before, or meanwhile and stage1 did not know.
+
+    PodError if stage1 fails with a pod that goes on.
+    """
+    if _has_ended(pod):
+        return False
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+    try:
+        _call_stage1(pod, force=force)
+    except (OSError, MinitError):
+        # Its files may be gone too: somebody has removed it.
+        if not pod.refresh() or _has_ended(pod):
+            return False
+        raise
+    return True
+
+
+def _has_ended(pod: Pod) -> bool:
+    return pod.state is PodState.EXITED or pod.place in (EXITED_GARBAGE, GARBAGE)
+
+
+def _call_stage1(pod: Pod, *, force: bool) -> None:
+    stop = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "stop")
+    program = pod.path / paths.POD_STAGE1_ROOTFS / stop
+    code = entrypoints.call(program, entrypoints.stop_arguments(pod.uuid, force=force), pod.path, show_stdout=True)
+    if code != 0:
+        raise PodError(f'cannot stop pod "{pod.uuid}": its stage1 failed with exit status {code}')
