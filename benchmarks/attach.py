@@ -23,11 +23,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Measure, compare, missing
-from minit.iottymux.logfile import Log
-from minit.iottymux.plainlog import PlainLog
+from minit.iottymux.logfile import Log, PlainLog
+from minit.iottymux.mux import SUPERVISOR
+from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.iottymux.sidecar import run_sidecar
-from minit.iottymux.streams.mux import SUPERVISOR
-from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.linux.messages import socket_pair
 from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
 from minit.podfiles import paths

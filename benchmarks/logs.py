@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Measure, compare, missing
-from minit.iottymux.linebuffer import make_buffer
+from minit.iottymux.buffers import make_buffer
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 

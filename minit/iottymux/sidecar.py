@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 
 from minit.base.harmless import harmless
 from minit.base.value import Value
-from minit.iottymux.linebuffer import LineBuffer
+from minit.iottymux.buffers import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
+from minit.iottymux.mux import Mux
 from minit.iottymux.protocol import STDERR, STDOUT
-from minit.iottymux.streams.mux import Mux
-from minit.iottymux.streams.outputlog import LineLog
+from minit.iottymux.ring import LineLog
 from minit.linux import syscalls
 from minit.linux.loop import Loop, Wait
 from minit.linux.stdio import is_console_shared, line_end
@@ -61,7 +61,7 @@ def run_sidecar(
     """
     Serve the streams of process `pid` of `app` until each is at its end.
 
-    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.streams.mux.
+    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux.
     The outputs among these that are `logged` are in `log` too. They and all pipes are in `plain_log`, if there is one.
     `renewed` says that a killed sidecar had them before. `null` is /dev/null if that cannot be opened. From the first
     turn on nothing is done that `filter`, a filter of system calls, could forbid.

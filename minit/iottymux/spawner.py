@@ -17,10 +17,9 @@ from collections.abc import Sequence
 
 from minit.base.errors import LaunchError, Step, describe, step_of
 from minit.base.value import Value
-from minit.iottymux.logfile import Log
-from minit.iottymux.plainlog import PlainLog
+from minit.iottymux.logfile import Log, PlainLog
+from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.sidecar import Stream, run_sidecar
-from minit.iottymux.streams.mux import SUPERVISOR
 from minit.linux import syscalls
 from minit.linux.forks import SIDECAR, SPAWNER, clone
 from minit.linux.loop import wait_readable

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from minit.base import jsontext
 from minit.base.errors import AttachError
-from minit.iottymux.attach.client import AttachOptions, attach
-from minit.iottymux.attach.detachkeys import parse_detach_keys
+from minit.iottymux.attachclient import AttachOptions, attach
+from minit.iottymux.callerinput import parse_detach_keys
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
 from minit.linux import syscalls
 from minit.linux.stdio import complain, write_all

@@ -103,7 +103,7 @@ def test_a_killed_sidecar(make_pod: MakePod) -> None:
 def test_a_sidecar_that_is_killed_before_its_answer(tmp_path: Path) -> None:
     """What it has sent by then is sent by the next one, too, and printed once."""
     program = (
-        "import os; from minit.iottymux.attach.client import AttachOptions, attach;"
+        "import os; from minit.iottymux.attachclient import AttachOptions, attach;"
         f"attach(os.open({str(tmp_path)!r}, os.O_PATH), 'web', ('stdout',), AttachOptions(detach_keys=b''))"
     )
     asked = []

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.iottymux.logfile import Log
-from minit.iottymux.plainlog import PlainLog
+from minit.iottymux.logfile import Log, PlainLog
 from minit.linux import syscalls
 from minit.stage0.reports.logfiles import LineAssembler
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from minit.iottymux.logfile import Log
+from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.sidecar import run_sidecar
-from minit.iottymux.streams.mux import SUPERVISOR
 from minit.linux import syscalls
 from minit.linux.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan

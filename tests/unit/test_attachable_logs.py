@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.iottymux.logfile import LINE_BYTES, Log
-from minit.iottymux.streams.counters import Counters, make_counters
-from minit.iottymux.streams.outputlog import OutputLog
-from minit.iottymux.streams.ring import Ring, Scratch, make_pipe
+from minit.iottymux.ring import Counters, OutputLog, Ring, Scratch, make_counters, make_pipe
 from tests.support.attached import read_until
 from tests.support.campaign import campaign
 from tests.support.forked import succeed_in_child

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.iottymux.streams import counters, mux, peer
-from minit.iottymux.streams.ring import RING_BYTES
+from minit.iottymux import mux, peer, ring
+from minit.iottymux.ring import RING_BYTES
 from tests.support.attached import read_all, read_until
 from tests.support.campaign import campaign
 from tests.support.served import Served
@@ -703,7 +703,7 @@ def test_what_a_killed_sidecar_took_from_a_terminal(serve: Serve) -> None:
     served.kill()
     # As the dead one had it when it had moved two bytes of nine.
     os.write(served.attachable.held["intake"], b"between\r\n")
-    os.pwrite(served.attachable.held["counters"], struct.pack("<Q", 6), counters.OFFSETS[counters.INTAKE_FROM])
+    os.pwrite(served.attachable.held["counters"], struct.pack("<Q", 6), ring.OFFSETS[ring.INTAKE_FROM])
     assert served.attachable.unread_bytes() == 7
     served.start(renewed=True)
     with served.connect("tty") as client:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minit.iottymux.buffers import Queue
 from minit.iottymux.protocol import (
     POLICIES,
     STREAMS,
@@ -20,9 +21,7 @@ from minit.iottymux.protocol import (
     TakeStdin,
     parse_request,
 )
-from minit.iottymux.streams.clientqueue import Queue
-from minit.iottymux.streams.counters import Counters, make_counters, read_counters
-from minit.iottymux.streams.ring import RING_BYTES, Ring, Scratch, make_pipe
+from minit.iottymux.ring import RING_BYTES, Counters, Ring, Scratch, make_counters, make_pipe, read_counters
 
 MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import AttachError
-from minit.iottymux.attach.detachkeys import DetachKeys, parse_detach_keys
+from minit.iottymux.callerinput import DetachKeys, parse_detach_keys
 
 # Few letters, so that sequences begin and end alike.
 _WORDS = st.lists(st.sampled_from(b"ab\x10"), max_size=12).map(bytes)

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.utctime import utc_text_ns
-from minit.iottymux.logfile import LINE_BYTES, Log, finish_log, format_records
-from minit.iottymux.plainlog import PlainLog, format_lines
+from minit.iottymux.logfile import LINE_BYTES, Log, PlainLog, finish_log, format_lines, format_records
 from tests.support.forked import in_child, succeed_in_child
 from tests.support.waiting import wait_for
 

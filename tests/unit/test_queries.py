@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.iottymux.attach.queries import without_queries
+from minit.iottymux.callerterminal import without_queries
 
 QUERIES = [
     *(b"\x1b[6n", b"\x1b[5n", b"\x1b[?6n", b"\x1b[c", b"\x1b[0c", b"\x1b[>c", b"\x1b[=0c", b"\x1bZ", b"\x05"),

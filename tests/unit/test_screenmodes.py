@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.iottymux.attach.screenmodes import ScreenModes
+from minit.iottymux.callerterminal import ScreenModes
 
 _MODES = (1, 5, 6, 7, 25, 47, 1000, 1002, 1003, 1004, 1006, 1047, 1049, 2004)
 _SWITCHES = st.builds(

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.iottymux.linebuffer import buffered_bytes, make_buffer
+from minit.iottymux.buffers import buffered_bytes, make_buffer
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.linux import syscalls

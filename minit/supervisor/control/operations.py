@@ -9,7 +9,7 @@ ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "ready", "pid"?,
                      "status"?, "says"?, "restarts", "restart_in_seconds"?, "streams", "attached"?,
                      "lost_output_bytes"?}]}; `lifecycle_state` is one of rkt's app-level API, `says` the text of
-                     sd_notify's STATUS=, `streams` are the modes, `attached` those of minit.iottymux.streams.counters
+                     sd_notify's STATUS=, `streams` are the modes, `attached` those of minit.iottymux.ring
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number

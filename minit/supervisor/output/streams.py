@@ -16,12 +16,20 @@ import termios
 from collections.abc import Iterable
 
 from minit.base import jsontext
-from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
+from minit.iottymux.buffers import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
+from minit.iottymux.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
+from minit.iottymux.output import waiting_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake, read_unlogged
-from minit.iottymux.streams.intake import waiting_bytes
-from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
-from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
+from minit.iottymux.ring import (
+    APP_PIPE_BYTES,
+    enlarge_pipe,
+    make_counters,
+    make_pipe,
+    read_counters,
+    read_flushes,
+    read_intake,
+    read_unlogged,
+)
 from minit.linux.loop import wait_events
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import read_size
@@ -212,7 +220,7 @@ def _at_end(fd: int) -> bool:
 class Attachable:
     """
     The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
-    minit.iottymux.streams.mux has for them. `supervisor` is PID 1's end of the link to the present sidecar; it does not
+    minit.iottymux.mux has for them. `supervisor` is PID 1's end of the link to the present sidecar; it does not
     block. `logged` are the outputs that are in the app's log too, `plain_log` is the name of its file in the log mode
     k8s-plain.
     """

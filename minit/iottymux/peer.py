@@ -10,10 +10,9 @@ import termios
 import time
 from typing import Protocol
 
-from minit.iottymux.linebuffer import unread_bytes
+from minit.iottymux.buffers import Piece, Queue, unread_bytes
 from minit.iottymux.protocol import POLICY_DISCONNECT, POLICY_DROP, POLICY_WAIT
-from minit.iottymux.streams.clientqueue import Piece, Queue
-from minit.iottymux.streams.ring import CHUNK_BYTES
+from minit.iottymux.ring import CHUNK_BYTES
 from minit.linux.loop import Loop
 from minit.linux.messages import Socket
 

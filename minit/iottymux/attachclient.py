@@ -15,10 +15,10 @@ from contextlib import suppress
 
 from minit.base.errors import AttachError
 from minit.base.value import Value
-from minit.iottymux.attach.callerinput import CallerInput
-from minit.iottymux.attach.calleroutput import CallerOutput
-from minit.iottymux.attach.rawterminal import RawTerminal
-from minit.iottymux.attach.session import Session, connect
+from minit.iottymux.callerinput import CallerInput
+from minit.iottymux.calleroutput import CallerOutput
+from minit.iottymux.callersession import Session, connect
+from minit.iottymux.callerterminal import RawTerminal
 from minit.iottymux.protocol import (
     EVENT_DROPPED,
     EVENT_ENDED,

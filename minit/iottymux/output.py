@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Sequence
 
-from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.streams.clientqueue import interrupted_marker
-from minit.iottymux.streams.intake import Intake
-from minit.iottymux.streams.outputlog import OutputLog
-from minit.iottymux.streams.peer import Peer
-from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
+from minit.iottymux.buffers import interrupted_marker, unread_bytes
+from minit.iottymux.peer import Peer
+from minit.iottymux.ring import CHUNK_BYTES, INTAKE_FROM, RING_BYTES, Counters, OutputLog, Ring, Scratch
 from minit.linux.loop import Loop
 
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
@@ -19,6 +17,12 @@ _LEAST_SPLICED_BYTES = 16 * 1024
 # What is copied is copied in pieces that stay in the caches, and for which memory is not mapped anew each time; but for
 # many clients it is dearer to turn to each of them more often.
 _COPIED_BYTES = 64 * 1024
+
+# The most bytes of one turn of the loop, so that one stream cannot keep the others waiting.
+_BURST_BYTES = 64 * 1024
+# One read of a full terminal returns one byte less than this (n_tty); much less means that there is no more for now.
+_READ_BYTES = 4096
+_SPLICE_NONBLOCK = 2
 
 
 class Output:
@@ -306,3 +310,55 @@ class TtyOutput(Output):
             self._deliver(data)
             self._keep_what_waits()
         self.ring.trim()
+
+
+class Intake:
+    """
+    The pipe `fd`, filled from a terminal and emptied when all of it is in `ring`.
+
+    A sidecar that is killed in between leaves a pipe of which a part is in the ring: the counters have the position at
+    which the pipe begins.
+    """
+
+    def __init__(self, fd: int, ring: Ring, null: int, scratch: Scratch, counters: Counters) -> None:
+        self._fd = fd
+        self._ring = ring
+        self._null = null
+        self._scratch = scratch
+        self._counters = counters
+        self._teed = 0
+        self.size = unread_bytes(fd)
+
+    def fill(self, terminal: int) -> bool:
+        """Take what the master of a terminal has, while empty; return whether that was its end."""
+        self._counters[INTAKE_FROM] = self._ring.position
+        most = self.size + _BURST_BYTES
+        try:
+            while self.size < most:
+                moved = os.splice(terminal, self._fd, _READ_BYTES, flags=_SPLICE_NONBLOCK)
+                self.size += moved
+                if moved < _READ_BYTES // 2:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            return True  # EIO: nobody has the terminal open any more
+        return False
+
+    def read(self) -> bytes:
+        """Return what it has first, all of it if the scratch is as large, without what is in the ring already."""
+        self._teed = self._scratch.tee(self._fd, self.size)
+        return self._scratch.take(self._teed)[self._ring.position - self._counters[INTAKE_FROM] :]
+
+    def let_go(self) -> None:
+        """Empty it of what was read, which is in the ring."""
+        while self._teed:
+            gone = os.splice(self._fd, self._null, self._teed)
+            self._teed -= gone
+            self.size -= gone
+        self._counters[INTAKE_FROM] = self._ring.position
+
+
+def waiting_bytes(fd: int, begin: int, position: int) -> int:
+    """Return how much of the pipe `fd`, which begins at `begin`, is not in a ring that has come to `position`."""
+    return max(0, unread_bytes(fd) - (position - begin))

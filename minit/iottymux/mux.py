@@ -17,15 +17,24 @@ import time
 from collections.abc import Mapping, Sequence
 
 from minit.base.errors import describe
+from minit.iottymux.clients import Client, RawClient, Session
+from minit.iottymux.input import Input, PipeInput, TtyInput
+from minit.iottymux.output import Intake, Output, PipeOutput, TtyOutput
+from minit.iottymux.peer import PATIENCE_SECONDS
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
-from minit.iottymux.streams.clients import Client, RawClient, Session
-from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
-from minit.iottymux.streams.input import Input, PipeInput, TtyInput
-from minit.iottymux.streams.intake import Intake
-from minit.iottymux.streams.output import Output, PipeOutput, TtyOutput
-from minit.iottymux.streams.outputlog import LineLog, OutputLog
-from minit.iottymux.streams.peer import PATIENCE_SECONDS
-from minit.iottymux.streams.ring import Ring, Scratch
+from minit.iottymux.ring import (
+    BYTES_IN,
+    CLIENTS,
+    COLUMNS,
+    DROPPED_BYTES,
+    FLUSHES,
+    ROWS,
+    Counters,
+    LineLog,
+    OutputLog,
+    Ring,
+    Scratch,
+)
 from minit.linux.loop import Loop
 from minit.linux.messages import Socket, encode_message, send_message
 from minit.linux.stdio import complain

@@ -8,9 +8,8 @@ import select
 import time
 
 from minit.base.errors import AttachError, describe
-from minit.iottymux.attach.calleroutput import CallerOutput
-from minit.iottymux.attach.detachkeys import DetachKeys
-from minit.iottymux.attach.session import Session
+from minit.iottymux.calleroutput import CallerOutput
+from minit.iottymux.callersession import Session
 from minit.iottymux.protocol import INPUTS
 from minit.linux.loop import Loop, wait_readable
 from minit.linux.stdio import reopen_without_blocking
@@ -21,6 +20,12 @@ _TYPED_BYTES = 1 << 20
 # If nothing else is typed for so long, the first of the detach keys is meant for the app.
 _KEYS_SECONDS = 1.0
 _INTERRUPT = b"\3"
+
+_NONE = ("", "none")
+_CONTROL = "ctrl-"
+# The characters whose codes, less the bits that Ctrl takes away, are the control characters; ctrl-@ is NUL.
+_CONTROLLED = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
+_MAXIMUM_KEYS = 16
 
 
 class CallerInput:
@@ -162,3 +167,66 @@ class CallerInput:
             return
         if self._has_ended:
             self._session.end_input()
+
+
+def parse_detach_keys(text: str) -> bytes:
+    """
+    Return the bytes that the keys of `text` send: `ctrl-X` or one character each, separated by commas.
+
+    Empty for `none` and for nothing. AttachError says which is no key.
+    """
+    if text in _NONE:
+        return b""
+    keys = text.split(",")
+    if len(keys) > _MAXIMUM_KEYS:
+        raise AttachError(f"detach keys: expected at most {_MAXIMUM_KEYS}, got {len(keys)}")
+    return bytes(_parse_key(key) for key in keys)
+
+
+def _parse_key(key: str) -> int:
+    if len(key) == 1 and " " < key <= "~":
+        return ord(key)
+    letter = key.removeprefix(_CONTROL).lower()
+    if key.startswith(_CONTROL) and len(letter) == 1 and letter in _CONTROLLED:
+        return _CONTROLLED.index(letter)
+    raise AttachError(f'detach keys: expected a character or ctrl- and one of {_CONTROLLED}, got "{key}"')
+
+
+class DetachKeys:
+    """
+    Finds a sequence of keys in what is typed.
+
+    A possible beginning of it is held back until it turns out to be none, so that the app never sees a part of it.
+    """
+
+    def __init__(self, sequence: bytes) -> None:
+        self._sequence = sequence
+        self._held = b""
+
+    @property
+    def is_holding(self) -> bool:
+        """Tell whether something is held back."""
+        return bool(self._held)
+
+    def feed(self, typed: bytes) -> tuple[bytes, bool]:
+        """Return what of the input is for the app, and whether the sequence follows, after which all is ignored."""
+        data = self._held + typed
+        if not self._sequence:
+            return data, False
+        found = data.find(self._sequence)
+        if found >= 0:
+            self._held = b""
+            return data[:found], True
+        held = next(
+            size
+            for size in range(min(len(self._sequence) - 1, len(data)), -1, -1)
+            if data.endswith(self._sequence[:size])
+        )
+        end = len(data) - held
+        self._held = data[end:]
+        return data[:end], False
+
+    def release(self) -> bytes:
+        """Return what was held back: nothing more was typed."""
+        held, self._held = self._held, b""
+        return held

@@ -10,10 +10,8 @@ import termios
 from collections.abc import Mapping
 
 from minit.base.errors import AttachError, describe
-from minit.iottymux.attach.queries import without_queries
-from minit.iottymux.attach.rawterminal import RawTerminal
-from minit.iottymux.attach.screenmodes import ScreenModes
-from minit.iottymux.linebuffer import unread_bytes
+from minit.iottymux.buffers import unread_bytes
+from minit.iottymux.callerterminal import RawTerminal, ScreenModes, without_queries
 from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
 from minit.linux.stdio import complain, reopen_without_blocking
 

@@ -11,8 +11,8 @@ import os
 import select
 from collections.abc import Callable
 
+from minit.iottymux.peer import Peer
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
-from minit.iottymux.streams.peer import Peer
 from minit.linux.loop import Loop, wait_events
 from minit.linux.terminal import end_of_file_key
 

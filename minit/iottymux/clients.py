@@ -7,6 +7,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from minit.iottymux.input import Input
+from minit.iottymux.output import Output
+from minit.iottymux.peer import Peer, PeerOwner
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
     EVENT_DROPPED,
@@ -25,9 +28,6 @@ from minit.iottymux.protocol import (
     Resize,
     parse_request,
 )
-from minit.iottymux.streams.input import Input
-from minit.iottymux.streams.output import Output
-from minit.iottymux.streams.peer import Peer, PeerOwner
 from minit.linux.loop import Loop
 from minit.linux.messages import Socket, receive_message, send_message
 

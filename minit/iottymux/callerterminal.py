@@ -1,0 +1,239 @@
+"""The caller's terminal in front of an app: raw while attached, as large as the app's, and given back at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from minit.iottymux.protocol import STDIN, TTY_IN, TTY_OUT
+from minit.linux.stdio import expect_raw_terminal
+from minit.linux.terminal import look_at_terminal, read_size
+
+_ESCAPE = b"\x1b"
+# A longer sequence is none that matters here.
+_MAXIMUM_BYTES = 64
+
+# Private modes with how they are at first: cursor keys, reverse video, origin, wrapping, mouse, cursor, alternate
+# screens, focus, pasting, updates at once.
+_PRIVATE = {
+    **dict.fromkeys((b"7", b"25"), True),
+    **dict.fromkeys((b"1", b"5", b"6", b"9", b"47", b"1047", b"1049", b"1004", b"2004", b"2026"), False),
+    **dict.fromkeys((b"1000", b"1001", b"1002", b"1003", b"1005", b"1006", b"1015", b"1016"), False),
+}
+_INSERT = {b"4": False}
+
+_ENQUIRY = b"\x05"
+_STRING_ENDS = (b"\x1b\\", b"\x07")
+# Of the operations on a window, those that report: its state, place, size, titles.
+_WINDOW_REPORTS = (b"11", b"13", b"14", b"15", b"16", b"18", b"19", b"20", b"21")
+
+
+class RawTerminal:
+    """
+    The terminal at descriptor 0, for these streams of an app.
+
+    `is_typed_on` says that the keys typed there go through as they are, `is_raw` that it has been made raw.
+    """
+
+    def __init__(self, streams: tuple[str, ...]) -> None:
+        # Also who only looks on at an app's terminal detaches by keys; but where an app reads a stream, it is the
+        # caller's terminal that makes lines of what is typed.
+        is_raw = TTY_IN in streams or (TTY_OUT in streams and STDIN not in streams)
+        self._terminal = look_at_terminal(is_read=is_raw)
+        self._has_size = TTY_IN in streams
+        self.is_typed_on = self._terminal.settings is not None
+        self.is_raw = False
+
+    def size(self) -> tuple[int, int] | None:
+        """Return the size that the app's terminal should have; that of one who only looks on does not count."""
+        size = read_size() if self._has_size else None
+        if size is None:
+            return None
+        rows, columns = int.from_bytes(size[0:2], "little"), int.from_bytes(size[2:4], "little")
+        return (rows, columns) if rows and columns else None
+
+    def make_raw(self) -> None:
+        """Pass on every key from now on, if anything is typed on it."""
+        if self.is_typed_on:
+            self.is_raw = True
+            self._terminal.make_raw()
+            expect_raw_terminal()
+
+    def restore(self) -> None:
+        """Give it back as it was."""
+        if self.is_raw:
+            self._terminal.restore()
+            expect_raw_terminal(False)
+
+    def suspend(self) -> None:
+        """Stop as a program without a terminal of its own would, until SIGCONT."""
+        self.restore()
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTSTP,))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
+
+    def resume(self) -> None:
+        """Make it raw again if it was, after a stop."""
+        if self.is_raw:
+            self.make_raw()
+
+
+class ScreenModes:
+    """Follows what is shown on a terminal; it takes any bytes, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._private = dict(_PRIVATE)
+        self._insert = dict(_INSERT)
+        self._has_attributes = self._has_margins = self._has_keypad = self._has_charset = self._has_shape = False
+
+    def feed(self, data: bytes) -> None:
+        """Take into account what is shown next."""
+        if not self._rest and _ESCAPE not in data:
+            return
+        data, self._rest = self._rest + data, b""
+        start = data.find(_ESCAPE)
+        while start >= 0:
+            end = _end_of_sequence(data, start)
+            if end > len(data):
+                self._rest = data[start:] if len(data) - start < _MAXIMUM_BYTES else b""
+                return
+            if end - start < _MAXIMUM_BYTES:
+                self._note(data[start + 1 : end])
+            start = data.find(_ESCAPE, end)
+
+    def restore(self) -> bytes:
+        """Return what switches everything back that is not as it was at first; empty if all is."""
+        parts = []
+        # The alternate screen last: what belongs to the other one comes back with it, the cursor's place for one.
+        if self._has_margins:
+            parts.append(b"\x1b7\x1b[r\x1b8")
+        if self._has_charset:
+            parts.append(b"\x1b(B")
+        if self._has_keypad:
+            parts.append(b"\x1b>")
+        if self._has_shape:
+            parts.append(b"\x1b[0 q")
+        parts += [b"\x1b[%s%s" % (mode, _letter(_INSERT[mode])) for mode, on in self._insert.items() if on]
+        parts += [
+            b"\x1b[?%s%s" % (mode, _letter(_PRIVATE[mode]))
+            for mode, is_on in self._private.items()
+            if is_on != _PRIVATE[mode]
+        ]
+        if self._has_attributes:
+            parts.append(b"\x1b[m")
+        self._reset()
+        return b"".join(parts)
+
+    def _note(self, sequence: bytes) -> None:
+        kind, final = sequence[:1], sequence[-1:]
+        if kind == b"[":
+            self._note_control(sequence[1:-1], final)
+        elif kind == b"(":
+            self._has_charset = final != b"B"
+        elif sequence in (b"=", b">"):
+            self._has_keypad = sequence == b"="
+        elif sequence == b"c":
+            self._reset()
+
+    def _note_control(self, parameters: bytes, final: bytes) -> None:
+        if final in (b"h", b"l"):
+            is_private = parameters.startswith(b"?")
+            modes = self._private if is_private else self._insert
+            for mode in parameters.removeprefix(b"?").split(b";"):
+                if mode in modes:
+                    modes[mode] = final == b"h"
+        elif final == b"m" and parameters[:1] not in (b"?", b">"):
+            self._has_attributes = parameters not in (b"", b"0")
+        elif final == b"r" and not parameters.startswith(b"?"):
+            self._has_margins = parameters not in (b"", b";")
+        elif final == b"q" and parameters.endswith(b" "):
+            self._has_shape = parameters not in (b" ", b"0 ")
+
+
+def _letter(is_on: bool) -> bytes:
+    return b"h" if is_on else b"l"
+
+
+def _end_of_sequence(data: bytes, start: int) -> int:
+    """Return where the sequence ends that begins with the escape at `start`; past the data if it is not complete."""
+    at = start + 1
+    kind = data[at : at + 1]
+    if kind == b"[":
+        at += 1
+        # Parameters and intermediate bytes; anything but a final byte after them ends it, too, without a meaning.
+        while at < len(data) and 0x20 <= data[at] <= 0x3F:
+            at += 1
+    elif kind and kind in b"()*+":
+        at += 1
+    elif kind == _ESCAPE:
+        return at
+    return at + 1
+
+
+def without_queries(output: bytes) -> bytes:
+    """Return output without its queries, otherwise as it is; a sequence that is not complete stays."""
+    if _ESCAPE not in output and _ENQUIRY not in output:
+        return output
+    kept = []
+    begin = 0
+    start = output.find(_ESCAPE)
+    while start >= 0:
+        end, is_query = _sequence(output, start)
+        if is_query:
+            kept.append(output[begin:start])
+            begin = end
+        start = output.find(_ESCAPE, end)
+    kept.append(output[begin:])
+    return b"".join(kept).replace(_ENQUIRY, b"")
+
+
+def _sequence(output: bytes, start: int) -> tuple[int, bool]:
+    """Return where the sequence ends that begins with the escape at `start`, and whether it is a query."""
+    kind = output[start + 1 : start + 2]
+    if kind == b"[":
+        return _control(output, start + 2)
+    if kind == b"]":
+        # Of a colour, font or clipboard: a question mark in place of the value.
+        end, text = _string(output, start + 2)
+        return end, text.endswith(b";?")
+    if kind == b"P":
+        end, text = _string(output, start + 2)
+        return end, text[:2] in (b"$q", b"+q")
+    if kind == _ESCAPE:
+        return start + 1, False
+    return start + 1 + len(kind), kind == b"Z"
+
+
+def _control(output: bytes, at: int) -> tuple[int, bool]:
+    begin = at
+    while at < len(output) and 0x20 <= output[at] <= 0x3F:
+        at += 1
+    parameters, final = output[begin:at], output[at : at + 1]
+    if final == b"n":
+        is_query = not parameters.startswith(b">")
+    elif final == b"p":
+        is_query = parameters.endswith(b"$")
+    elif final == b"q":
+        is_query = parameters.startswith(b">")
+    elif final == b"t":
+        is_query = parameters.split(b";")[0] in _WINDOW_REPORTS
+    elif final == b"u":
+        is_query = parameters.startswith(b"?")
+    else:
+        is_query = final in (b"c", b"x")
+    # A byte that is no final one belongs to the next ones.
+    return at + (0x40 <= ord(final or b"\0") <= 0x7E), is_query
+
+
+def _string(output: bytes, at: int) -> tuple[int, bytes]:
+    """Return where a string ends with its terminator, and its text; without one it is no string."""
+    ends = [(output.find(end, at), len(end)) for end in _STRING_ENDS]
+    found = [(place, size) for place, size in ends if place >= 0]
+    if not found:
+        return at, b""
+    place, size = min(found)
+    return place + size, output[at:place]
