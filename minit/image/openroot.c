@@ -19,7 +19,7 @@
 #include <linux/dm-ioctl.h>
 #include <linux/watchdog.h>
 
-#include "../dump/systemcall.h"
+#include "dump/systemcall.h"
 
 #define AT_FDCWD (-100)
 #define O_RDONLY 0
