@@ -12,6 +12,7 @@ from minit.cri.node import Container
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import StopApp
 from minit.stage0.pods.poddirectory import Pod, open_pod
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
 
@@ -46,7 +47,7 @@ class ContainerStops:
         return asked.has_stopped
 
     def _ask(self, container: Container, grace_seconds: int) -> Socket | None:
-        request = {"op": "app-stop", "app": container.app, "grace_seconds": float(grace_seconds)}
+        request = StopApp(app=container.app, grace_seconds=float(grace_seconds))
         try:
             with open_pod(self._data, container.sandbox.uuid) as pod:
                 if read_stage1_manifest(pod).annotation(paths.ANNOTATION_CONTROL):
@@ -70,13 +71,13 @@ class ContainerStops:
         asked.is_answered.set()
 
 
-def _begin_to_ask(pod: Pod, request: dict[str, object]) -> Socket:
+def _begin_to_ask(pod: Pod, request: StopApp) -> Socket:
     """Return a connection to PID 1 with a request, which is answered at its time; OSError if none is taken at once."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         # Through the descriptor, so that the address has no more than sun_path's 108 bytes wherever pods lie.
         link.connect(f"/proc/self/fd/{pod.fd}/{paths.POD_CONTROL}")
-        send_message(link, request)
+        send_message(link, request.to_json())
     except OSError:
         link.close()
         raise

@@ -41,17 +41,10 @@ from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.podplan import PodPlan, plan_added_app
 from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import ADDING_VERSION, MAXIMUM_DESCRIPTORS, AddApp, EnterApp, RemoveApp
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.control import adding
-from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import (
-    ADDING_VERSION,
-    MAXIMUM_DESCRIPTORS,
-    OP_APP_ADD,
-    OP_APP_RM,
-    OP_ENTER,
-    OP_STATE,
-)
+from minit.supervisor.control.ask import ask, ask_state
 
 # Longer than PID 1 gives the process that makes the app's root.
 _ANSWER_SECONDS = 90.0
@@ -87,7 +80,7 @@ def _add(options: AddFlags) -> None:
             _write_profile(spec.name)
             change_apps(options.uuid, added=(spec.name,))
         except BaseException:
-            ask({"op": OP_APP_RM, "app": spec.name}, _ANSWER_SECONDS)
+            ask(RemoveApp(app=spec.name), _ANSWER_SECONDS)
             raise
     except BaseException:
         for helper in helpers:
@@ -98,10 +91,7 @@ def _add(options: AddFlags) -> None:
 
 def _refuse_known(app: str) -> None:
     # Here, since what follows begins with removing leftovers of that name.
-    state, _ = ask({"op": OP_STATE})
-    apps = state["apps"]
-    assert isinstance(apps, list)
-    if any(entry["name"] == app for entry in apps):
+    if any(known.name == app for known in ask_state().apps):
         raise LaunchError(f'app "{app}" is in this pod already')
 
 
@@ -152,9 +142,9 @@ def _hand_over(
     if len(sent) > MAXIMUM_DESCRIPTORS:
         volumes = sum(role == adding.TREE for role, _ in sent)
         raise LaunchError(f'app "{spec.name}": {volumes} volumes are too many for a pod that runs')
-    roles = [role for role, _ in sent]
-    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
-    ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
+    roles = tuple(role for role, _ in sent)
+    request = AddApp(app=spec.name, version=ADDING_VERSION, descriptors=roles, v2=group.is_v2)
+    ask(request, _ANSWER_SECONDS, [fd for _, fd in sent])
 
 
 def _open_all(
@@ -227,6 +217,6 @@ def _open_root(app: str) -> int:
 
 def _write_profile(app: str) -> None:
     """Write what `enter` needs when PID 1 does not answer; PID 1 knows which limits its apps have."""
-    _, [namespace, profile, *_] = ask({"op": OP_ENTER, "app": app})
+    _, [namespace, profile, *_] = ask(EnterApp(app=app))
     os.close(namespace)
     write_profile(app, profile)

@@ -14,10 +14,10 @@ from minit.launcher.removal import remove_traces
 from minit.launcher.stop import open_supervisor, read_pid
 from minit.linux.stdio import complain
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import AppRequest, Note, RemoveApp, StartApp, StopApp
 from minit.reaper.record import write_durably
 from minit.supervisor.apps.lifecycle import RESTING
-from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE
+from minit.supervisor.control.ask import ask, ask_state
 
 # PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
 # which may be anything.
@@ -32,7 +32,7 @@ class StartError(LaunchError):
 def start_app(app: str) -> None:
     """Start an app, and return once it is executed; StartError if it cannot be, and then it has a status."""
     try:
-        ask({"op": OP_APP_START, "app": app}, _START_SECONDS)
+        ask(StartApp(app=app), _START_SECONDS)
     except ControlError as error:
         check_running()
         _record_failed_start(app)
@@ -45,29 +45,29 @@ def stop_app(app: str, grace_seconds: float | None = None) -> None:
 
     It has its own grace period before it is killed, or that one.
     """
-    _ask_until_done(OP_APP_STOP, app, **({} if grace_seconds is None else {"grace_seconds": grace_seconds}))
+    _ask_until_done(StopApp(app=app, grace_seconds=grace_seconds))
 
 
 def remove_app(app: str) -> None:
     """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
     helpers = find_helpers(app)
-    _ask_until_done(OP_APP_RM, app)
+    _ask_until_done(RemoveApp(app=app))
     end_helpers(helpers)
     for problem in remove_traces(app):
         report_failure(app, LaunchError(problem))
         complain(f'stage1 app rm: warning: app "{app}": {problem}')
 
 
-def _ask_until_done(op: str, app: str, **options: object) -> None:
+def _ask_until_done(request: AppRequest) -> None:
     """Ask for what takes its time; a pod that ends meanwhile has no running app either."""
     try:
-        ask({"op": op, "app": app, **options}, _STOP_SECONDS)
+        ask(request, _STOP_SECONDS)
     except ControlError as error:
         try:
             check_running()
         except LaunchError:
             # The removal of the rest is stage0's, which learns that the pod has ended.
-            if op == OP_APP_STOP or isinstance(error, NoAnswerError):
+            if isinstance(request, StopApp) or isinstance(error, NoAnswerError):
                 return
             raise
         raise
@@ -82,7 +82,7 @@ def check_running() -> None:
 def report_failure(app: str, error: Exception) -> None:
     """Have the reason stand in the pod's own log: stage0 shows what an entrypoint says with --debug only."""
     try:
-        ask({"op": OP_NOTE, "app": app, "text": describe(error)})
+        ask(Note(app=app, text=describe(error)))
     except MinitError:
         pass  # nor is there a supervisor to write it down
 
@@ -90,12 +90,10 @@ def report_failure(app: str, error: Exception) -> None:
 def _may_run(app: str) -> bool:
     """Return whether PID 1 has a process of an app, of which it will write down the end, or cannot be asked."""
     try:
-        state, _ = ask({"op": OP_STATE})
+        state = ask_state()
     except MinitError:
         return True
-    entries = state["apps"]
-    assert isinstance(entries, list)
-    return any(entry["name"] == app and entry["state"] not in RESTING for entry in entries)
+    return any(known.name == app and known.state not in RESTING for known in state.apps)
 
 
 def _reason(error: ControlError) -> str:

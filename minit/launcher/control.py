@@ -8,12 +8,12 @@ from minit.base import jsontext
 from minit.base.errors import ControlError, ManifestError
 from minit.linux.messages import MAXIMUM_MESSAGE_BYTES
 from minit.linux.stdio import write_all
-from minit.supervisor.control.ask import ask
+from minit.supervisor.control.ask import exchange
 
 
 def relay_requests() -> None:
     """
-    Answer each line of standard input, a request of minit.supervisor.control.operations, by a line with its reply.
+    Answer each line of standard input, a request of minit.podfiles.controlmessages, by a line with its reply.
 
     An impossible request is answered too: `{"ok": false, "error": ...}`. The working directory is the pod directory.
     """
@@ -32,9 +32,11 @@ def _reply(line: bytes) -> dict[str, object]:
         request = jsontext.parse(line, "request")
         if not isinstance(request, dict):
             raise ControlError("request: expected an object")
-        reply, descriptors = ask(request)
+        reply, descriptors = exchange(request)
+        for fd in descriptors:
+            os.close(fd)
+        if reply.get("ok") is not True:
+            raise ControlError(f"supervisor of this pod: {reply.get('error')}")
     except (ControlError, ManifestError) as error:
         return {"ok": False, "error": str(error)}
-    for fd in descriptors:
-        os.close(fd)
     return reply

@@ -16,8 +16,8 @@ from minit.launcher.cgroups import hierarchies_of, write_group_file
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, send_message
+from minit.podfiles.controlmessages import FindHelpers
 from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_HELPERS
 
 _END_SECONDS = 10.0
 _F_SETSIG = 10  # missing in fcntl
@@ -52,7 +52,7 @@ def _die_at_end_of(pipe: int) -> None:
 def find_helpers(app: str) -> list[int]:
     """Return pidfds of the helpers of an app, none if PID 1 cannot be asked."""
     try:
-        return ask({"op": OP_HELPERS, "app": app})[1]
+        return ask(FindHelpers(app=app))[1]
     except ControlError:
         return []  # they end with it
 

@@ -11,9 +11,9 @@ from minit.base.errors import ControlError, LaunchError, NoAnswerError, describe
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import StopPod
 from minit.podfiles.podfile import is_locked
 from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_STOP
 
 # The supervisor's time in a forced stop for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0
@@ -54,7 +54,7 @@ def stop_pod(force: bool) -> None:
 
 def _ask(pidfd: int) -> None:
     try:
-        ask({"op": OP_STOP, "force": False}, timeout_seconds=_REQUEST_SECONDS)
+        ask(StopPod(), timeout_seconds=_REQUEST_SECONDS)
     except NoAnswerError as error:
         # Not the signal on top: two requests are a second stop, which kills.
         # A PID 1 that dies has closed its sockets before it has ended.
@@ -69,7 +69,7 @@ def _ask(pidfd: int) -> None:
 
 def _kill(pidfd: int) -> None:
     try:
-        ask({"op": OP_STOP, "force": True}, timeout_seconds=_FORCE_SECONDS)
+        ask(StopPod(force=True), timeout_seconds=_FORCE_SECONDS)
     except ControlError:
         pass  # whatever it says, it is killed
     if not has_ended(pidfd, _FORCE_SECONDS):

@@ -18,11 +18,11 @@ from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.manifest.machineconfig import POWEROFF, Trial
+from minit.podfiles.controlmessages import AppRequest, StartApp, StopApp
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
-from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
 
 _APPS = "system.slice"
 _LOOK_SECONDS = 1.0
@@ -75,9 +75,9 @@ class MachineLink:
             return False
         return uid == 0 and _APPS not in groups
 
-    def carries_out(self, op: str) -> bool:
+    def carries_out(self, request: AppRequest) -> bool:
         """Return whether the request is for a start or a stop of an app, or the pod is mutable."""
-        return op in (OP_APP_START, OP_APP_STOP) or self._mutable
+        return isinstance(request, StartApp | StopApp) or self._mutable
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
         """Return whether a signal counts; no process of the machine can end the machine by a signal."""
@@ -165,9 +165,7 @@ def _obstacle(app: App) -> str | None:
         return "does not run"
     if not app.is_ready:
         return "is not ready"
-    failed = next(
-        (check.kind for check in app.spec.life.health if not app.run.health.get(check.kind, {}).get("healthy")), None
-    )
+    failed = next((check.kind for check in app.spec.life.health if not app.run.is_healthy(check.kind)), None)
     return None if failed is None else f"has no good {failed} check"
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from minit.base.jsontext import dump
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import CallerTerminal
+from minit.podfiles.controlmessages import AppRequest
 from minit.podfiles.paths import pod_cgroup_name
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER
@@ -29,7 +30,7 @@ class Outside(Protocol):
     def admits(self, pid: int, uid: int) -> bool:
         """Return whether a process may ask on the control socket."""
 
-    def carries_out(self, op: str) -> bool:
+    def carries_out(self, request: AppRequest) -> bool:
         """Return whether the pod does what a request about a single app asks for."""
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
@@ -94,7 +95,7 @@ class LauncherLink:
         except OSError:
             return False
 
-    def carries_out(self, op: str) -> bool:
+    def carries_out(self, request: AppRequest) -> bool:
         """Return whether the pod is mutable."""
         return self._context.plan.mutable
 

@@ -17,7 +17,6 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +41,7 @@ from minit.plan.appplan import (
 from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import ADDING_VERSION
 from minit.supervisor.apps import context as context_module
 from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.context import Context
@@ -49,8 +49,7 @@ from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control import serve
-from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import ADDING_VERSION
+from minit.supervisor.control.ask import ask_state
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import Supervisor
@@ -531,8 +530,7 @@ async def test_the_state_of_very_many_apps_is_told(served: Served, monkeypatch: 
     before = len(os.listdir("/proc/self/fd"))
     with trio.fail_after(PATIENCE_SECONDS):
         for _ in range(2):
-            reply, descriptors = await trio.to_thread.run_sync(partial(ask, {"op": "state"}))
-            assert descriptors == []
-            assert len(cast(Any, reply["apps"])) == 1001
+            state = await trio.to_thread.run_sync(ask_state)
+            assert len(state.apps) == 1001
         await trio.testing.wait_all_tasks_blocked()
     assert len(os.listdir("/proc/self/fd")) <= before + 1

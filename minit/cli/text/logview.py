@@ -19,6 +19,7 @@ from minit.base.utctime import utc_text_ns
 from minit.base.value import Value
 from minit.cli.flags.moments import SECOND_NS
 from minit.cli.invocation import Invocation
+from minit.podfiles.controlmessages import ReopenLogs
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
@@ -161,7 +162,7 @@ def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
             raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
         directory = open_log_directory(pod, wait=False)
         for app in _chosen_apps(pod, apps):
-            if ask_stage1(pod, {"op": "reopen-logs", "app": app}) is None:
+            if ask_stage1(pod, ReopenLogs(app=app)) is None:
                 raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
             if directory is not None:
                 await_writers(app, directory)

@@ -16,8 +16,8 @@ from minit.linux.stdio import complain
 from minit.plan.appplan import AppPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.root.volumes import VolumeMount
+from minit.podfiles.controlmessages import FindNamespace
 from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_NAMESPACE
 
 
 class DeviceVolume(Value):
@@ -125,7 +125,7 @@ class DeviceFollower:
 
     def _exchange(self, index: int, volume: VolumeMount, tree: int | None, source: Identity | None) -> None:
         try:
-            _, [namespace] = ask({"op": OP_NAMESPACE, "app": self._app.name})
+            _, [namespace] = ask(FindNamespace(app=self._app.name))
         except ControlError as error:
             # The app has not come so far, or the pod is ending.
             if self._debug:

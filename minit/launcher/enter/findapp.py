@@ -15,8 +15,8 @@ from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.controlmessages import EnterApp
 from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_ENTER
 
 # PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
 _ANSWER_SECONDS = 3.0
@@ -34,7 +34,7 @@ def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | N
     try:
         if state.startswith(_STOPPED):
             raise NoAnswerError("supervisor of this pod: it is stopped")
-        _, [namespace, file, *pids] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
+        _, [namespace, file, *pids] = ask(EnterApp(app=app), _ANSWER_SECONDS)
     except NoAnswerError as silence:
         return (*_find_alone(pid, app, silence), None)
     # By position: whoever else enters the app reads the same open file.

@@ -23,8 +23,8 @@ from minit.linux.stdio import complain
 from minit.plan.appplan import AppPlan
 from minit.plan.life.health import LIVENESS, NONE, READINESS, STARTUP, HealthCheck
 from minit.plan.podplan import PodPlan
-from minit.supervisor.control.ask import ask
-from minit.supervisor.control.operations import OP_HEALTH, OP_STATE
+from minit.podfiles.controlmessages import NoteHealth
+from minit.supervisor.control.ask import ask, ask_state
 
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5
@@ -129,7 +129,7 @@ class _Watched:
 
     def __init__(self, spec: AppPlan) -> None:
         self.spec = spec
-        self.pid: object = None
+        self.pid: int | None = None
         self.health: AppHealth | None = None
         self.running: dict[str, RunningCheck] = {}
 
@@ -198,20 +198,17 @@ class _Checker:
         """Ask PID 1 which apps run; False if it is gone."""
         self._look_at = now + _LOOK_SECONDS
         try:
-            reply, _ = ask({"op": OP_STATE})
+            states = {state.name: state for state in ask_state().apps}
         except ControlError:
             # It has just started, or has ended, which the launcher knows too.
             return os.path.exists(f"/proc/{self._pid}")
-        entries = reply.get("apps")
-        assert isinstance(entries, list)
-        states = {entry["name"]: entry for entry in entries}
         for app in self._apps:
-            entry = states.get(app.spec.name, {})
-            runs = entry.get("state") == _RUNNING and entry.get("pid") is not None
-            if not runs or entry.get("pid") != app.pid:
+            state = states.get(app.spec.name)
+            pid = state.pid if state is not None and state.state == _RUNNING else None
+            if pid is None or pid != app.pid:
                 self._forget(app)
-            if runs and app.health is None:
-                app.pid, app.health = entry.get("pid"), AppHealth(app.spec.life.health, now)
+            if pid is not None and app.health is None:
+                app.pid, app.health = pid, AppHealth(app.spec.life.health, now)
         if self._is_told or all(app.health is not None for app in self._apps):
             # Before the next check is soon enough.
             self._look_at = NEVER
@@ -251,9 +248,13 @@ class _Checker:
         if not health.note(state, good, now):
             return
         action = NONE if good else state.check.action
-        request = {"app": app.spec.name, "check": state.check.kind, "healthy": good, "text": text, "action": action}
+        assert app.pid is not None
         try:
-            ask({"op": OP_HEALTH, "pid": app.pid, **request})
+            ask(
+                NoteHealth(
+                    app=app.spec.name, pid=app.pid, check=state.check.kind, healthy=good, text=text, action=action
+                )
+            )
         except ControlError as error:
             complain(f'stage1: health of app "{app.spec.name}": {describe(error)}')
         if action != NONE:

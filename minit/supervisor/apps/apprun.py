@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.base.value import Value
 from minit.linux.messages import Socket
 from minit.plan.appplan import AppSpec
+from minit.podfiles.controlmessages import HealthResult
 from minit.reaper.exit_status import ExitStatus, signal_name
 from minit.supervisor.output.streams import Streams
 
@@ -76,7 +77,7 @@ class Run:
         self.pids: int | None = None
         self.report: Socket | None = None
         self.streams = Streams(spec.name, (spec.streams.log_size_bytes, spec.streams.log_files, spec.streams.log_path))
-        self.health: dict[str, dict[str, object]] = {}
+        self.health: dict[str, HealthResult] = {}
         self.is_unhealthy = False
         self.handler: Handler | None = None
         self.sleeps = False
@@ -95,6 +96,10 @@ class Run:
         self.reaped: ExitStatus | None = None
         self.end: End | None = None
         self.deadline: float | None = None
+
+    def is_healthy(self, kind: str) -> bool:
+        """Tell whether the last result of a kind of check is good; without a result it is not."""
+        return kind in self.health and self.health[kind].healthy
 
     @property
     def has_executed(self) -> bool:

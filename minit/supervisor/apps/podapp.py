@@ -79,10 +79,7 @@ class App:
         """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
         if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
             return False
-        health = self.run.health
-        return all(
-            health.get(check.kind, {}).get("healthy") for check in self.spec.life.health if check.decides_readiness
-        )
+        return all(self.run.is_healthy(check.kind) for check in self.spec.life.health if check.decides_readiness)
 
     @property
     def is_restarting(self) -> bool:

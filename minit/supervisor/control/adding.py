@@ -17,6 +17,7 @@ from minit.plan.appplan import AppSpec
 from minit.plan.speccodec import decode_spec
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.controlmessages import AddApp
 from minit.reaper.record import remove_file, write_file
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import write_environment
@@ -35,7 +36,7 @@ HELPER, PROCESS, LIFE = "helper:", "process:", "life:"
 _MAXIMUM_SPEC_BYTES = 4 << 20
 
 
-def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: Attributes) -> App:
+def take_in(request: AddApp, descriptors: Sequence[int], attributes: Attributes) -> App:
     """
     Return the app of a request, its builder being at work. The descriptors are taken over.
 
@@ -43,16 +44,15 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: 
     """
     kept: list[int] = []
     try:
-        roles = request.get("descriptors")
-        if not isinstance(roles, list) or len(roles) != len(descriptors):
+        if len(request.descriptors) != len(descriptors):
             raise ControlError("request: expected a role for each descriptor")
         of_role: dict[str, list[int]] = {}
-        for role, fd in zip(roles, descriptors):
-            of_role.setdefault(str(role), []).append(fd)
+        for role, fd in zip(request.descriptors, descriptors):
+            of_role.setdefault(role, []).append(fd)
         spec = decode_spec(_read_spec(_only(of_role, SPEC)))
-        if spec.name != request.get("app"):
-            raise ControlError(f"spec: of app {spec.name}, not of {request.get('app')}")
-        ends = _group_ends(spec.name, of_role, is_v2=request.get("v2") is True)
+        if spec.name != request.app:
+            raise ControlError(f"spec: of app {spec.name}, not of {request.app}")
+        ends = _group_ends(spec.name, of_role, is_v2=request.v2)
         root, trees = _only(of_role, ROOT), tuple(of_role.get(TREE, ()))
         dev = next(iter(of_role.get(DEV, ())), None)
         if len(trees) != len(spec.storage.volumes):

@@ -13,10 +13,18 @@ import resource
 from collections.abc import Callable
 
 from minit.base.errors import MinitError, describe
+from minit.podfiles.controlmessages import (
+    ADDING_VERSION,
+    AddApp,
+    Answer,
+    AppRequest,
+    Refusal,
+    StartApp,
+    StopApp,
+)
 from minit.supervisor.apps.lifecycle import RESTING, STARTING, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.adding import take_in
-from minit.supervisor.control.operations import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
 from minit.supervisor.supervisor import Supervisor
 
 # A pre-start handler may hang; who starts the app has to hear of it.
@@ -34,7 +42,7 @@ class Pending:
 
     def __init__(self, supervisor: Supervisor, app: App) -> None:
         self.app = app
-        self.reply: dict[str, object] | None = None
+        self.reply: Answer | None = None
         self.wake: Callable[[], None] = lambda: None
         self._supervisor = supervisor
 
@@ -48,7 +56,7 @@ class Pending:
     def answer(self, error: str | None = None) -> None:
         """Set the reply, the first time."""
         if self.reply is None:
-            self.reply = {"ok": True} if error is None else {"ok": False, "error": error}
+            self.reply = Answer() if error is None else Refusal(error=error)
             if error is not None:
                 self._supervisor.journal.info("request.failed", app=self.app.name, reason=error)
             self.wake()
@@ -142,31 +150,32 @@ class AppRequests:
         self._pending: list[Pending] = []
         supervisor.observers.append(self._on_change)
 
-    def answer(self, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
+    def answer(self, request: AppRequest, descriptors: list[int]) -> Pending | Answer:
         """Carry out a request; those of `descriptors` that are taken over are removed from the list."""
-        name, op = str(request.get("app")), str(request["op"])
-        if not self._supervisor.outside.carries_out(op):
+        name = request.app
+        if not self._supervisor.outside.carries_out(request):
             return self._refuse(name, "immutable pod")
         if len(self._pending) >= _MAXIMUM_PENDING:
             return self._refuse(name, "too many requests wait for apps of this pod")
-        if op == OP_APP_ADD:
-            return self._add(name, request, descriptors)
+        if isinstance(request, AddApp):
+            return self._add(request, descriptors)
         app = self._supervisor.apps.get(name)
-        if op == OP_APP_START:
+        if isinstance(request, StartApp):
             return self._refuse(name, f'no app "{name}" in this pod') if app is None else self._start(app)
         if app is None:
             # The wanted state is there already.
-            return {"ok": True}
-        return self._stop(app, request.get("grace_seconds")) if op == OP_APP_STOP else self._remove(app)
+            return Answer()
+        return self._stop(app, request.grace_seconds) if isinstance(request, StopApp) else self._remove(app)
 
     def forget(self, pending: Pending) -> None:
         """Let go of an answer that nobody waits for any more."""
         if pending in self._pending:
             self._pending.remove(pending)
 
-    def _add(self, name: str, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
-        if request.get("version") != ADDING_VERSION:
-            return self._refuse(name, f"version {request.get('version')} of app/add: expected {ADDING_VERSION}")
+    def _add(self, request: AddApp, descriptors: list[int]) -> Pending | Answer:
+        name = request.app
+        if request.version != ADDING_VERSION:
+            return self._refuse(name, f"version {request.version} of app/add: expected {ADDING_VERSION}")
         if self._supervisor.pod.exit_code is not None:
             return self._refuse(name, "the pod is ending")
         if name in self._supervisor.apps:
@@ -183,20 +192,20 @@ class AppRequests:
         self._supervisor.journal.info("app.added", app=name)
         return self._wait(Adding(self._supervisor, app))
 
-    def _start(self, app: App) -> Pending | dict[str, object]:
+    def _start(self, app: App) -> Pending | Answer:
         if app.state in RESTING and not _has_descriptors():
             return self._refuse(app.name, _too_few_descriptors())
         return self._wait(Starting(self._supervisor, app))
 
-    def _stop(self, app: App, grace_seconds: object) -> Pending | dict[str, object]:
-        if grace_seconds is not None and not (isinstance(grace_seconds, float) and grace_seconds >= 0):
+    def _stop(self, app: App, grace_seconds: float | None) -> Pending | Answer:
+        if grace_seconds is not None and grace_seconds < 0:
             return self._refuse(app.name, '"grace_seconds": expected a time')
         for pending in [*self._pending]:
             if isinstance(pending, Starting) and pending.app is app:
                 pending.give_up()
         if app.state == State.BUILDING:
             # It is not running, and whoever adds it goes on.
-            return {"ok": True}
+            return Answer()
         self._supervisor.pod.stop_app(app, grace_seconds)
         return self._wait(Stopping(self._supervisor, app))
 
@@ -216,9 +225,9 @@ class AppRequests:
             if pending.reply is None:
                 pending.look()
 
-    def _refuse(self, app: str, reason: str) -> dict[str, object]:
+    def _refuse(self, app: str, reason: str) -> Refusal:
         self._supervisor.journal.info("request.refused", app=app, reason=reason)
-        return {"ok": False, "error": reason}
+        return Refusal(error=reason)
 
 
 def _has_descriptors() -> bool:

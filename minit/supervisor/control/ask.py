@@ -11,18 +11,42 @@ from minit.base.jsontext import MAX_SIZE_BYTES, parse
 from minit.linux.messages import IN_FILE, receive_message, send_message
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.controlmessages import Answer, AskState, LivePod, Request
 
 _TIMEOUT_SECONDS = 10.0
 
 
 def ask(
+    request: Request, timeout_seconds: float = _TIMEOUT_SECONDS, descriptors: Sequence[int] = ()
+) -> tuple[Answer, list[int]]:
+    """
+    Send a request with `descriptors` and return the answer with its own, which are now the caller's.
+
+    ControlError if there is no supervisor or it refuses, NoAnswerError if it has the request but does not answer.
+    """
+    fields, received = exchange(request.to_json(), timeout_seconds, descriptors)
+    try:
+        return request.read_answer(fields), received
+    except ControlError as error:
+        for fd in received:
+            os.close(fd)
+        raise ControlError(f"supervisor of this pod: {error}") from error
+
+
+def ask_state() -> LivePod:
+    """Return the state of the pod; otherwise as `ask`."""
+    state, _ = ask(AskState())
+    assert isinstance(state, LivePod)
+    return state
+
+
+def exchange(
     request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS, descriptors: Sequence[int] = ()
 ) -> tuple[dict[str, object], list[int]]:
     """
-    Send a request with `descriptors` and return the reply with its own, which are now the caller's.
+    Send a JSON object and return the answer to it, which may be a refusal; otherwise as `ask`.
 
-    ControlError if there is no supervisor or it refuses, NoAnswerError if it has the request but does not answer. The
-    relative path keeps the address within sun_path's 108 bytes wherever pods lie.
+    The relative path keeps the address within sun_path's 108 bytes wherever pods lie.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     sent = False
@@ -46,10 +70,6 @@ def ask(
         raise NoAnswerError("supervisor of this pod: closed the connection without an answer")
     if reply.get(IN_FILE) is True:
         reply, received = _read_reply(received), []
-    if reply.get("ok") is not True:
-        for fd in received:
-            os.close(fd)
-        raise ControlError(f"supervisor of this pod: {reply.get('error')}")
     return reply, received
 
 

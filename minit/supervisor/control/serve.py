@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import trio
 
-from minit.base.errors import ManifestError, describe
+from minit.base.errors import ControlError, ManifestError, describe
 from minit.base.harmless import harmless
 from minit.base.jsontext import parse
 from minit.linux.loop import wait_readable
@@ -22,9 +22,10 @@ from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, read_request
 from minit.reaper.record import write_file
 from minit.supervisor.control.apprequests import AppRequests, Pending
-from minit.supervisor.control.operations import APP_OPS, MAXIMUM_DESCRIPTORS, answer
+from minit.supervisor.control.operations import Reply, answer
 from minit.supervisor.journal import Journal, open_journal
 from minit.supervisor.supervisor import Supervisor
 
@@ -185,30 +186,31 @@ class _Server:
             self._requests.forget(pending)
         if pending.reply is not None:
             with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-                await client.sendmsg(*encode_message(pending.reply, []))
+                await client.sendmsg(*encode_message(pending.reply.to_json(), []))
 
-    def _answer(self, data: bytes, descriptors: list[int]) -> Pending | tuple[dict[str, object], list[int]]:
+    def _answer(self, data: bytes, descriptors: list[int]) -> Pending | Reply:
         self._supervisor.context.limits.hold()
         try:
             if len(data) > MAXIMUM_MESSAGE_BYTES:
-                return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []
+                return Refusal(error=f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"), []
             try:
-                request = parse(data, "request")
-            except ManifestError as error:
-                return {"ok": False, "error": str(error)}, []
-            if not isinstance(request, dict):
-                return {"ok": False, "error": "request: expected an object"}, []
-            if request.get("op") not in APP_OPS:
+                fields = parse(data, "request")
+                if not isinstance(fields, dict):
+                    raise ControlError("request: expected an object")
+                request = read_request(fields)
+            except (ControlError, ManifestError) as error:
+                return Refusal(error=str(error)), []
+            if not isinstance(request, AppRequest):
                 return answer(self._supervisor, request)
             reply = self._requests.answer(request, descriptors)
             return reply if isinstance(reply, Pending) else (reply, [])
         except OSError as error:
             # Not the client's, which would be taken for its end.
-            return {"ok": False, "error": describe(error)}, []
+            return Refusal(error=describe(error)), []
         except Exception as error:
             # The apps must not end with PID 1 because of what somebody asked.
             self._note_defect(error)
-            return {"ok": False, "error": f"request: {type(error).__name__}: {error} (a bug in minit)"}, []
+            return Refusal(error=f"request: {type(error).__name__}: {error} (a bug in minit)"), []
         finally:
             for fd in descriptors:
                 os.close(fd)
@@ -228,15 +230,15 @@ async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:
     return data, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights) - 3, 4)]
 
 
-async def _send(client: trio.socket.SocketType, reply: dict[str, object], descriptors: list[int]) -> None:
-    buffers, rights = encode_message(reply, descriptors)
+async def _send(client: trio.socket.SocketType, reply: Answer, descriptors: list[int]) -> None:
+    buffers, rights = encode_message(reply.to_json(), descriptors)
     if sum(map(len, buffers)) <= MAXIMUM_MESSAGE_BYTES:
         await client.sendmsg(buffers, rights)
         return
     try:
         fd = _write_file(b"".join(buffers))
     except OSError as error:
-        await client.sendmsg(*encode_message({"ok": False, "error": describe(error)}, []))
+        await client.sendmsg(*encode_message(Refusal(error=describe(error)).to_json(), []))
         return
     try:
         await client.sendmsg(*encode_message({"ok": True, IN_FILE: True}, [fd]))
