@@ -32,7 +32,7 @@ def cells(row: Forked) -> list[str]:
         f"`{name}`" if name else "—",
         "all" if row.keeps is None else ", ".join(row.keeps) or "none",
         ", ".join(streams).replace(NULL, f"`{NULL}`").replace(SAME, "—"),
-        "its own" if row.has_session else "—",
+        "new" if row.has_session else "—",
         "unblocked" if row.unblocks else "—",
         "—" if row.is_dumpable else "no",
         signal.Signals(row.death_signal).name if row.death_signal else "none",
