@@ -276,6 +276,17 @@ def test_layers_are_those_of_the_contract() -> None:
     assert f"<!-- layers -->\n```\n{shown}\n```\n<!-- /layers -->" in (ROOT / "HACKING.md").read_text()
 
 
+def test_what_to_read_first_is_little() -> None:
+    """HACKING begins with fewer than 2,500 lines of code, and each of its journeys has eight files at most."""
+    text = (ROOT / "HACKING.md").read_text().partition("## Set-up")[0]
+    first, _, journeys = text.partition("The journeys")
+    files = re.findall(r"`(minit/[\w/]+\.py)`", first)
+    assert files
+    assert sum(len((ROOT / path).read_text().splitlines()) for path in files) < 2500
+    for journey in re.split(r"^- \*\*", journeys, flags=re.MULTILINE)[1:]:
+        assert 1 < len(re.findall(r"`minit/[\w/]+\.py`", journey)) <= 8, journey
+
+
 def test_what_pip_installs() -> None:
     """No text has pip install minit by a name, which nobody has published and anybody could: it is a file."""
     texts = [*MARKDOWN, *(ROOT / "minit").rglob("*.py"), *(ROOT / "docs/man").iterdir()]
