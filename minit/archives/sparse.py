@@ -27,7 +27,7 @@ _DIGITS_LIMIT = 19
 
 # In the old format: offset and length, 12 bytes each, in the header itself and in blocks that may follow it.
 _FIELD = 12
-_HEADER_SEGMENTS, _BLOCK_SEGMENTS = 4, 21
+_BLOCK_SEGMENTS = 21
 _HEADER_MAP = 41  # all positions in the header from where POSIX has the prefix on
 _HEADER_EXTENDED = 137
 _HEADER_SIZE = slice(138, 150)

@@ -155,6 +155,18 @@ def test_an_image_is_converted_once(store: Store, tmp_path: Path, monkeypatch: p
     assert [name for name in left_in(store) if not name.startswith("known/")] == []
 
 
+def test_a_renewed_image_has_its_configuration(store: Store, tmp_path: Path) -> None:
+    """An image that was imported without its configuration gets the configuration with the next import."""
+    path = busybox_layout().write_archive(tmp_path / "box.tar")
+    image = resolve_image(store, f"oci-archive:{path}", silent)
+    kept = store.configuration(image.id)
+    (recorded,) = (store.data / "minit/cas/configuration").rglob("sha512-*")
+    recorded.unlink()
+    assert store.configuration(image.id) is None
+    assert resolve_image(store, f"oci-archive:{path}", silent).id == image.id
+    assert kept is not None and store.configuration(image.id) == kept
+
+
 def test_what_was_removed_is_converted_again(store: Store, tmp_path: Path) -> None:
     """An image that is no longer in the store is not remembered, and nothing is left of the memory in the end."""
     reference = f"oci-archive:{busybox_layout().write_archive(tmp_path / 'box.tar')}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from minit.base.value import Value
 from minit.stage0.files.untrusted import used_bytes
 from minit.stage0.garbage.storegc import needs_of
+from minit.stage0.images.imagefiles import OF_IMAGES
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -19,10 +20,8 @@ from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, PodState,
 from minit.stage0.volumes import list_volumes
 
 _UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
-# Of an image each; what else is beside them is there for speed, or left over.
-_OF_IMAGES = frozenset(
-    {"blob", "recipe", "layer", "imageManifest", "lastUsed", "treeSize", "digests", "configuration", "untagged"}
-)
+# Other directories beside these only save time, or are left over.
+_NO_CACHES = OF_IMAGES | {"layer"}
 
 
 class Item(Value):
@@ -87,7 +86,7 @@ def survey(
         volumes=_directories({volume.name: Path(volume.path).parent for volume in list_volumes(data)}, volumes),
         caches=tuple(
             Item(name=str(path), size_bytes=used_bytes(path), is_needed=True)
-            for path in (*(path for path in sorted(beside.iterdir()) if path.name not in _OF_IMAGES), *caches)
+            for path in (*(path for path in sorted(beside.iterdir()) if path.name not in _NO_CACHES), *caches)
             if path.is_dir()
         ),
     )

@@ -30,6 +30,7 @@ from minit.stage0.images.registry import Skopeo, SkopeoSource, skopeo_source
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import (
     ImageDigests,
+    Origin,
     PullPolicy,
     StoredImage,
     choose_named,
@@ -179,7 +180,7 @@ def _import(
             meter.complete(number)
     known = None if policy is PullPolicy.UPDATE or len(proven) < len(image.layers) else recall(store, origin)
     if known is not None:
-        store.renew(known.id, _digests(image))
+        store.renew(known.id, _origin(image))
         return store.get(known.id)
     try:
         imported = _add(store, image, origin, proven, meter)
@@ -214,7 +215,7 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[i
     _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
     action = f"import {image.source}"
-    return store.add_layered(action, manifest, layers, names, _digests(image), image.document, added)
+    return store.add_layered(action, manifest, layers, names, _origin(image), added)
 
 
 def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
@@ -222,9 +223,10 @@ def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
         raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
 
 
-def _digests(image: LayeredImage) -> ImageDigests:
+def _origin(image: LayeredImage) -> Origin:
     manifests = () if image.manifest_digest is None else (image.manifest_digest,)
-    return ImageDigests(configuration=image.id, manifests=manifests)
+    digests = ImageDigests(configuration=image.id, manifests=manifests)
+    return Origin(digests=digests, configuration=image.document)
 
 
 def resolve_image(

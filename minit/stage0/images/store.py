@@ -15,7 +15,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -30,38 +30,16 @@ from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress, silent
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.podfiles.boundedfile import read_at_most
-from minit.stage0.files.durable import (
-    create_file,
-    disk_errors,
-    make_directory,
-    move_into_place,
-    remove_file,
-    sync_directory,
-)
+from minit.stage0.files.durable import disk_errors, make_directory
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
+from minit.stage0.images.imagefiles import CONTENT, DIRECTORY_MODE, FILE_MODE, KEY, ImageFiles
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
-from minit.stage0.images.storedimage import (
-    ImageDigests,
-    StoredImage,
-    choose_named,
-    joined,
-    missing_image,
-    parse_digests,
-)
+from minit.stage0.images.storedimage import Origin, StoredImage, choose_named, missing_image
 
-_DIRECTORY_MODE = 0o770
-_FILE_MODE = 0o640
-
-_KEY = re.compile(r"sha512-[0-9a-f]{64}")
-_DIGESTS_LIMIT_BYTES = 4096
 _KEY_LENGTH = len("sha512-") + 64
 _IMPORT_AGAIN = "import it again with: minit fetch FILE"
-_ANY_RECIPE = "recipe/sha512/*/sha512-*"
-_CONTENT = ("blob", "recipe")
-# In the order in which they are removed: the blob or recipe is how what was left of a removal is found.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "configuration", "untagged", *_CONTENT)
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -75,17 +53,18 @@ class Store:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._own = data / "minit" / "cas"
-        self._rkts = data / "cas"
-        self.temporary = self._own / "tmp"
-        self.layers = LayerStore(self._own / "layer", self.temporary)
-        self._known_files = KnownFiles(self._own / "files", self.temporary)
+        own = data / "minit" / "cas"
+        self._own = ImageFiles(own)
+        self._rkts = ImageFiles(data / "cas")
+        self.temporary = own / "tmp"
+        self.layers = LayerStore(own / "layer", self.temporary)
+        self._known_files = KnownFiles(own / "files", self.temporary)
         self._image_locks = data / "cas" / "imagelocks"
         self._assembled: set[str] = set()
         with disk_errors(f"open the image store in {data}", data):
-            for path in (data, self._rkts, self._image_locks):
-                make_directory(path, _DIRECTORY_MODE)
-            self._lock: int | None = lock_directory(self._rkts, exclusive=False)
+            for path in (data, self._rkts.top, self._image_locks):
+                make_directory(path, DIRECTORY_MODE)
+            self._lock: int | None = lock_directory(self._rkts.top, exclusive=False)
 
     def __enter__(self) -> Store:
         return self
@@ -112,7 +91,7 @@ class Store:
             file = open(path, "rb", buffering=0, opener=_open_at_once)
         except OSError as error:
             raise StoreError(f"open image {describe(error)}") from error
-        with file, disk_errors(f"import {path}", self._own):
+        with file, disk_errors(f"import {path}", self._own.top):
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"open image {path}: not a regular file")
@@ -135,7 +114,7 @@ class Store:
     def _known(self, status: os.stat_result) -> StoredImage | None:
         """Return the image that a file with this status was, as the last import; None if that is to be read."""
         image_id = self._known_files.recall(status)
-        if image_id is None or not _KEY.fullmatch(image_id):
+        if image_id is None or not KEY.fullmatch(image_id):
             return None
         try:
             if self.is_own(image_id):
@@ -151,10 +130,10 @@ class Store:
 
         A failure leaves nothing. StoreError, with `action` in it, if the disk is at fault.
         """
-        with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
+        with disk_errors(action, self._own.top), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
             with open(scratch / "blob", "xb") as blob:
-                os.fchmod(blob.fileno(), _FILE_MODE)
+                os.fchmod(blob.fileno(), FILE_MODE)
                 image_id, manifest = produce(blob.write)
                 blob.flush()
                 os.fsync(blob.fileno())
@@ -167,8 +146,7 @@ class Store:
         manifest: bytes,
         layers: Sequence[UnpackedLayer],
         names: Sequence[str],
-        digests: ImageDigests | None = None,
-        configuration: bytes | None = None,
+        origin: Origin,
         unpacked: Container[str] = (),
     ) -> StoredImage:
         """
@@ -177,14 +155,14 @@ class Store:
         `unpacked` are the diff_ids of those that the caller has just unpacked, whose files need not be looked at again.
         A failure leaves nothing. DamagedLayerError if a layer is not what it was, StoreError if the disk is at fault.
         """
-        with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
+        with disk_errors(action, self._own.top), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
             with open(scratch / "recipe", "xb") as file:
-                os.fchmod(file.fileno(), _FILE_MODE)
+                os.fchmod(file.fileno(), FILE_MODE)
                 write_recipe(manifest, layers, names, file)
                 os.fsync(file.fileno())
             image_id = assembled_id(read_recipe(scratch / "recipe"), layers, unpacked)
-            self._place(scratch, "recipe", image_id, manifest, digests, configuration)
+            self._place(scratch, "recipe", image_id, manifest, origin)
         self._assembled.add(image_id)
         return self.get(image_id)
 
@@ -192,86 +170,55 @@ class Store:
         """Tell whether the image was read as a whole when this object added it, of its layers."""
         return image_id in self._assembled
 
-    def _place(
-        self,
-        scratch: Path,
-        kind: str,
-        image_id: str,
-        manifest: bytes,
-        digests: ImageDigests | None = None,
-        configuration: bytes | None = None,
-    ) -> None:
+    def _place(self, scratch: Path, kind: str, image_id: str, manifest: bytes, origin: Origin | None = None) -> None:
         """Move a blob or a recipe to its place, and the manifest after it."""
-        create_file(scratch / "imageManifest", manifest, _FILE_MODE)
         with self._locked(image_id, exclusive=True):
-            self._move(scratch, kind, image_id)
-            if digests is not None:
-                self._note_digests(scratch, image_id, digests)
-            if configuration is not None:
-                create_file(scratch / "configuration", configuration, _FILE_MODE)
-                self._move(scratch, "configuration", image_id)
-            self._move(scratch, "imageManifest", image_id)
-            remove_file(_file_of(self._own, "untagged", image_id))
-            for other in _CONTENT:
+            self._own.put(scratch, kind, image_id)
+            if origin is not None:
+                self._note_origin(scratch, image_id, origin)
+            self._own.write(scratch, "imageManifest", image_id, manifest)
+            self._own.remove("untagged", image_id)
+            for other in CONTENT:
                 if other != kind:
-                    remove_file(_file_of(self._own, other, image_id))
+                    self._own.remove(other, image_id)
 
-    def _move(self, scratch: Path, kind: str, image_id: str) -> None:
-        target = _file_of(self._own, kind, image_id)
-        make_directory(target.parent, _DIRECTORY_MODE)
-        move_into_place(scratch / kind, target)
-
-    def _note_digests(self, scratch: Path, image_id: str, digests: ImageDigests) -> None:
-        known = joined(self._digests(image_id), digests)
-        create_file(scratch / "digests", known.text.encode("ascii"), _FILE_MODE)
-        self._move(scratch, "digests", image_id)
-
-    def _digests(self, image_id: str) -> ImageDigests | None:
-        try:
-            with open(_file_of(self._own, "digests", image_id), "rb") as file:
-                return parse_digests(file.read(_DIGESTS_LIMIT_BYTES).decode("ascii", "replace"))
-        except FileNotFoundError:
-            return None
+    def _note_origin(self, scratch: Path, image_id: str, origin: Origin) -> None:
+        self._own.add_digests(scratch, image_id, origin.digests)
+        self._own.write(scratch, "configuration", image_id, origin.configuration)
 
     def configuration(self, image_id: str) -> bytes | None:
         """Return the configuration that an image of layers came with, None if it is not known."""
         with disk_errors(f"image {image_id}", self.data):
-            try:
-                return _file_of(self._own, "configuration", image_id).read_bytes()
-            except FileNotFoundError:
-                return None
+            return self._own.configuration(image_id)
 
-    def renew(self, image_id: str, digests: ImageDigests | None = None) -> None:
-        """Make an image that minit imported the last import, which came with these digests."""
+    def renew(self, image_id: str, origin: Origin | None = None) -> None:
+        """Make an image that minit imported the last import, and note its latest origin."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=True):
-            if self._home(image_id) == self._own:
-                if digests is not None:
+            if self.is_own(image_id):
+                if origin is not None:
                     with scratch_directory(self.temporary) as scratch:
-                        self._note_digests(scratch, image_id, digests)
-                os.utime(_file_of(self._own, "imageManifest", image_id))
-                remove_file(_file_of(self._own, "untagged", image_id))
+                        self._note_origin(scratch, image_id, origin)
+                os.utime(self._own.path("imageManifest", image_id))
+                self._own.remove("untagged", image_id)
 
     def untag(self, image_id: str) -> None:
-        """Note that an image has its tag no more for Kubernetes, until it is imported again."""
+        """Note that an image has no tag for Kubernetes any more, until the image is imported again."""
         with disk_errors(f"untag image {image_id}", self.data), self._locked(image_id, exclusive=True):
             if self.is_own(image_id):
-                target = _file_of(self._own, "untagged", image_id)
-                make_directory(target.parent, _DIRECTORY_MODE)
-                target.touch(_FILE_MODE)
-                sync_directory(target.parent)
+                self._own.touch("untagged", image_id, durably=True)
 
     def temporary_file(self) -> BinaryIO:
         """Return a new file without a name, open for reading and writing."""
-        with disk_errors("make a temporary file", self._own):
-            make_directory(self.temporary, _DIRECTORY_MODE)
+        with disk_errors("make a temporary file", self._own.top):
+            make_directory(self.temporary, DIRECTORY_MODE)
             return tempfile.TemporaryFile(dir=self.temporary)
 
     def get(self, image_id: str) -> StoredImage:
         """Return the image with a complete ID."""
-        if not _KEY.fullmatch(image_id):
+        if not KEY.fullmatch(image_id):
             raise StoreError(f'"{image_id}" is no image ID (expected sha512- and 64 hex digits)')
-        cas = self._home(image_id)
-        path = _file_of(cas, "imageManifest", image_id)
+        home = self._home(image_id)
+        path = home.path("imageManifest", image_id)
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
             try:
                 with open(path, "rb") as file:
@@ -281,11 +228,11 @@ class Store:
                 raise self._missing(image_id) from error
             recipe = self.recipe(image_id)
             if recipe is None:
-                size_bytes = _file_of(cas, "blob", image_id).stat().st_size + self._tree_bytes(image_id)
+                size_bytes = home.path("blob", image_id).stat().st_size + self._own.tree_bytes(image_id)
             else:
                 size_bytes = recipe.size_bytes  # of which the tree has the very files
-            last_used_ns = max(import_time_ns, self._marked_ns(image_id))
-            digests = self._digests(image_id)
+            last_used_ns = max(import_time_ns, self._own.used_ns(image_id))
+            digests = self._own.digests(image_id)
         return StoredImage(
             id=image_id,
             manifest=parse_image_manifest(manifest_bytes, str(path)),
@@ -295,7 +242,7 @@ class Store:
             last_used_ns=last_used_ns,
             digests=digests,
             diff_ids=() if recipe is None else recipe.layers,
-            is_untagged=_file_of(self._own, "untagged", image_id).exists(),
+            is_untagged=self._own.path("untagged", image_id).exists(),
         )
 
     def find(self, reference: str, processor: Processor | None = None) -> StoredImage:
@@ -350,17 +297,16 @@ class Store:
             raise StoreError(f"image {image_id} was fetched by rkt: remove it with: rkt image rm {image_id}")
         with disk_errors(f"remove image {image_id}", self.data), self._locked(image_id, exclusive=True):
             self._home(image_id)  # or somebody else has removed it meanwhile
-            for kind in ("imageManifest", *_BESIDE_MANIFEST):
-                remove_file(_file_of(self._own, kind, image_id))
+            self._own.remove_all(image_id)
         self.collect_layers()
 
     def has(self, image_id: str) -> bool:
         """Return whether the store has the image with a complete ID."""
-        return any(_file_of(cas, "imageManifest", image_id).exists() for cas in (self._own, self._rkts))
+        return self._own.has(image_id) or self._rkts.has(image_id)
 
     def is_own(self, image_id: str) -> bool:
         """Return whether minit imported the image; StoreError if nobody did."""
-        return self._home(image_id) == self._own
+        return self._home(image_id) is self._own
 
     def verify(self, image_id: str) -> None:
         """Raise StoreError if the image's blob is not what was imported, or its manifest is not the blob's."""
@@ -375,18 +321,14 @@ class Store:
             raise StoreError(f"image {image_id} is damaged (its blob has the id {found}): {_IMPORT_AGAIN}")
 
     def mark_used(self, image_id: str) -> None:
-        """Note that a pod is prepared from an image now; rkt does so itself with its own images."""
-        target = _file_of(self._own, "lastUsed", image_id)
+        """Note that a pod is prepared from an image now; rkt notes the use of its own images."""
         with disk_errors(f"mark image {image_id}", self.data), self._locked(image_id, exclusive=False):
-            if not self.is_own(image_id):
-                return
-            make_directory(target.parent, _DIRECTORY_MODE)
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
-            os.utime(target)
+            if self.is_own(image_id):
+                self._own.touch("lastUsed", image_id)
 
     def blob_path(self, image_id: str) -> Path:
         """Return the path of the image's uncompressed tar; an image of layers has none."""
-        return _file_of(self._home(image_id), "blob", image_id)
+        return self._home(image_id).path("blob", image_id)
 
     def open_blob(self, image_id: str) -> OpenBlob:
         """Open the image's uncompressed tar, unbuffered; it stays readable when the image is removed."""
@@ -396,67 +338,49 @@ class Store:
 
     def collect_layers(self) -> None:
         """Remove the layers that no image has."""
-        self.layers.collect(lambda: self._own.glob(_ANY_RECIPE))
+        self.layers.collect(self._own.recipes)
 
     def recipe(self, image_id: str) -> Recipe | None:
         """Return the recipe of an image, None if it has a blob."""
-        path = _file_of(self._own, "recipe", image_id)
+        path = self._own.path("recipe", image_id)
         return read_recipe(path) if path.exists() else None
 
     def record_tree_size(self, image_id: str, size_bytes: int) -> None:
-        """Remember how many bytes the image's rendered tree takes, which is cheaper than walking it."""
-        target = _file_of(self._own, "treeSize", image_id)
-        make_directory(target.parent, _DIRECTORY_MODE)
+        """Remember how many bytes the rendered tree of the image takes, which is cheaper than walking the tree."""
         with scratch_directory(self.temporary) as scratch:
-            create_file(scratch / "size", str(size_bytes).encode(), _FILE_MODE)
-            move_into_place(scratch / "size", target)
+            self._own.write(scratch, "treeSize", image_id, str(size_bytes).encode())
 
     def forget_tree_size(self, image_id: str) -> None:
         """Forget the size of a removed tree."""
-        if _KEY.fullmatch(image_id):
-            remove_file(_file_of(self._own, "treeSize", image_id))
+        if KEY.fullmatch(image_id):
+            self._own.remove("treeSize", image_id)
 
     def collect_leftovers(self) -> None:
         """Remove what killed imports and removals left, and what else there is of images that are gone."""
-        collect_leftovers(self._own / "tmp")
+        collect_leftovers(self.temporary)
         self._collect_orphans()
         self.collect_layers()
         self._known_files.forget_gone(self.has)
         drop_key_locks(self._image_locks, self.has)
 
     def _collect_orphans(self) -> None:
-        """Remove what is ours without manifest: an import or a removal was killed half-way."""
-        for blob in (*self._own.glob("blob/sha512/*/sha512-*"), *self._own.glob(_ANY_RECIPE)):
-            manifest = _file_of(self._own, "imageManifest", blob.name)
-            if not manifest.exists():
-                try:
-                    with key_lock(self._image_locks, blob.name, exclusive=True, blocking=False):
-                        if not manifest.exists():
-                            for kind in _BESIDE_MANIFEST:
-                                remove_file(_file_of(self._own, kind, blob.name))
-                except BlockingIOError:
-                    continue  # somebody is importing it just now
-
-    def _tree_bytes(self, image_id: str) -> int:
-        try:
-            return int(_file_of(self._own, "treeSize", image_id).read_bytes())
-        except FileNotFoundError:
-            return 0
-
-    def _marked_ns(self, image_id: str) -> int:
-        try:
-            return _file_of(self._own, "lastUsed", image_id).stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
+        """Remove the files of images without manifest, whose import or removal was killed half-way."""
+        for image_id in list(self._own.orphans()):
+            try:
+                with key_lock(self._image_locks, image_id, exclusive=True, blocking=False):
+                    if not self._own.has(image_id):
+                        self._own.remove_all(image_id)
+            except BlockingIOError:
+                continue  # another process is importing the image
 
     def _ids(self) -> set[str]:
-        return {path.name for cas in (self._own, self._rkts) for path in _manifests(cas)}
+        return self._own.ids() | self._rkts.ids()
 
-    def _home(self, image_id: str) -> Path:
+    def _home(self, image_id: str) -> ImageFiles:
         """Return the store that has the image, our own if both do."""
-        for cas in (self._own, self._rkts):
-            if _file_of(cas, "imageManifest", image_id).exists():
-                return cas
+        for files in (self._own, self._rkts):
+            if files.has(image_id):
+                return files
         raise self._missing(image_id)
 
     def _missing(self, image_id: str) -> StoreError:
@@ -468,15 +392,3 @@ class Store:
 
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # or a fifo would keep us waiting; regular files do not care
-
-
-def _file_of(cas: Path, kind: str, image_id: str) -> Path:
-    """Return a file of an image in rkt's layout: KIND/sha512/XX/KEY, with XX the first two hex digits."""
-    first_digits = image_id.removeprefix("sha512-")[:2]
-    return cas / kind / "sha512" / first_digits / image_id
-
-
-def _manifests(cas: Path) -> Iterator[Path]:
-    for path in cas.glob("imageManifest/sha512/*/sha512-*"):
-        if _KEY.fullmatch(path.name):
-            yield path

@@ -73,6 +73,13 @@ def joined(earlier: ImageDigests | None, latest: ImageDigests) -> ImageDigests:
     return ImageDigests(configuration=latest.configuration, manifests=manifests[-_MOST_MANIFESTS:])
 
 
+class Origin(Value):
+    """How an image of layers came: its digests, and its configuration as the source has it."""
+
+    digests: ImageDigests
+    configuration: bytes
+
+
 class StoredImage(Value):
     """
     An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree.
