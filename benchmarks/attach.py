@@ -28,7 +28,9 @@ from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.iottymux.sidecar import run_sidecar
 from minit.linux.messages import socket_pair
-from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
+from minit.plan.appplan import ProcessPlan, StreamsPlan
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles import paths
 from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session
@@ -417,6 +419,7 @@ class _Served:
             AppSpec(
                 name="web",
                 process=ProcessPlan(candidates=("/x",)),
+                confinement=Confinement(),
                 streams=StreamsPlan(stdin=stdin, stdout=mode, stderr=stderr),
             )
         )

@@ -1,13 +1,13 @@
 """
 Immutable records.
 
-A frozen dataclass would do. It compiles six functions for each class, which are 12 KB of every image and a third of a
-millisecond of a start that is not from a dump; there are some hundred and fifty of these classes.
+A frozen dataclass compiles six functions for each class. The 179 classes of the launcher would add 15 % to the import
+of an interpreter that is not dumped, and 1.6 MB to the memory of each of its processes.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 V = TypeVar("V", bound="Value")
 
@@ -58,8 +58,13 @@ class Value:
         return f"{type(self).__name__}({shown})"
 
 
-def replace(value: V, **changes: Any) -> V:
-    """Return a copy of `value` with some fields changed."""
-    fields: dict[str, Any] = {name: getattr(value, name) for name in value._fields}
-    fields.update(changes)
-    return type(value)(**fields)
+if TYPE_CHECKING:
+    # The same for a Value; mypy checks the names and the types of the changes.
+    from dataclasses import replace as replace
+else:
+
+    def replace(value: V, **changes: Any) -> V:
+        """Return a copy of `value` with some fields changed."""
+        fields: dict[str, Any] = {name: getattr(value, name) for name in value._fields}
+        fields.update(changes)
+        return type(value)(**fields)

@@ -25,7 +25,7 @@ from minit.launcher.cgroups import (
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profile
-from minit.launcher.start.filterprograms import add_filters
+from minit.launcher.start.filterprograms import make_specs
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
@@ -33,13 +33,13 @@ from minit.launcher.stop import read_pid
 from minit.linux import syscalls
 from minit.linux.stdio import complain
 from minit.network.podnames import change_apps
-from minit.plan.appplan import STREAM_CONSOLE, AppSpec
+from minit.plan.appplan import STREAM_CONSOLE
+from minit.plan.appspec import AppSpec, encode_spec
 from minit.plan.inputs.appflags import AddFlags
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection
 from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.podplan import PodPlan, plan_added_app
-from minit.plan.speccodec import encode_spec
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import ADDING_VERSION, MAXIMUM_DESCRIPTORS, AddApp, EnterApp, RemoveApp
 from minit.supervisor.apps.controlgroup import GroupEnds
@@ -65,7 +65,7 @@ def _add(options: AddFlags) -> None:
         raise PlanError("immutable pod")
     _refuse_known(options.app)
     plan = _plan(options)
-    [spec] = add_filters(plan.apps)
+    [spec] = make_specs(plan.apps)
     hierarchies = read_hierarchies()
     if plan.group_parent is not None:
         hierarchies = below_parent(hierarchies, plan.group_parent)

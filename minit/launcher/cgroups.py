@@ -17,7 +17,7 @@ from minit.base.errors import LaunchError, describe
 from minit.base.value import Value, replace
 from minit.linux import syscalls
 from minit.linux.mountinfo import Mount, find_mounts
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.root.groupmounts import GROUPS, is_shown
 from minit.plan.root.mountoperations import BindTree
 from minit.podfiles import paths

@@ -25,7 +25,7 @@ from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
-from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
+from minit.launcher.start.filterprograms import make_specs, read_sidecar_filter
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
 from minit.linux import syscalls
@@ -44,7 +44,7 @@ from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.requests import EndRequests, Senders, is_container
 from minit.machine.watchdog import Feeder
 from minit.manifest.machineconfig import MachineConfig, parse_machine, with_command_line
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfiles import paths
@@ -213,7 +213,7 @@ def _run_pod(machine: Machine) -> int:
     hierarchies = read_hierarchies()
     pod = load_pod(flags)
     plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
-    specs = add_filters(plan.apps)
+    specs = make_specs(plan.apps)
     for line in plan.notices():
         complain_at_once(f"minit: {line}")
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)

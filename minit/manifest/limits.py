@@ -88,7 +88,7 @@ class Limits(Value):
 
     def within(self, outer: Limits) -> Limits:
         """Return these limits, none wider than those of a group around; what v1 is told must be so for the quota."""
-        least = {}
+        least: dict[str, Any] = {}
         for row in LIMITS:
             own, bound = getattr(self, row.field), getattr(outer, row.field)
             if row.narrow is not None and own is not None and bound is not None:
@@ -160,7 +160,8 @@ def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
     for row in LIMITS:
         nodes = [root[key] for key in row.keys]
         if row.of_keys is not None and any(node.given for node in nodes):
-            limits = replace(limits, **{row.field: row.of_keys(*nodes)})
+            changed: dict[str, Any] = {row.field: row.of_keys(*nodes)}
+            limits = replace(limits, **changed)
     if limits.swap_bytes is not None and limits.memory_bytes is None:
         raise ManifestError(f"{root['swap'].where}: expected a limit of memory beside it")
     return limits

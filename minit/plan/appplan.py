@@ -9,7 +9,7 @@ from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.limits import Limits
 from minit.manifest.pod import RuntimeApp
-from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy, plan_no_new_privileges, plan_seccomp
+from minit.manifest.seccomp import plan_no_new_privileges, plan_seccomp
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.switches import find_switch, is_set
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
@@ -19,12 +19,11 @@ from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, Hook, plan_hoo
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
 from minit.plan.life.stopping import DEFAULT_STOPPING
+from minit.plan.rights.confinement import ConfinementPlan
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.seccompfilter import DEFAULT_GUARDS
-from minit.plan.rights.seccompprofile import SeccompProfile
 from minit.plan.root.devicevolumes import DeviceRule
 from minit.plan.root.etcfiles import AppFile
-from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.root.volumes import VolumeMount
 from minit.podfiles.paths import ANNOTATION_STREAM
@@ -59,7 +58,7 @@ class Dependency(Value):
 
 class ProcessPlan(Value):
     """
-    The program of an app, its surroundings and its user.
+    The program of an app and its surroundings.
 
     `candidates` are the paths of the executable, tried in order; `search` is the path list that a message names if none
     of them exists, None if exec[0] is a path. `command` is argv[0], None for the path that was found.
@@ -77,34 +76,12 @@ class ProcessPlan(Value):
     working_directory: str = "/"
     makes_working_directory: bool = False
     """Whether a missing working directory is made."""
-    uid: int = 0
-    gid: int = 0
-    supplementary_gids: tuple[int, ...] = ()
     sockets: tuple[ListenSocket, ...] = ()
     """The sockets that are open when the program is executed."""
     own_pids: bool = False
     """Whether the app is in another PID namespace than that of the pod."""
     pids_of: str | None = None
     """The app whose present PID namespace this app joins; None with `own_pids`: the app is PID 1 of a new one."""
-
-
-class ConfinementPlan(Value):
-    """The capabilities of an app and its filters of system calls."""
-
-    bounding: int | None = DEFAULT
-    """A capability mask; None leaves the bounding set alone."""
-    no_new_privileges: bool = False
-    may_gain_privileges: bool = False
-    """Whether an exec may grant privileges although the app has a filter."""
-    apparmor_profile: str | None = None
-    """The profile of AppArmor, None for the kernel's choice."""
-    seccomp: SeccompPolicy | None = DEFAULT_POLICY
-    """None allows every system call, but for those that `guards` refuse."""
-    default_seccomp: SeccompPolicy = DEFAULT_POLICY
-    """The value of `seccomp` for an app without isolators."""
-    profile: SeccompProfile | None = None
-    """Stands in the place of the default list of `seccomp`."""
-    guards: frozenset[str] = DEFAULT_GUARDS
 
 
 class ResourcePlan(Value):
@@ -239,16 +216,6 @@ class AppPlan(Value):
     streams: StreamsPlan = StreamsPlan()
     life: LifePlan = LifePlan()
 
-    @property
-    def sheds_privileges(self) -> bool:
-        """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
-        is_filtered = self.confinement.seccomp is not None or not (
-            self.confinement.profile is None or self.confinement.profile.allows_everything
-        )
-        return self.confinement.no_new_privileges or (
-            is_filtered and self.process.uid != 0 and not self.confinement.may_gain_privileges
-        )
-
     def _describe_guards(self) -> str:
         missing = sorted(DEFAULT_GUARDS - self.confinement.guards)
         return f", without the guards {' '.join(missing)}" if missing else ""
@@ -259,8 +226,9 @@ class AppPlan(Value):
         storage, streams, life = self.storage, self.streams, self.life
         lines = [
             f"app {self.name}: exec {' or '.join(process.candidates)} {list(process.arguments)}",
-            f"app {self.name}: uid {process.uid} gid {process.gid} groups {list(process.supplementary_gids)}"
-            f" cwd {process.working_directory}{', no_new_privs' if self.sheds_privileges else ''}",
+            f"app {self.name}: uid {confinement.uid} gid {confinement.gid}"
+            f" groups {list(confinement.supplementary_gids)} cwd {process.working_directory}"
+            f"{', no_new_privs' if confinement.sheds_privileges else ''}",
             f"app {self.name}: {'all system calls' if confinement.seccomp is None else confinement.seccomp.describe()}"
             f"{self._describe_guards()}",
             f"app {self.name}: stdin {streams.stdin} stdout {streams.stdout} stderr {streams.stderr}",
@@ -296,25 +264,6 @@ class AppPlan(Value):
         lines += [f"app {self.name}: {file.describe()}" for file in storage.files]
         lines += [f"app {self.name}: {line}" for line in storage.protection.describe()]
         return lines + ([f"app {self.name}: root read-only"] if storage.read_only_root else [])
-
-
-class AppSpec(AppPlan):
-    """
-    An app as PID 1 carries it out: its plan, and what is known only once that is made.
-
-    `filters` are the programs made of `seccomp` and `guards`, `handler_filters` those of the event handlers. The offers
-    of the pod's networks are in `environment` and `files`. `groups` are the app's own control groups, shown in place of
-    a protected path.
-    """
-
-    filters: tuple[bytes, ...] = ()
-    handler_filters: tuple[bytes, ...] = ()
-    groups: tuple[BindTree, ...] = ()
-
-    @property
-    def has_group_namespace(self) -> bool:
-        """Tell whether its control group is the topmost one to it: under v2 runtimes look for no other (Docker)."""
-        return any(group.target == GROUPS for group in self.groups)
 
 
 def plan_app(
@@ -359,9 +308,9 @@ def plan_app(
                     name, app.environment, term, user_variables, plain=is_set(runtime, Annotation.PLAIN_ENVIRONMENT)
                 ),
                 working_directory=working_directory,
-                supplementary_gids=app.supplementary_gids,
             ),
             confinement=ConfinementPlan(
+                supplementary_gids=app.supplementary_gids,
                 no_new_privileges=plan_no_new_privileges(name, app.isolators) or no_new_privileges is True,
                 may_gain_privileges=no_new_privileges is False,
                 seccomp=None if flags.disable_seccomp else seccomp,

@@ -14,8 +14,8 @@ from minit.base.errors import LaunchError, ManifestError
 from minit.base.jsontext import dump, parse
 from minit.base.value import Value
 from minit.linux.attributes import Attributes
-from minit.plan.appplan import AppSpec
-from minit.plan.confinement import Confinement, confinement_of_command
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import Confinement
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
     return EnterProfile(
         environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.process.environment),
         working_directory=spec.process.working_directory,
-        confinement=confinement_of_command(spec),
+        confinement=spec.command_confinement,
         oom_score_adj=spec.resources.oom_score_adj or 0,
         attributes=attributes,
         own_pids=spec.process.own_pids,

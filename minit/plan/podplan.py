@@ -135,7 +135,7 @@ class PodPlan(Value):
     @property
     def console_uid(self) -> int | None:
         """The owner of the pod's console: the first app with one; None without."""
-        return next((app.process.uid for app in self.apps if app.streams.has_console), None)
+        return next((app.confinement.uid for app in self.apps if app.streams.has_console), None)
 
     @property
     def reads_console(self) -> bool:

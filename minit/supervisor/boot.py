@@ -24,7 +24,7 @@ from minit.linux.messages import Socket, receive_message, send_message
 from minit.linux.process import enter_own_mounts, join_cgroups
 from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.linux.terminal import CallerTerminal
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
@@ -191,7 +191,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
     with Step("set sysctls"):
         write_sysctls([setting for setting in plan.sysctls if plan.has_loopback_only or not setting.of_network])
     with Step("open sockets"):
-        sockets = [open_sockets(app, fds) for app, fds in zip(ends.specs, ends.sockets)]
+        sockets = [open_sockets(app.name, app.process.sockets, fds) for app, fds in zip(ends.specs, ends.sockets)]
     with Step("drop capabilities"):
         drop_bounding_set(plan.bounding)
     with Step("join a session keyring"):

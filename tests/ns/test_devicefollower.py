@@ -20,7 +20,7 @@ from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import exchange_mount, identify
 from minit.linux import syscalls
 from minit.linux.messages import Socket, receive_message, send_message
-from minit.plan.appplan import AppSpec, ProcessPlan, ResourcePlan
+from minit.plan.appplan import AppPlan, ProcessPlan, ResourcePlan
 from minit.plan.root.volumes import HOST, VolumeMount
 from minit.podfiles import paths
 from tests.support.loopdevices import LoopDevice
@@ -177,7 +177,7 @@ def test_a_supervisor_that_is_not_ready(
     try:
         attach(other, device.path, target)
         mount = VolumeMount(volume="v", kind=HOST, source=str(device.path), target=str(target), place="test")
-        spec = AppSpec(
+        spec = AppPlan(
             name="web", process=ProcessPlan(candidates=("/bin/app",)), resources=ResourcePlan(devices=(), hotplug=True)
         )
         identity = identify(os.stat(device.path))

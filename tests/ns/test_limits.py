@@ -26,7 +26,7 @@ from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.preparation import set_limits
 from minit.linux import syscalls
 from minit.manifest.limits import CpuQuota, Limits
-from minit.plan.appplan import AppSpec, ProcessPlan
+from minit.plan.appplan import AppPlan, ProcessPlan, ResourcePlan
 from minit.plan.podplan import PodPlan
 from tests.support.owngroup import group_elsewhere
 
@@ -35,14 +35,14 @@ PLAN = PodPlan(
     uuid=UUID,
     hostname="h",
     namespaces=(),
-    apps=(AppSpec(name="a", process=ProcessPlan(candidates=("/a",))),),
+    apps=(AppPlan(name="a", process=ProcessPlan(candidates=("/a",))),),
     bounding=None,
 )
 
 
 def limited(limits: Limits, pod: Limits | None = None) -> PodPlan:
     """Return the plan of a pod whose app has some limits."""
-    return replace(PLAN, apps=(replace(PLAN.apps[0], limits=limits),), limits=pod)
+    return replace(PLAN, apps=(replace(PLAN.apps[0], resources=ResourcePlan(limits=limits)),), limits=pod)
 
 
 # Limits.

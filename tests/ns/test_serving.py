@@ -28,18 +28,10 @@ from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.linux.messages import encode_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes
-from minit.plan.appplan import (
-    STREAM_LOG,
-    STREAM_NULL,
-    STREAM_STREAM,
-    AppSpec,
-    LifePlan,
-    ProcessPlan,
-    StoragePlan,
-    StreamsPlan,
-)
+from minit.plan.appplan import STREAM_LOG, STREAM_NULL, STREAM_STREAM, LifePlan, ProcessPlan, StoragePlan, StreamsPlan
+from minit.plan.appspec import AppSpec, encode_spec
 from minit.plan.podplan import PodPlan
-from minit.plan.speccodec import encode_spec
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import ADDING_VERSION
 from minit.supervisor.apps import context as context_module
@@ -111,10 +103,11 @@ class Served:
         spec = AppSpec(
             name=APP,
             process=ProcessPlan(candidates=("/x",)),
+            confinement=Confinement(),
             streams=StreamsPlan(stdout=stdout, stderr=STREAM_NULL),
             life=LifePlan(stop_grace_seconds=grace_seconds),
         )
-        plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
+        plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(), bounding=None, mutable=True)
         self.app = app = App(spec, ends, read_attributes((256, 256)), state=State.RUNNING)
         streams = app.run.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.run.streams.open(["stdout"])
         self.output = streams["stdout"]
@@ -499,7 +492,12 @@ async def test_a_request_that_meets_a_defect_fails_alone(served: Served) -> None
     os.write(
         spec,
         encode_spec(
-            AppSpec(name="other", process=ProcessPlan(candidates=("/x",)), storage=StoragePlan(volumes=cast(Any, 3)))
+            AppSpec(
+                name="other",
+                process=ProcessPlan(candidates=("/x",)),
+                confinement=Confinement(),
+                storage=StoragePlan(volumes=cast(Any, 3)),
+            )
         ),
     )
     reader, writer = os.pipe2(os.O_CLOEXEC)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.removal import remove_traces
-from minit.plan.appplan import AppSpec, ProcessPlan
+from minit.plan.appplan import ProcessPlan
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles import paths
 from minit.supervisor.control.adding import write_app_files
 
@@ -51,7 +53,13 @@ def test_an_app_is_added_and_removed_under_the_name_of_one_that_stage0_took_back
             for name in ("env_file", "created_marker"):
                 path = getattr(paths, name)(APP)
                 inside.setattr(paths, name, lambda app, path=path: f"{stage1}{path}")
-            write_app_files(AppSpec(name=APP, process=ProcessPlan(candidates=("/x",), environment=(("A", value),))))
+            write_app_files(
+                AppSpec(
+                    name=APP,
+                    process=ProcessPlan(candidates=("/x",), environment=(("A", value),)),
+                    confinement=Confinement(),
+                )
+            )
         assert environment.read_text() == f"A={value}\n"
         Path(f"upper{paths.env_file(APP)}").unlink(missing_ok=True)
     with pytest.raises(OSError, match="Stale file handle"):

@@ -17,7 +17,9 @@ from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.sidecar import run_sidecar
 from minit.linux import syscalls
 from minit.linux.messages import Socket, socket_pair
-from minit.plan.appplan import AppSpec, ProcessPlan, StreamsPlan
+from minit.plan.appplan import ProcessPlan, StreamsPlan
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles import paths
 from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session, connect
@@ -40,6 +42,7 @@ class Served:
             AppSpec(
                 name="web",
                 process=ProcessPlan(candidates=("/bin/app",)),
+                confinement=Confinement(),
                 streams=StreamsPlan(**{**none, **modes}),
             )
         )

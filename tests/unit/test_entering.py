@@ -10,9 +10,10 @@ from minit.base.errors import LaunchError
 from minit.base.jsontext import dump
 from minit.linux.attributes import Attributes
 from minit.linux.process import read_attributes
-from minit.plan.appplan import AppSpec, ProcessPlan
-from minit.plan.confinement import Confinement, confinement_of
+from minit.plan.appplan import ProcessPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
+from minit.plan.rights.confinement import Confinement, ConfinementPlan, confine
 
 NUMBERS = st.integers(-1, 2**63)
 ATTRIBUTES = st.builds(
@@ -116,10 +117,12 @@ def test_what_is_missing_is_said(missing: str) -> None:
 def test_of_an_app() -> None:
     """An app that is not root and has a filter gains no privileges, and what enters it neither."""
     spec = AppSpec(
-        name="a", filters=(b"12345678",), process=ProcessPlan(candidates=("/x",), environment=(("A", "ä"),), uid=1000)
+        name="a",
+        process=ProcessPlan(candidates=("/x",), environment=(("A", "ä"),)),
+        confinement=confine(ConfinementPlan(uid=1000), (b"12345678",)),
     )
     profile = profile_of(spec, OWN)
     assert profile.environment == ((b"A", "ä".encode()),)
     assert (profile.oom_score_adj, profile.attributes) == (0, OWN)
-    assert profile.confinement == confinement_of(spec)
+    assert profile.confinement == spec.confinement
     assert profile.confinement.no_new_privileges and profile.confinement.filters == (b"12345678",)

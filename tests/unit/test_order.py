@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppSpec, Dependency, LifePlan, ProcessPlan
+from minit.plan.appplan import AppPlan, Dependency, LifePlan, ProcessPlan
 from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
 from minit.plan.order import check_order, plan_after
 
@@ -20,9 +20,9 @@ def after(text: str) -> tuple[Dependency, ...]:
     return plan_after(RuntimeApp(name="web", annotations=(("minit/after", text),)))
 
 
-def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> AppSpec:
+def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> AppPlan:
     """Return an app that waits for others."""
-    return AppSpec(
+    return AppPlan(
         name=name,
         process=ProcessPlan(candidates=("/x",)),
         life=LifePlan(after=after(",".join(others)) if others else (), restart=restart),
@@ -57,7 +57,7 @@ def test_what_are_no_names(text: str) -> None:
         ),
     ],
 )
-def test_orders_that_cannot_be(apps: tuple[AppSpec, ...], reason: str) -> None:
+def test_orders_that_cannot_be(apps: tuple[AppPlan, ...], reason: str) -> None:
     """One line says who waits for whom."""
     with pytest.raises(PlanError) as caught:
         check_order(apps)

@@ -14,17 +14,10 @@ from minit.base.value import replace
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import (
-    AppPlan,
-    ConfinementPlan,
-    ProcessPlan,
-    StoragePlan,
-    StreamsPlan,
-    plan_app,
-    plan_executable,
-)
+from minit.plan.appplan import AppPlan, ProcessPlan, StoragePlan, StreamsPlan, plan_app, plan_executable
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import plan_environment, with_metadata
+from minit.plan.rights.confinement import ConfinementPlan
 from minit.plan.rights.protection import Protection
 from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import (
@@ -43,14 +36,14 @@ APP = App(exec=("/bin/app", "-v"), user="0", group="0")
 RUNTIME = RuntimeApp(name="web")
 
 
-def spec_of(**fields: object) -> AppPlan:
+def spec_of(**fields: Any) -> AppPlan:
     """Return the spec of the least app with some fields changed; no warning may come with it."""
     spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
     assert warnings == []
     return spec
 
 
-def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: object) -> str:
+def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: Any) -> str:
     """Return why the least app with some fields changed cannot be."""
     with pytest.raises(PlanError) as caught:
         plan_app(runtime, replace(APP, **fields), FLAGS)
@@ -80,11 +73,8 @@ def test_the_least_app() -> None:
                 ("container", "rkt"),
             ),
             working_directory="/",
-            uid=0,
-            gid=0,
-            supplementary_gids=(),
         ),
-        confinement=ConfinementPlan(bounding=DEFAULT),
+        confinement=ConfinementPlan(uid=0, gid=0, supplementary_gids=(), bounding=DEFAULT),
         streams=StreamsPlan(stdout="log", stderr="log"),
         storage=StoragePlan(mounts=app_mounts()),
     )
@@ -215,7 +205,7 @@ def test_every_variable_is_set_once(own: dict[str, str]) -> None:
 
 def test_supplementary_groups() -> None:
     """They are exactly the list, in its order."""
-    assert spec_of(supplementary_gids=(5, 4, 3)).process.supplementary_gids == (5, 4, 3)
+    assert spec_of(supplementary_gids=(5, 4, 3)).confinement.supplementary_gids == (5, 4, 3)
 
 
 # Streams.
@@ -338,7 +328,7 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str) -> None:
         ({"annotations": (("minit/what", "x"),)}, {}, 'unknown annotation "minit/what"'),
     ],
 )
-def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], reason: str) -> None:
+def test_what_is_refused(runtime: dict[str, Any], fields: dict[str, Any], reason: str) -> None:
     """A field whose effect is not built is refused in a line that names the app and the field."""
     text = refusal_of(replace(RUNTIME, **runtime), **fields)
     assert text.startswith(f'app "web": {reason}')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +61,7 @@ def test_everything_that_stage0_sends() -> None:
     )
 
 
-STRING_FLAGS: dict[str, tuple[str, dict[str, object]]] = {
+STRING_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
     "hostname": ("h1", {"hostname": "h1"}),
     "mds-token": ("0a", {"mds_token": "0a"}),
     "private-users": ("1:2", {"private_users": "1:2"}),
@@ -98,7 +100,8 @@ BOOLEAN_FLAGS = {
 def test_boolean_flags(name: str, dashes: str, suffix: str, value: bool) -> None:
     """A boolean is bare or explicit and never takes the next word."""
     flags = parse_run_flags([f"{dashes}{name}{suffix}", UUID])
-    assert flags == replace(PLAIN, **{BOOLEAN_FLAGS[name]: value})
+    fields: dict[str, Any] = {BOOLEAN_FLAGS[name]: value}
+    assert flags == replace(PLAIN, **fields)
 
 
 def test_the_two_tables_cover_every_flag() -> None:

@@ -247,7 +247,7 @@ def test_users_of_each_app() -> None:
     )
     images = tuple((app.name, IMAGE) for app in apps)
     pod = Pod(manifest=replace(MANIFEST, apps=apps), images=images, lookups=lookups)
-    ids = [(app.name, app.process.uid, app.process.gid) for app in plan_pod(pod, FLAGS, FACTS).apps]
+    ids = [(app.name, app.confinement.uid, app.confinement.gid) for app in plan_pod(pod, FLAGS, FACTS).apps]
     assert ids == [("a", 1, 7), ("b", 2, 7), ("c", 3, 7)]
 
 
@@ -427,7 +427,7 @@ def test_bad_grace(text: str) -> None:
         ({"annotations": (("minit/stop-grase", "1s"),)}, 'unknown annotation "minit/stop-grase"'),
     ],
 )
-def test_pods_that_are_refused(fields: dict[str, object], text: str) -> None:
+def test_pods_that_are_refused(fields: dict[str, Any], text: str) -> None:
     """A field whose effect is not built is refused in one line."""
     assert refusal_of(manifest=replace(MANIFEST, **fields)) == text
 
@@ -442,7 +442,7 @@ def test_the_pods_app_section_replaces_the_images() -> None:
     own = App(exec=("/bin/own",), user="7", group="8")
     image = replace(IMAGE, app=replace(APP, environment=(("A", "1"),), working_directory="/srv"))
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=own),)), image).apps
-    assert (spec.process.candidates, spec.process.uid, spec.process.gid, spec.process.working_directory) == (
+    assert (spec.process.candidates, spec.confinement.uid, spec.confinement.gid, spec.process.working_directory) == (
         ("/bin/own",),
         7,
         8,
@@ -748,7 +748,7 @@ def test_any_plain_app_plans(command: str, user: str, gid: int) -> None:
     """An app that only says what to run, with ids that are numbers, is never refused."""
     app = App(exec=(command,), user=str(gid), group=user if user.isdecimal() and int(user) <= MAX_ID else "root")
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=app),))).apps
-    assert spec.process.uid == gid
+    assert spec.confinement.uid == gid
 
 
 @pytest.mark.parametrize("hotplug", ["true", "false"])

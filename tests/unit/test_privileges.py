@@ -6,14 +6,16 @@ import ast
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import minit
 from minit.base.value import replace
 from minit.linux import syscalls
-from minit.plan.appplan import AppSpec, ConfinementPlan, ProcessPlan
-from minit.plan.confinement import Confinement, confinement_of, confinement_of_command, confinement_of_handler
+from minit.plan.appplan import ProcessPlan
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import Confinement
 from minit.supervisor.exec import privileges
 
 PACKAGE = Path(minit.__file__).parent
@@ -43,14 +45,15 @@ def test_one_module_does_the_last_steps() -> None:
 
 SPEC = AppSpec(
     name="a",
-    filters=(b"1", b"2"),
     handler_filters=(b"1",),
-    process=ProcessPlan(candidates=("/a",), uid=7, gid=8, supplementary_gids=(9,)),
-    confinement=ConfinementPlan(bounding=1, seccomp=None),
+    process=ProcessPlan(candidates=("/a",)),
+    confinement=Confinement(
+        uid=7, gid=8, supplementary_gids=(9,), bounding=1, filters=(b"1", b"2"), has_own_filters=True
+    ),
 )
 
 
-def _spec(**fields: object) -> AppSpec:
+def _spec(**fields: Any) -> AppSpec:
     return replace(SPEC, confinement=replace(SPEC.confinement, **fields))
 
 
@@ -83,12 +86,10 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("no_new_privileges", [True, False])
-@pytest.mark.parametrize("of", [confinement_of, confinement_of_handler, confinement_of_command])
-def test_the_order_of_the_last_steps(
-    done: list[str], of: Callable[[AppSpec], Confinement], no_new_privileges: bool
-) -> None:
+@pytest.mark.parametrize("of", ["confinement", "handler_confinement", "command_confinement"])
+def test_the_order_of_the_last_steps(done: list[str], of: str, no_new_privileges: bool) -> None:
     """No path before capabilities are gone, no new privileges after; filters come last, by one more if they must."""
-    confinement = of(_spec(no_new_privileges=no_new_privileges))
+    confinement: Confinement = getattr(_spec(no_new_privileges=no_new_privileges), of)
 
     def get_ready() -> privileges.Command:
         done.append("get ready")
@@ -114,9 +115,10 @@ def test_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The app, its handlers and its commands have the app's, written at once; without one nothing is opened."""
     file = tmp_path / "exec"
     monkeypatch.setattr(privileges, "_PROFILE_OF_EXEC", str(file))
-    privileges.choose_profile(confinement_of(SPEC))
+    privileges.choose_profile(SPEC.confinement)
     file.touch()
-    for of in (confinement_of, confinement_of_handler, confinement_of_command):
-        privileges.choose_profile(of(_spec(apparmor_profile="web 1")))
+    spec = _spec(apparmor_profile="web 1")
+    for confinement in (spec.confinement, spec.handler_confinement, spec.command_confinement):
+        privileges.choose_profile(confinement)
         assert file.read_bytes() == b"exec web 1"
         file.write_bytes(b"")

@@ -12,9 +12,11 @@ import pytest
 from minit.linux import syscalls
 from minit.linux.messages import socket_pair
 from minit.linux.process import read_attributes
-from minit.plan.appplan import AppSpec, ProcessPlan
+from minit.plan.appplan import ProcessPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles.controlmessages import read_request
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
@@ -39,10 +41,14 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A supervisor of two apps that were not started: `web` is prepared, `db` is not."""
     directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     specs = tuple(
-        AppSpec(name=name, process=ProcessPlan(candidates=("/x",), environment=(("A", "1"), ("B", ""))))
+        AppSpec(
+            name=name,
+            process=ProcessPlan(candidates=("/x",), environment=(("A", "1"), ("B", ""))),
+            confinement=Confinement(),
+        )
         for name in ("web", "db")
     )
-    plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
+    plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=(), bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
     apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]
     apps[0].run.pid, apps[0].namespace, apps[0].state = 11, directory, State.RUNNING

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from minit.base.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppSpec, LifePlan, ProcessPlan
+from minit.plan.appplan import LifePlan, ProcessPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.life.readiness import plan_readiness
+from minit.plan.rights.confinement import Confinement
 from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.apps.notifysocket import Notification, Readiness, close_elsewhere, parse_notification
@@ -77,7 +79,11 @@ def test_an_app_that_says_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     readiness = Readiness()
-    ends = readiness.open(AppSpec(name="web", process=ProcessPlan(candidates=("/x",)), life=LifePlan(notifies=True)))
+    ends = readiness.open(
+        AppSpec(
+            name="web", process=ProcessPlan(candidates=("/x",)), confinement=Confinement(), life=LifePlan(notifies=True)
+        )
+    )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         for number in range(1, 251):
             sender.sendto(b"STATUS=%d" % number, ends.path)

@@ -213,6 +213,6 @@ def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated:
     app: App = replace(APP, isolators=tuple(isolators))
     spec, warnings = plan_app(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))
     assert warnings == []
-    shown = replace(spec, process=replace(spec.process, uid=uid))
-    assert shown.sheds_privileges is sheds
+    shown = replace(spec, confinement=replace(spec.confinement, uid=uid))
+    assert shown.confinement.sheds_privileges is sheds
     assert any(line.endswith("no_new_privs") for line in shown.describe()) is sheds

@@ -15,7 +15,7 @@ from minit.launcher.start.listenfds import InheritedSocket, find_sockets, match_
 from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
-from minit.plan.appplan import AppSpec, ProcessPlan
+from minit.plan.appplan import AppPlan, ProcessPlan
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.sockets import ListenSocket, plan_sockets
@@ -141,7 +141,7 @@ def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, 
             InheritedSocket(fd=os.dup(original.fileno()), name="", protocol=protocol, port=port, address=address)
             for protocol, port, address in passed_ports
         ]
-        specs = [AppSpec(name="x", process=ProcessPlan(candidates=("/x",), sockets=tuple(sockets))) for sockets in apps]
+        specs = [AppPlan(name="x", process=ProcessPlan(candidates=("/x",), sockets=tuple(sockets))) for sockets in apps]
         matched, warnings = match_sockets(specs, inherited)
         of_fd = {each.fd: (each.protocol, each.port) for each in inherited}
         pairs = [

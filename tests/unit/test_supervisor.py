@@ -31,9 +31,11 @@ from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarch
 from minit.linux import syscalls
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes, reset_signals
-from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec, LifePlan, ProcessPlan, StreamsPlan
+from minit.plan.appplan import STREAM_LOG, STREAM_NULL, LifePlan, ProcessPlan, StreamsPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.plan.podplan import PodPlan
+from minit.plan.rights.confinement import Confinement
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import Handler
@@ -159,11 +161,12 @@ def _supervise(
     least = AppSpec(
         name="",
         process=ProcessPlan(candidates=("/x",)),
+        confinement=Confinement(),
         streams=StreamsPlan(stdout=STREAM_LOG, stderr=STREAM_NULL),
         life=LifePlan(stop_grace_seconds=grace_seconds),
     )
     specs = tuple(_with(replace(least, name=name), (specific or {}).get(name, {})) for name in scripts)
-    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None)
+    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(), bounding=None)
     launcher, theirs = socket_pair()
     spawner = Spawner()
     apps = [_fork_app(spec, groups[spec.name], scripts[spec.name], launcher) for spec in specs]

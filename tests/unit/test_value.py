@@ -77,7 +77,7 @@ def test_replace_makes_a_changed_copy() -> None:
     assert replace(port, count=5) == Port(name="web", count=5)
     assert port.count == 1
     with pytest.raises(TypeError, match="has no colour"):
-        replace(port, colour="red")
+        replace(port, colour="red")  # type: ignore[call-arg]
 
 
 def test_a_copy_is_equal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from minit.base.value import replace
 from minit.cli.flags.deviceflags import parse_device
@@ -28,7 +29,7 @@ OUTPUT_MODES = ("log", "null", "stream", "tty", "log+stream", "log+tty")
 
 SIGNATURE = "--signature"  # of rkt, which verifies images
 
-Parser = Callable[[str, str], object]
+Parser = Callable[[str, str], Any]
 """From an option and its value to what is kept of it; FlagError for a value that is not possible."""
 
 
@@ -49,7 +50,8 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
     if chosen is not None:
         changed = replace(overrides, seccomp=chosen)
     else:
-        changed = replace(overrides, **{field: (*getattr(overrides, field), parse(name, value))})
+        more: dict[str, Any] = {field: (*getattr(overrides, field), parse(name, value))}
+        changed = replace(overrides, **more)
     names = {isolator.name for isolator in changed.isolators}
     if changed.seccomp is not None and names & {SECCOMP_RETAIN, SECCOMP_REMOVE}:
         raise FlagError("--seccomp: a list of calls and a profile exclude each other for one image")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from minit.linux.attributes import Attributes
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded

@@ -8,17 +8,17 @@ compiled here, before PID 1 exists: a process of the pod only hands the bytes to
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from minit.base.value import replace
 from minit.launcher.ownimage import image_root
 from minit.linux.stdio import complain
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
-from minit.plan.appplan import AppPlan, AppSpec
+from minit.plan.appplan import AppPlan
+from minit.plan.appspec import AppSpec
+from minit.plan.rights.confinement import confine
 from minit.plan.rights.seccompfilter import (
-    ALLOW,
     DEFAULT_GUARDS,
-    KILL,
+    LIMITS,
     SIDECAR_FILTER,
     TYPING,
     Filter,
@@ -39,9 +39,9 @@ _SHIPPED: dict[_Restriction, str] = {
 }
 
 
-def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
+def make_specs(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
     """
-    Return the apps of a plan with their filters, and say which system calls of theirs nobody knows.
+    Return the apps of a plan as PID 1 carries them out, with their filters, and warn of unknown system calls.
 
     OSError for a filter that is too large for the kernel.
     """
@@ -52,35 +52,34 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
             compiled[restriction] = _load_filters(*restriction)
         return compiled[restriction]
 
-    specs = []
-    for app in apps:
-        own: _Restriction = app.confinement.seccomp, app.confinement.guards, app.confinement.profile
-        filters = handler_filters = programs(own)
-        default: _Restriction = app.confinement.default_seccomp, DEFAULT_GUARDS, None
-        is_restricted = TYPING in app.confinement.guards or app.confinement.profile is not None
-        if app.life.handlers and is_restricted and own != default:
-            # It is root, whoever the app is: what the caller lets the app do is not meant for it. The app's own are
-            # last, as they may allow no filter after them.
-            handler_filters = programs(default) + filters
-        # Of PID 1's use is only that there is one, and not without effect.
-        profile = app.confinement.profile
-        if profile is not None:
-            profile = replace(profile, rules=(), default=_summary(profile))
-        fields = vars(app) | {"confinement": replace(app.confinement, profile=profile)}
-        specs.append(AppSpec(**fields, filters=filters, handler_filters=handler_filters))
-        listed = () if app.confinement.seccomp is None else app.confinement.seccomp.own
-        in_profile = (
-            ()
-            if app.confinement.profile is None
-            else dict.fromkeys(rule.call for rule in app.confinement.profile.rules)
-        )
-        for name in _unknown((*listed, *in_profile)):
-            complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
-    return tuple(specs)
+    return tuple(_make_spec(app, programs) for app in apps)
 
 
-def _summary(profile: SeccompProfile) -> int:
-    return ALLOW if profile.allows_everything else KILL
+def _make_spec(app: AppPlan, programs: Callable[[_Restriction], tuple[bytes, ...]]) -> AppSpec:
+    plan = app.confinement
+    own: _Restriction = plan.seccomp, plan.guards, plan.profile
+    filters = handler_filters = programs(own)
+    default: _Restriction = plan.default_seccomp, DEFAULT_GUARDS, None
+    is_restricted = TYPING in plan.guards or plan.profile is not None
+    if app.life.handlers and is_restricted and own != default:
+        # It is root, whoever the app is: what the caller lets the app do is not meant for it. The app's own are
+        # last, as they may allow no filter after them.
+        handler_filters = programs(default) + filters
+    listed = () if plan.seccomp is None else plan.seccomp.own
+    in_profile = () if plan.profile is None else dict.fromkeys(rule.call for rule in plan.profile.rules)
+    for name in _unknown((*listed, *in_profile)):
+        complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
+    return AppSpec(
+        name=app.name,
+        process=app.process,
+        confinement=confine(plan, filters),
+        handler_filters=handler_filters,
+        may_change_limits=LIMITS not in plan.guards,
+        resources=app.resources,
+        storage=app.storage,
+        streams=app.streams,
+        life=app.life,
+    )
 
 
 def read_sidecar_filter() -> bytes:

@@ -27,7 +27,7 @@ from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
-from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
+from minit.launcher.start.filterprograms import make_specs, read_sidecar_filter
 from minit.launcher.start.killed import KillWitness
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
@@ -45,7 +45,7 @@ from minit.linux.process import leave_realtime, read_attributes
 from minit.linux.stdio import complain, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.plan.networks.connection import addresses_of, connect, expand_texts
@@ -122,7 +122,7 @@ class _Launch:
             own = hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
         with Step("load seccomp filters"):
-            filtered, sidecar_filter = add_filters(plan.apps), read_sidecar_filter()
+            filtered, sidecar_filter = make_specs(plan.apps), read_sidecar_filter()
         host = _take_host()
         with Step("take over sockets"):
             matched = _match_sockets(plan, inherited)

@@ -129,7 +129,7 @@ def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> App
         return sockets
     with Step("open sockets"):
         # Here, as root of a user namespace may not bind to low ports of the host.
-        return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
+        return tuple(open_sockets(app.name, app.process.sockets, fds) for app, fds in zip(plan.apps, sockets))
 
 
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:

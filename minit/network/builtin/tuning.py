@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minit.base import jsontext
 from minit.base.errors import ManifestError, NetworkError, describe
@@ -180,7 +180,8 @@ def _let_send(sides: Sides, call: Call, mac: str) -> None:
 
 def _as_changed(result: Result, name: str, attributes: Attributes) -> Result:
     """Return a result in which the pod's interface has its new attributes."""
-    new = {key: value for key, value in (("mac", attributes.mac), ("mtu", attributes.mtu)) if value is not None}
+    given = {"mac": attributes.mac, "mtu": attributes.mtu}
+    new: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     interfaces = tuple(replace(one, **new) if one.name == name and one.sandbox else one for one in result.interfaces)
     return replace(result, interfaces=interfaces)
 

@@ -8,12 +8,13 @@ from typing import TypeVar
 from minit.base.errors import PlanError
 from minit.base.value import replace
 from minit.plan.appplan import AppPlan, ProcessPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
 from minit.plan.root.etcfiles import resolv_conf
 
-A = TypeVar("A", bound=AppPlan)
+A = TypeVar("A", AppPlan, AppSpec)
 
 
 def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tuple[A, ...]:
@@ -35,11 +36,9 @@ def _with_metadata(process: ProcessPlan, mds_token: str, host: str) -> ProcessPl
 
 def _with_dns(app: A, text: bytes, *, yields: bool) -> A:
     file = resolv_conf(text, yields=yields)
-    return (
-        app
-        if file.target in app.storage.hidden_files
-        else replace(app, storage=replace(app.storage, files=(*app.storage.files, file)))
-    )
+    if file.target in app.storage.hidden_files:
+        return app
+    return replace(app, storage=replace(app.storage, files=(*app.storage.files, file)))
 
 
 def addresses_of(uuid: str, connection: Connection | None) -> Addresses:

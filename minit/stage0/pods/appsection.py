@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from minit.base import jsontext
 from minit.base.errors import PodError
@@ -129,7 +130,7 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
         raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
     if overrides.only_arguments and overrides.arguments and overrides.command is None:
         command = command[:1]
-    changes = {
+    changes: dict[str, Any] = {
         "user": overrides.user,
         "group": overrides.group,
         "working_directory": overrides.working_directory,

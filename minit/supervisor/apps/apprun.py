@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.base.value import Value
 from minit.linux.messages import Socket
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.podfiles.controlmessages import HealthResult
 from minit.reaper.exit_status import ExitStatus, signal_name
 from minit.supervisor.output.streams import Streams

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from minit.linux.loop import Loop
 from minit.linux.messages import Socket
 from minit.linux.process import hold_limits, read_limits
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.seccompfilter import LIMITS
 from minit.podfiles.paths import PodEvent
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.lifecycle import Action, Event, next_state
@@ -94,7 +93,7 @@ class OwnLimits:
 
     def expose(self, spec: AppSpec) -> None:
         """Note an app, which may be able to change the limits."""
-        self._is_exposed |= LIMITS not in spec.confinement.guards
+        self._is_exposed |= spec.may_change_limits
 
     def hold(self) -> bool:
         """

@@ -23,8 +23,8 @@ from minit.linux import syscalls
 from minit.linux.forks import HANDLER, Kept, clone
 from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START, STREAM_NULL, AppSpec
-from minit.plan.confinement import confinement_of, confinement_of_handler
+from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START, STREAM_NULL
+from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.podfiles.paths import PodEvent
 from minit.reaper.diagnose import diagnose_exec
@@ -195,7 +195,7 @@ def spawn_handler(app: App, name: str) -> Handler:
 
 def _run(app: App, name: str) -> NoReturn:
     spec, hook = app.spec, app.spec.life.hooks.get(name)
-    confinement = confinement_of_handler(spec) if hook is None else confinement_of(spec)
+    confinement = spec.handler_confinement if hook is None else spec.confinement
     choose_profile(confinement)
     _enter_app(app, is_hook=hook is not None)
     words = spec.life.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)

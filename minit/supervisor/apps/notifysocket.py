@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from minit.base.value import Value, replace
 from minit.linux import syscalls
 from minit.linux.forks import CLOSER, clone
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.exec.notifyends import NotifyEnds
@@ -96,7 +96,7 @@ class Readiness:
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.pipe, False)
         # An app that is not root may open it once more by /proc/self/fd.
-        os.fchown(writer, spec.process.uid, spec.process.gid)
+        os.fchown(writer, spec.confinement.uid, spec.confinement.gid)
         self._line_bytes = 0
         return replace(ends, pipe=writer)
 

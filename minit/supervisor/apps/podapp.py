@@ -6,7 +6,7 @@ import os
 import time
 
 from minit.linux.attributes import Attributes
-from minit.plan.appplan import AppSpec
+from minit.plan.appspec import AppSpec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import LastRun, Run
 from minit.supervisor.apps.backoff import Restarts

@@ -254,7 +254,7 @@ def _open_streams(app: App) -> dict[str, int]:
     """Make the app's streams and return its own ends, the caller's, by name."""
     modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
     writers = app.run.streams.open(
-        [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.process.uid, app.spec.process.gid
+        [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.confinement.uid, app.spec.confinement.gid
     )
     if app.spec.streams.is_attachable:
         try:

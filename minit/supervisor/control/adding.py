@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from minit.base.errors import ControlError
 from minit.linux.attributes import Attributes
 from minit.linux.messages import Socket, socket_pair
-from minit.plan.appplan import AppSpec
-from minit.plan.speccodec import decode_spec
+from minit.plan.appspec import AppSpec, decode_spec
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 from minit.podfiles.controlmessages import AddApp
@@ -58,7 +57,8 @@ def take_in(request: AddApp, descriptors: Sequence[int], attributes: Attributes)
         if len(trees) != len(spec.storage.volumes):
             raise ControlError("request: expected a descriptor for each volume")
         helpers = _helpers(spec.name, of_role)
-        sockets = open_sockets(spec, of_role.get(SOCKET) or [None] * len(spec.process.sockets))
+        wanted = spec.process.sockets
+        sockets = open_sockets(spec.name, wanted, of_role.get(SOCKET) or [None] * len(wanted))
         # Those that were passed are among the descriptors.
         opened = [fd for fd in sockets if fd not in descriptors]
         try:

@@ -25,8 +25,8 @@ from minit.linux.attributes import Attributes
 from minit.linux.forks import APP, Kept, clone
 from minit.linux.messages import Socket, send_message
 from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
-from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, AppSpec, ProcessPlan
-from minit.plan.confinement import confinement_of
+from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, ProcessPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import Hook
 from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.plan.root.mountoperations import DEV, PROC
@@ -133,9 +133,9 @@ class _Child:
         self._tell_pids()
         self._join_groups()
         arguments, environment = self._encode()
-        choose_profile(confinement_of(self._spec))
+        choose_profile(self._spec.confinement)
         self._enter_root()
-        execute(confinement_of(self._spec), self._look_up, lambda: self._get_ready(arguments, environment))
+        execute(self._spec.confinement, self._look_up, lambda: self._get_ready(arguments, environment))
 
     def fail(self, error: BaseException) -> int:
         """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; return a code."""
@@ -187,7 +187,7 @@ class _Child:
             arguments = [os.fsencode(word) for word in self._spec.process.arguments]
             variables = dict(self._spec.process.environment)
             if self._ends.sockets:
-                variables |= socket_environment(self._spec)
+                variables |= socket_environment(self._spec.process.sockets)
             if self._spec.life.notifies and self._ends.notify is not None:
                 variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
             return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}

@@ -9,14 +9,13 @@ import socket
 from collections.abc import Sequence
 
 from minit.base.errors import LaunchError, describe
-from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
-def open_sockets(app: AppPlan, inherited: Sequence[int | None]) -> tuple[int, ...]:
+def open_sockets(app: str, wanted: Sequence[ListenSocket], inherited: Sequence[int | None]) -> tuple[int, ...]:
     """
     Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
 
@@ -26,9 +25,9 @@ def open_sockets(app: AppPlan, inherited: Sequence[int | None]) -> tuple[int, ..
     opened: list[int] = []
     sockets = []
     try:
-        for socket, fd in zip(app.process.sockets, inherited):
+        for socket, fd in zip(wanted, inherited):
             if fd is None:
-                fd = _open(app.name, socket)
+                fd = _open(app, socket)
                 opened.append(fd)
             sockets.append(fd)
     except LaunchError:
@@ -51,12 +50,12 @@ def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
     return moved[: len(others)]
 
 
-def socket_environment(app: AppPlan) -> dict[str, str]:
+def socket_environment(sockets: Sequence[ListenSocket]) -> dict[str, str]:
     """Return the variables by which this process, the app, knows its sockets, sd_listen_fds(3)."""
     return {
-        "LISTEN_FDS": str(len(app.process.sockets)),
+        "LISTEN_FDS": str(len(sockets)),
         "LISTEN_PID": str(os.getpid()),
-        "LISTEN_FDNAMES": ":".join(socket.name for socket in app.process.sockets),
+        "LISTEN_FDNAMES": ":".join(socket.name for socket in sockets),
     }
 
 

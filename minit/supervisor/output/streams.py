@@ -33,7 +33,8 @@ from minit.iottymux.ring import (
 from minit.linux.loop import wait_events
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import read_size
-from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY, AppSpec
+from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY
+from minit.plan.appspec import AppSpec
 from minit.plan.root.mountoperations import TTY_GID
 from minit.podfiles import paths
 from minit.reaper.record import write_file
@@ -252,7 +253,7 @@ class Attachable:
                     self.held[RING + name] = make_pipe()
             if spec.streams.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
-                os.fchown(ends[MASTER], spec.process.uid, TTY_GID)
+                os.fchown(ends[MASTER], spec.confinement.uid, TTY_GID)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
                 self.held[RING + TTY_OUT] = make_pipe()
                 self.held[INTAKE] = make_pipe()
@@ -376,7 +377,7 @@ def _first_size() -> bytes:
 def _pipe(spec: AppSpec) -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     # An app that is not root may open /dev/stdout, which is this pipe, once more.
-    os.fchown(writer, spec.process.uid, spec.process.gid)
+    os.fchown(writer, spec.confinement.uid, spec.confinement.gid)
     return reader, writer
 
 
