@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -39,11 +40,11 @@ def test_mypy() -> None:
     run("mypy", f"--python-version=3.{sys.version_info.minor}")
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the name and the tree of each file of ours."""
-    for package in PACKAGES:
-        for path in sorted((PROJECT / package).rglob("*.py")):
-            yield str(path.relative_to(PROJECT)), ast.parse(path.read_bytes())
+@functools.cache
+def sources() -> list[tuple[str, ast.Module]]:
+    """Return the name and the tree of each file of ours."""
+    paths = (path for package in PACKAGES for path in sorted((PROJECT / package).rglob("*.py")))
+    return [(str(path.relative_to(PROJECT)), ast.parse(path.read_bytes())) for path in paths]
 
 
 def documented(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:

@@ -26,11 +26,12 @@ PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/handlers.py", "launcher
 
 def users_of(names: set[str]) -> set[str]:
     """Return the modules of PID 1 and the launcher that use any of these names."""
-    modules = [path for part in ("supervisor", "launcher") for path in (PACKAGE / part).rglob("*.py")]
+    texts = {path: path.read_text() for part in ("supervisor", "launcher") for path in (PACKAGE / part).rglob("*.py")}
     return {
         str(path.relative_to(PACKAGE))
-        for path in modules
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, text in texts.items()
+        if any(name in text for name in names)
+        for node in ast.walk(ast.parse(text))
         if (isinstance(node, ast.Attribute) and node.attr in names) or (isinstance(node, ast.Name) and node.id in names)
     }
 
