@@ -26,7 +26,8 @@ from tests.support.processes import descriptors_of
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PATIENCE_SECONDS = 100
-SAMPLE = 6
+# Steps of an ordinary run, about, by the pod's network; a long one has all of them.
+SAMPLES = {"none": 6, "default": 2}
 # `python -m minit`, and the daemon that it executes.
 EXECS = 2
 IDLE = "epoll_wait"
@@ -154,12 +155,12 @@ def _is_cut_off(error: BaseException) -> bool:
     return isinstance(error, trio.BrokenResourceError) or (isinstance(error, CallFailed) and error.code == -1)
 
 
-def _victims(calls: list[Call]) -> list[Call]:
+def _victims(calls: list[Call], sample: int) -> list[Call]:
     """Return the steps of a daemon from its first client on."""
     own = [call for call in calls if call.who == LAUNCHER]
     first = next(number for number, call in enumerate(own) if call.name.startswith("accept"))
     steps = [call for call in own[first:] if call.name in STEPS and (call.name != IDLE or call.nth % 10 == 0)]
-    return steps if LONG else steps[:: max(1, len(steps) // SAMPLE)]
+    return steps if LONG else steps[:: max(1, len(steps) // sample)]
 
 
 @pytest.mark.trio
@@ -194,18 +195,18 @@ def _is_commanded(daemon: Daemon) -> bool:
 
 @pytest.mark.timeout(7200 if LONG else 600)
 @pytest.mark.trio
-@pytest.mark.parametrize("network", ["none", "default"])
+@pytest.mark.parametrize("network", SAMPLES)
 async def test_kills_of_the_daemon(minit: Stage0, tmp_path: Path, network: str) -> None:
     """Nothing is lost, doubled or left by whatever step a daemon was killed in, and its client's next try succeeds."""
     faults = Faults(tmp_path, EXECS, alone=True)
     with own_daemon(minit, tmp_path / "cri.sock", network) as daemon:
-        victims = await _record(daemon, faults, tmp_path)
+        victims = _victims(await _record(daemon, faults, tmp_path), SAMPLES[network])
         reached = [await _kill_at(daemon, faults, victim, tmp_path) for victim in victims]
     assert sum(reached) > len(victims) // 2
 
 
 async def _record(daemon: Daemon, faults: Faults, root: Path) -> list[Call]:
-    """Return the steps of a daemon that are worth a kill."""
+    """Return the calls of a daemon and of the commands that it has made."""
     with tempfile.TemporaryFile("w+") as log:
         daemon.start(faults.recording(log.fileno()), (log.fileno(),))
         with trio.fail_after(PATIENCE_SECONDS):
@@ -215,7 +216,7 @@ async def _record(daemon: Daemon, faults: Faults, root: Path) -> list[Call]:
         os.kill(int(traced), signal.SIGTERM)
         daemon.wait()
         log.seek(0)
-        return _victims(faults.read_calls(log))
+        return faults.read_calls(log)
 
 
 async def _kill_at(daemon: Daemon, faults: Faults, victim: Call, root: Path) -> bool:
