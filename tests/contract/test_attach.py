@@ -175,11 +175,11 @@ def test_input_waits_for_its_turn(make_pod: MakePod) -> None:
     third = attach(pod, **PIPES)
     assert third.stdout is not None and third.stdout.readline() == b"begun\n"
     first.send_signal(signal.SIGINT)
-    assert first.wait(30) == 0
+    assert first.wait(90) == 0
     assert second.stderr.read() == b"attach: the input is yours\n"
-    assert second.wait(30) == 0
+    assert second.wait(90) == 0
     assert third.stdout.read() == b"first\nsecond\n"
-    assert third.wait(30) == 0
+    assert third.wait(90) == 0
 
 
 def test_input_that_the_app_does_not_read(make_pod: MakePod) -> None:
@@ -213,7 +213,7 @@ def test_output_that_is_not_read(make_pod: MakePod) -> None:
     assert result.returncode == 0
     pod.wait_file(APP, "/tmp/done")
     dropping, disconnecting = clients
-    out, err = disconnecting.communicate(timeout=30)
+    out, err = disconnecting.communicate(timeout=90)
     assert (disconnecting.returncode, err.splitlines()[-1]) == (
         254,
         b"attach: disconnected: output was not read as fast as the app writes",

@@ -300,7 +300,7 @@ def test_a_closed_window(pod: PodDirectory) -> None:
     client = attach(pod, terminal=terminal)
     terminal.expect(rb"app> ")
     terminal.close()
-    assert client.wait(30) == -signal.SIGHUP
+    assert client.wait(90) == -signal.SIGHUP
     assert pod.status(APP) is None
 
 

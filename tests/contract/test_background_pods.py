@@ -177,7 +177,7 @@ def test_what_cannot_start_again(minit: Stage0) -> None:
         run(minit, "--net=none", "--name=web", minit.image(), "--exec=/bin/sh", "--", "-c", "busybox sleep 0")[0] == 0
     )
     starts = [minit.start("start", "web", stdout=-1, stderr=-1) for _ in range(3)]
-    ends = [(process.communicate(timeout=60), process.returncode) for process in starts]
+    ends = [(process.communicate(timeout=90), process.returncode) for process in starts]
     assert any(code == 0 for _, code in ends), ends
     assert minit.quick_call("status", "--wait", "web").returncode == 0
     minit.quick_call("gc", "--mark-only")
@@ -199,7 +199,7 @@ def test_a_start_and_a_removal_at_once(minit: Stage0, words: tuple[str, ...]) ->
         with key_lock(minit.data / "locks", "endedPods", exclusive=True) as lock:
             calls = [minit.start(*each, stdout=-1, stderr=-1) for each in (("start", "web"), words)]
             wait_for(lambda lock=lock: _waiters(lock) == 2, "both commands at the lock")  # type: ignore[misc]
-        refusal, complaint = [process.communicate(timeout=60)[1].decode() for process in calls]
+        refusal, complaint = [process.communicate(timeout=90)[1].decode() for process in calls]
         started, removed = (process.returncode for process in calls)
         if started == 0:
             assert minit.quick_call("status", "web").stdout.startswith("state=running\n")

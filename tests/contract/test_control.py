@@ -126,7 +126,7 @@ def test_clients_that_say_nothing_are_dropped(pod: PodDirectory) -> None:
     silent = [pod.connect() for _ in range(64)]
     before = time.monotonic()
     assert pod.ask({"op": "ping"})["ok"]
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < 60
     for client in silent:
         assert client.recv(1) == b""
         client.close()

@@ -38,7 +38,7 @@ def test_a_killed_launcher_means_an_orderly_end(make_pod: MakePod, overlay: bool
     process = started(pod)
     pod.wait_file("b", "/tmp/up")
     process.kill()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     pod.wait_exited()
     assert process.returncode == -signal.SIGKILL
     assert (pod.status("a"), pod.status("b")) == (0, 5)
@@ -73,7 +73,7 @@ def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> No
             while not (pod.path / marker).exists():
                 pass
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=90)
             pod.wait_exited()
             wait_for(lambda pod=pod: pod.members() == [], "the end of all processes")  # type: ignore[misc]
             assert pod.status("a") in (None, 0)

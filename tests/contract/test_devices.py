@@ -470,7 +470,7 @@ def test_the_helper_ends_with_the_launcher(make_pod: MakePod, loop: LoopDevice) 
         helper = os.pidfd_open(watched.helper)
         os.kill(watched.helper, of_helper)
         watched.process.send_signal(number)
-        assert select.select([helper], [], [], 10)[0]
+        assert select.select([helper], [], [], 60)[0]
         os.close(helper)
         watched.process.wait()
 

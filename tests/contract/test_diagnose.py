@@ -24,7 +24,7 @@ def diagnose(pod: PodDirectory, *words: str) -> str:
     """Return what the command prints."""
     command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "diagnose", *words, pod.uuid]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 

@@ -243,7 +243,7 @@ def test_a_command_ends_with_the_pod(pod: PodDirectory) -> None:
     with subprocess.Popen(command, cwd=pod.path) as entered:
         wait_for(lambda: named(children_of(entered.pid), "sleep"), "the command")
         pod.stop()
-        assert entered.wait(30) == -signal.SIGTERM
+        assert entered.wait(90) == -signal.SIGTERM
         pod.wait_exited()
 
 
@@ -255,7 +255,7 @@ def test_signals_reach_the_command(pod: PodDirectory) -> None:
         assert entered.stdout is not None
         assert entered.stdout.readline() == b"up\n"
         entered.terminate()
-        assert entered.wait(30) == 33
+        assert entered.wait(90) == 33
 
 
 def test_the_app_does_not_notice(pod: PodDirectory) -> None:
@@ -300,7 +300,7 @@ def test_what_a_terminal_sends_reaches_the_whole_job(pod: PodDirectory, number: 
         wait_for(lambda: "sleep" in _names_of_descendants(process.pid), "what the command runs")
         process.send_signal(number)
         assert process.stdout.read() == b"child\n"
-        assert process.wait(30) == 33
+        assert process.wait(90) == 33
 
 
 def _names_of_descendants(pid: int) -> list[str]:
@@ -320,7 +320,7 @@ def test_other_signals_reach_the_command_alone(pod: PodDirectory, number: signal
     name = number.name.removeprefix("SIG")
     with entered(pod, f"trap 'exit 33' {name}; echo up; while :; do sleep 0.01; done") as process:
         process.send_signal(number)
-        assert process.wait(30) == 33
+        assert process.wait(90) == 33
 
 
 def test_what_the_caller_ignores_is_not_passed_on(pod: PodDirectory) -> None:
@@ -333,7 +333,7 @@ def test_what_the_caller_ignores_is_not_passed_on(pod: PodDirectory) -> None:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 44
+        assert process.wait(90) == 44
 
 
 def test_a_stop_stops_both(pod: PodDirectory) -> None:
@@ -347,7 +347,7 @@ def test_a_stop_stops_both(pod: PodDirectory) -> None:
         for pid in (process.pid, command):
             wait_for(lambda pid=pid: not status_of(pid)["State"].startswith("T"), "the end of it")  # type: ignore[misc]
         process.terminate()
-        assert process.wait(30) == 33
+        assert process.wait(90) == 33
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -360,7 +360,7 @@ def test_a_command_that_an_app_stops(pod: PodDirectory, number: signal.Signals) 
         os.kill(command, signal.SIGSTOP)
         wait_for(lambda: status_of(command)["State"].startswith("T"), "the stop")
         process.send_signal(number)
-        assert process.wait(30) == 33
+        assert process.wait(90) == 33
 
 
 def test_a_command_has_no_terminal_of_its_callers_session(pod: PodDirectory) -> None:
@@ -380,7 +380,7 @@ def test_a_signal_at_any_moment_leaves_nothing(pod: PodDirectory, number: int) -
                 process.wait(0.002 * (step % 30))
             except subprocess.TimeoutExpired:
                 process.send_signal(number)
-            assert process.wait(30) in (0, -number)
+            assert process.wait(90) in (0, -number)
         wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
     wait_for(lambda: not _runs(pod, "--appname=a"), "the end of all that entered")
 
@@ -413,7 +413,7 @@ def test_an_app_that_is_frozen(pod: PodDirectory) -> None:
     with subprocess.Popen(command, cwd=pod.path) as process:
         wait_for(lambda: members.read_text() != before, "the process that enters")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
+        assert process.wait(90) == -signal.SIGINT
     freezer.write_text("THAWED")
     wait_for(lambda: not set(members.read_text().split()) - _with_children(before), "the end of what entered")
     assert not pod.file("a", "/tmp/entered").exists()
@@ -466,7 +466,7 @@ def test_a_time_limit_while_enter_is_stopped(pod: PodDirectory) -> None:
         process.send_signal(signal.SIGSTOP)
         wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
         process.send_signal(signal.SIGCONT)
-        assert process.wait(30) == 124
+        assert process.wait(90) == 124
 
 
 def test_nothing_is_left_when_the_guard_is_killed(pod: PodDirectory) -> None:
@@ -475,7 +475,7 @@ def test_nothing_is_left_when_the_guard_is_killed(pod: PodDirectory) -> None:
     with entered(pod, f"{DAEMON} echo up; exec sleep 7777", flags=("--timeout=1h",), stderr=subprocess.PIPE) as process:
         [guard] = named(children_of(process.pid), "minit-guard")
         os.kill(guard, signal.SIGKILL)
-        assert process.wait(30) == 254
+        assert process.wait(90) == 254
         assert process.stderr is not None
         assert b"the guard of the command was killed" in process.stderr.read()
     assert not any(_runs(pod, number) for number in ("7777", "7778", "7779"))
@@ -486,7 +486,7 @@ def test_a_stop_reaches_commands_with_a_time_limit(pod: PodDirectory) -> None:
     """They are the app's as any other."""
     with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done", flags=("--timeout=1h",)) as process:
         pod.stop()
-        assert process.wait(30) == 33
+        assert process.wait(90) == 33
         pod.wait_exited()
 
 

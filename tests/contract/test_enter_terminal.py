@@ -107,7 +107,7 @@ def test_the_callers_terminal_is_out_of_reach(pod: PodDirectory, terminal: Termi
     files = subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE
     streams: dict[str, Any] = dict(zip(("stdin", "stdout", "stderr"), files))
     process = enter(pod, terminal, "sh", "-c", script, **streams)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=90)
     assert b"/dev/tty" in errors and output.strip() == b"5"  # a line for the total, one for the directory itself
     assert not terminal.read_until(lambda: terminal.seen != b"", 0.2)
 
@@ -291,7 +291,7 @@ def test_the_window_is_closed(pod: PodDirectory, terminal: Terminal) -> None:
     wait_for(lambda: terminal.is_raw, "the raw mode")
     running_command(process, "sleep")
     terminal.close()
-    assert process.wait(30) == -signal.SIGHUP
+    assert process.wait(90) == -signal.SIGHUP
 
 
 def test_enter_is_killed(pod: PodDirectory, terminal: Terminal) -> None:

@@ -172,7 +172,7 @@ def test_a_group_with_a_process_is_left_and_reported(make_pod: MakePod) -> None:
             (group / "system.slice/a.service/cgroup.procs").write_text(str(bystander.pid))
         before = time.monotonic()
         result = pod.gc()
-        assert time.monotonic() - before < 30
+        assert time.monotonic() - before < 60
         assert result.returncode == UNFINISHED
         assert re.fullmatch(LEFT.format(pid=bystander.pid), result.stderr)
         assert is_alive(bystander.pid)

@@ -110,7 +110,7 @@ def test_an_immutable_pod(make_pod: MakePod, parent: str) -> None:
         assert control_groups_of(command) == control_groups_of(app)
         assert any(path.startswith(f"{parent}/") for path in control_groups_of(app).values())
         assert pod.stop("--force").returncode == 0
-        assert entered.wait(30) == -signal.SIGKILL
+        assert entered.wait(90) == -signal.SIGKILL
     pod.wait_exited()
     assert pod.gc().returncode == 0
 

@@ -289,7 +289,7 @@ def test_a_killed_sidecar_of_a_handler_loses_nothing(make_pod: MakePod, tmp_path
     for pid in _sidecars(pod):
         os.kill(pid, signal.SIGKILL)
     pod.file("a", "/tmp/go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     numbers = [int(line.rpartition(" ")[2]) for line in (tmp_path / "out").read_text().splitlines() if line]
     assert list(dict.fromkeys(numbers)) == list(range(1, 10001))
 
@@ -362,7 +362,7 @@ def test_a_slow_reader_gets_all_of_a_post_stop_handlers_output(make_pod: MakePod
         out += block
         if time.monotonic() < slow_until:
             time.sleep(0.05)
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     assert [line.rpartition(b" ")[2] for line in out.splitlines()] == [b"%d" % n for n in range(1, 20001)]
 
 
@@ -390,7 +390,7 @@ def test_a_killed_launcher_ends_a_pod_with_handlers_in_order(make_pod: MakePod) 
     process: subprocess.Popen[bytes] = pod.start()
     pod.wait_file("a", "/tmp/up")
     process.kill()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     pod.wait_exited()
     assert lines_of(out.decode()) == [("a", "cleaned up")]
     assert pod.status("a") == 0

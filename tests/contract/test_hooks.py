@@ -337,7 +337,7 @@ def test_a_killed_launcher_lets_hooks_run(make_pod: MakePod) -> None:
     process = pod.start()
     pod.wait_file("a", "/tmp/up")
     process.send_signal(signal.SIGKILL)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     pod.wait_exited()
     assert b"]: cleaned up\n" in out
 

@@ -53,7 +53,7 @@ def run(*words: str, wrapper: list[str] | None = None, **options: Any) -> subpro
     """Run the command to its end."""
     chosen: dict[str, Any] = {"env": ENVIRONMENT, **options}
     command = [*(wrapper or []), *INIT, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **chosen)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, **chosen)
 
 
 def output(process: subprocess.Popen[str]) -> IO[str]:
@@ -103,7 +103,7 @@ def test_every_signal_is_passed_on(wrapper: list[str]) -> None:
             assert output(process).readline() == f"{int(number)}\n"
         [child] = children_of(init)
         os.kill(child, signal.SIGKILL)
-        assert process.wait(30) == 128 + signal.SIGKILL
+        assert process.wait(90) == 128 + signal.SIGKILL
 
 
 # Not dash, which loses signals that reach it between its vfork(2) and the return from it.
@@ -119,14 +119,14 @@ def test_one_process_or_the_group(wrapper: list[str]) -> None:
     with started("--group", "--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
         assert sorted(output(process).read().split()) == ["inner", "outer"]
-        assert process.wait(30) == 5
+        assert process.wait(90) == 5
     with started("--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
         assert output(process).readline() == "outer\n"
         [outer] = children_of(init)
         [inner] = children_of(outer)
         os.kill(inner, signal.SIGTERM)
-        assert process.wait(30) == 5
+        assert process.wait(90) == 5
 
 
 def test_orphans_are_reaped(wrapper: list[str]) -> None:
@@ -141,7 +141,7 @@ def test_orphans_are_reaped(wrapper: list[str]) -> None:
             assert status_of(child)["PPid"] == str(init)
         for child in children_of(init):
             os.kill(child, signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(90) == 128 + signal.SIGTERM
 
 
 def test_the_command_starts_as_without_an_init() -> None:
@@ -234,10 +234,10 @@ def test_a_session_of_its_own(wrapper: list[str], tmp_path: Path) -> None:
         assert output(process).readline() == "True\n"
         os.kill(init, signal.SIGTERM)
         assert output(process).readline() == "inner\n"
-        assert process.wait(30) == 6
+        assert process.wait(90) == 6
     with started("--session", "--", "bash", "-c", script.replace("wait; wait", "exit 8")) as (process, init):
         assert sorted([output(process).readline(), output(process).readline()]) == ["True\n", "inner\n"]
-        assert process.wait(30) == 8
+        assert process.wait(90) == 8
 
 
 @pytest.mark.parametrize("flag", ["--session", "--group"])
@@ -254,7 +254,7 @@ def test_stops_of_a_terminal(flag: str, number: signal.Signals) -> None:
             for pid in (child, init):
                 wait_for(lambda: status_of(pid)["State"].startswith("S"), "going on")  # noqa: B023
         os.kill(init, signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(90) == 128 + signal.SIGTERM
 
 
 def test_a_stop_by_somebody_else() -> None:
@@ -265,7 +265,7 @@ def test_a_stop_by_somebody_else() -> None:
         wait_for(lambda: status_of(child)["State"].startswith("T"), "a stop")
         os.kill(child, signal.SIGCONT)
         os.kill(init, signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(90) == 128 + signal.SIGTERM
 
 
 def test_the_parents_death() -> None:
@@ -321,7 +321,7 @@ def test_the_terminal_goes_back_to_the_caller() -> None:
     with Terminal() as terminal, on_terminal(terminal, "sh", "-c", script, "sh", *words) as process:
         terminal.type(b"word\n")
         terminal.expect(b"got word")
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
 
 
 def test_a_pipeline_in_the_background_leaves_the_terminal_alone() -> None:
@@ -332,7 +332,7 @@ def test_a_pipeline_in_the_background_leaves_the_terminal_alone() -> None:
         terminal.type(b"word\n")
         terminal.expect(b"got word")
         terminal.type(b"exit\n")
-        process.wait(30)
+        process.wait(90)
 
 
 def test_job_control() -> None:
@@ -349,4 +349,4 @@ def test_job_control() -> None:
         terminal.expect(rb"got word.*\$ ")
         terminal.type(b'echo "code $?"; exit\n')
         terminal.expect(b"code 4")
-        process.wait(30)
+        process.wait(90)

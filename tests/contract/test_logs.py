@@ -160,8 +160,8 @@ def test_following_to_the_end_of_the_pod(make_pod: MakePod) -> None:
         assert new.stdout is not None
         assert new.stdout.readline() == b"first\n"
         tell_to_end(pod, "web")
-        assert everything.communicate(timeout=60) == (expected, b"")
-        assert new.communicate(timeout=60) == (numbers, b"")
+        assert everything.communicate(timeout=90) == (expected, b"")
+        assert new.communicate(timeout=90) == (numbers, b"")
     assert pod.finish(process).returncode == 0
     assert len([*(pod.status_root / "rkt/minit/log").glob("web.log.*")]) > 30
     assert logs(pod) == expected
@@ -190,7 +190,7 @@ def test_an_app_that_ends_before_its_pod(make_pod: MakePod) -> None:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"early\n"
         tell_to_end(pod, "web")
-        assert follower.communicate(timeout=60) == (b"late\n", b"")
+        assert follower.communicate(timeout=90) == (b"late\n", b"")
         assert follower.returncode == 0
     assert pod.is_running()
     tell_to_end(pod, "other")
@@ -206,7 +206,7 @@ def test_a_killed_pod_ends_its_followers(make_pod: MakePod) -> None:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"early\n"
         os.kill(pod.pid, signal.SIGKILL)
-        assert follower.communicate(timeout=60) == (b"", b"")
+        assert follower.communicate(timeout=90) == (b"", b"")
         assert follower.returncode == 0
     pod.finish(process)
 
@@ -220,7 +220,7 @@ def test_a_follower_whose_reader_is_gone(make_pod: MakePod) -> None:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"early\n"
         follower.stdout.close()
-        follower.wait(timeout=60)
+        follower.wait(timeout=90)
     tell_to_end(pod, "web")
     assert pod.finish(process).returncode == 0
 
@@ -292,7 +292,7 @@ def test_reopening(make_pod: MakePod, way: str) -> None:
             os.kill(pod.pid, signal.SIGHUP)
         wait_for(log.exists, "the new file")
         tell_to_end(pod, "web")
-        assert follower.communicate(timeout=60) == (b"two\n", b"")
+        assert follower.communicate(timeout=90) == (b"two\n", b"")
     assert pod.finish(process).returncode == 0
     assert logs(pod) == b"one\ntwo\n"
 
@@ -345,7 +345,7 @@ def test_a_following_is_limited_in_time(make_pod: MakePod) -> None:
     pod.wait_ready()
     until = f"--until={time.time() + 1.5:f}"
     with following(pod, until) as follower:
-        assert follower.communicate(timeout=60) == (b"early\n", b"")
+        assert follower.communicate(timeout=90) == (b"early\n", b"")
     assert pod.is_running()
     tell_to_end(pod, "web")
     assert pod.finish(process).returncode == 0

@@ -113,7 +113,7 @@ def test_a_pod_that_ends_before_its_output_is_read(make_pod: MakePod) -> None:
 def minit(pod: PodDirectory, *words: str) -> str:
     """Return what a command about the pod prints."""
     command = [sys.executable, "-m", "minit", f"--dir={pod.data}", *words, pod.uuid]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=True).stdout
 
 
 def test_streams_of_clients(make_pod: MakePod) -> None:

@@ -25,7 +25,7 @@ LOG_LINE = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (stdout|stder
 def run_raw(pod: PodDirectory) -> tuple[bytes, bytes]:
     """Run a pod to its end and return the bytes of its output."""
     process = pod.start()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     return out, err
 
@@ -134,7 +134,7 @@ def test_a_reader_that_goes_away_disturbs_nobody(make_pod: MakePod) -> None:
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     process.stderr.close()
-    assert process.wait(60) == 3
+    assert process.wait(90) == 3
     assert logged(pod) == b"".join(b"%d\n" % number for number in range(1, 50001))
 
 
@@ -147,7 +147,7 @@ def test_a_failure_is_recorded_though_nobody_hears_of_it(make_pod: MakePod, clos
     streams = {0: "stdin", 1: "stdout", 2: "stderr"}
     process = pod.start(**cast("dict[str, Any]", {streams[fd]: writer for fd in closed if fd}))
     os.close(writer)
-    process.communicate(timeout=60)
+    process.communicate(timeout=90)
     assert process.returncode == 254
     assert (pod.status("a"), pod.status("b")) == (254, None)
 
@@ -167,7 +167,7 @@ def test_a_slow_reader_gets_everything_though_the_app_is_long_gone(make_pod: Mak
         if time.monotonic() < slow_until:
             # Slower than the time in which no progress at all would count as a standstill.
             time.sleep(0.15)
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     assert PREFIX.sub(b"", out) == b"".join(lines)
 
 
@@ -183,7 +183,7 @@ def test_o_nonblock_of_the_callers_stream_is_not_ours(make_pod: MakePod, nonbloc
         flags = fcntl.fcntl(writer, fcntl.F_GETFL)
         assert bool(flags & os.O_NONBLOCK) == nonblocking
         out += os.read(reader, 1 << 16)
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     assert bool(fcntl.fcntl(writer, fcntl.F_GETFL) & os.O_NONBLOCK) == nonblocking
     os.close(reader)
     os.close(writer)
@@ -216,7 +216,7 @@ def test_a_killed_sidecar_loses_nothing(make_pod: MakePod, tmp_path: Path) -> No
         wait_for(lambda old=sidecar: pod.children().get("iottymux-a", old) != old, "a new sidecar")  # type: ignore[misc]
     pod.wait_file("a", "/tmp/up")
     pod.stop()
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     assert [int(line) for line in logged(pod).split()] == list(range(60000))
     lines = (tmp_path / "out").read_bytes().splitlines()
     is_whole = [re.fullmatch(rb"a\[\d+\]: \d+", line) is not None for line in lines]
@@ -239,7 +239,7 @@ def test_a_killed_spawner_is_replaced(make_pod: MakePod, tmp_path: Path) -> None
             wait_for(lambda name=name, old=old: pod.children().get(name, old) != old, f"a new {name}")  # type: ignore[misc]
     pod.wait_file("a", "/tmp/up")
     pod.stop()
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     _assert_nothing_lost(logged(pod), 30000)
 
 
@@ -252,7 +252,7 @@ def test_a_sidecar_killed_while_pid_1_waits_for_it_loses_nothing(make_pod: MakeP
     sidecar = wait_for(lambda: pod.children().get("iottymux-a"), "a sidecar")
     wait_for(lambda: status_of(sidecar)["State"].startswith("S"), "the sidecar's wait")
     os.kill(sidecar, signal.SIGKILL)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     assert list(dict.fromkeys(PREFIX.sub(b"", out).split())) == [b"%d" % number for number in range(1, 9001)]
 
@@ -264,7 +264,7 @@ def test_a_sidecar_killed_while_the_pod_drains_loses_nothing(make_pod: MakePod) 
     sidecar = wait_for(lambda: pod.children().get("iottymux-a"), "a sidecar")
     os.kill(sidecar, signal.SIGSTOP)
     os.kill(sidecar, signal.SIGKILL)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     assert list(dict.fromkeys(PREFIX.sub(b"", out).split())) == [b"%d" % number for number in range(1, 20001)]
 

@@ -20,7 +20,7 @@ def _cri(program: Path, directory: Path) -> str:
     """Return what a daemon says that cannot have its socket."""
     (directory / "file").touch()
     command = [str(program), f"--dir={directory / 'data'}", "cri", f"--listen=unix://{directory}/file/cri.sock"]
-    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=90, check=False)
     return result.stderr.replace(str(directory), "{directory}")
 
 

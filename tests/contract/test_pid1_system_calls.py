@@ -24,7 +24,7 @@ def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod: MakePo
     assert pod.ask({"op": "ping"})["ok"]
     pid = pod.pid
     assert pod.stop().returncode == 0
-    process.communicate(timeout=60)
+    process.communicate(timeout=90)
     assert process.returncode == 0
     trace = (tmp_path / f"trace.{pid}").read_text()
     traced = set(re.findall(r"^(\w+)\(", trace, re.MULTILINE))

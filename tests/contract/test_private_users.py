@@ -192,7 +192,7 @@ def test_the_root_of_a_pod_in_a_network_of_the_hosts(make_pod: MakePod) -> None:
 
     def greeting() -> bytes:
         try:
-            with socket.create_connection((address, 80), timeout=5) as client:
+            with socket.create_connection((address, 80), timeout=60) as client:
                 return client.recv(100)
         except ConnectionRefusedError:
             return b""
@@ -208,7 +208,7 @@ def test_a_low_port_of_the_host(make_pod: MakePod) -> None:
     pod = make_pod({"a": guest("answer", "/tmp/report", "1", ports=ports), "b": shell("nc -l -p 82 2>&1; true")})
     process = pod.start(net="host")
     pod.wait_ready()
-    with socket.create_connection(("127.0.0.1", 81), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", 81), timeout=60) as client:
         assert client.recv(100) == b"a 3"
     assert "Permission denied" in pod.finish(process).stdout
 

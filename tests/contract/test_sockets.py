@@ -77,7 +77,7 @@ def ask(number: int, protocol: str = "tcp", address: str = "127.0.0.1") -> str:
     """Return what an app answers on a port: its name and the descriptor."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, KINDS[protocol]) as client:
-        client.settimeout(30)
+        client.settimeout(60)
         client.connect((address, number))
         if protocol == "udp":
             client.send(b"x")
@@ -257,7 +257,7 @@ def test_connections_wait_when_the_app_has_ended(make_pod: MakePod) -> None:
     pod.wait_ready()
     ask(PORT)
     assert pod.wait_status("a") == 0
-    with socket.create_connection(("127.0.0.1", PORT), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", PORT), timeout=60) as client:
         pod.file("b", "/tmp/go").touch()
         assert pod.finish(process).returncode == 0
         with pytest.raises(ConnectionResetError):

@@ -25,7 +25,7 @@ IDLE = "touch /tmp/begun; exec sleep 1000"
 def minit(data: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the command to its end and check its exit code."""
     command = [sys.executable, "-m", "minit", f"--dir={data}", *words]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=90, check=False)
     assert result.returncode == code, result.stderr
     return result
 
@@ -204,7 +204,7 @@ def test_top_on_a_terminal_that_is_closed(tmp_path: Path) -> None:
         terminal.expect(rb"0 pods")
         terminal.resize(10, 100)  # which it shows only once it waits
         terminal.expect(rb"0 pods")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=90)
     assert process.returncode in (129, 254)
     assert errors in (b"", b"top: standard output: input/output error\n")
 

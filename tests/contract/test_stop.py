@@ -297,7 +297,7 @@ def test_a_supervisor_that_hangs_and_cannot_be_killed(make_pod: MakePod, tmp_pat
     state.write_text("FROZEN")
     try:
         process.terminate()
-        assert process.wait(60) == 254
+        assert process.wait(90) == 254
     finally:
         state.write_text("THAWED")
     kept = "stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending\n"

@@ -25,7 +25,7 @@ FOREVER = "touch /tmp/up; while :; do sleep 1; done"
 GRACE_SECONDS = 1.5
 LONG_GRACE_SECONDS = 3600.0
 # What a busy machine may take for the rest.
-SLACK_SECONDS = 20.0
+SLACK_SECONDS = 60.0
 PIDS = 100
 
 
@@ -200,7 +200,7 @@ def test_an_app_frozen_from_above_is_reported(make_pod: MakePod, tmp_path: Path)
     try:
         before = time.monotonic()
         pod.stop()
-        assert process.wait(60) == 254
+        assert process.wait(90) == 254
         elapsed = time.monotonic() - before
         assert not pod.is_running()
         assert pod.gc().returncode == 75
@@ -229,7 +229,7 @@ def test_an_app_held_by_a_tracer_on_the_host_has_ended(make_pod: MakePod, tmp_pa
         before = time.monotonic()
         pod.stop()
         assert pod.wait_status("a") == 137
-        assert process.wait(60) == 0
+        assert process.wait(90) == 0
         assert 0.5 < time.monotonic() - before < 0.5 + 2 + SLACK_SECONDS
         assert not pod.is_running()
     finally:

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 CHATTER = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
 # PID 1 gives up on one that does nothing after 5 seconds; the rest is for a loaded machine.
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 60.0
 
 
 def lines(pod: PodDirectory, app: str) -> int:

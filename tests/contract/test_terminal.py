@@ -357,7 +357,7 @@ def test_input_that_ends(make_pod: MakePod, tmp_path: Path, kind: str, data: byt
         process = pod.start("--interactive", net="host", stdin=theirs)
         threading.Thread(target=_send, args=(ours, data)).start()
         (theirs.close if isinstance(theirs, socket.socket) else lambda: os.close(theirs))()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=90)
     assert (out, err, process.returncode) == (output, b"", 0)
 
 
@@ -366,7 +366,7 @@ def test_input_that_is_at_its_end_from_the_beginning(make_pod: MakePod, script: 
     """With `</dev/null` every reader finds the end, not the first alone, and a shell that edits lines too."""
     pod = make_pod({"a": shell(script.replace("stty", STTY))})
     process = pod.start("--interactive", net="host", stdin=subprocess.DEVNULL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=90)
     assert (err, process.returncode) == (b"", 0)
     assert out.count(b"\4") == script.count("head -c 11") * 11
 
@@ -389,7 +389,7 @@ def test_input_that_ends_without_lines(make_pod: MakePod) -> None:
     assert process.stdout.readline() == b"ready\r\n"
     process.stdin.write(b"ab")
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     assert pod.file("a", "/tmp/got").read_bytes() == b"ab"
 
 
@@ -610,7 +610,7 @@ def test_a_terminal_that_is_closed(make_pod: MakePod, output: str) -> None:
     pod.wait_file("a", "/tmp/up")
     wait_for(lambda: terminal.is_raw, "the raw mode")
     terminal.close()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     if output == "elsewhere":
         assert out.startswith(b"up\r\n") and out.endswith(b"last words\r\n")
@@ -624,7 +624,7 @@ def test_a_shell_in_front_of_a_terminal_that_is_closed(make_pod: MakePod) -> Non
     process = terminal.run(pod)
     terminal.expect(PROMPT)
     terminal.close()
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
 
 
 @pytest.mark.private_users

@@ -21,7 +21,7 @@ from tests.support.effects import each_failure, killed_child
 from tests.support.networks import make_network, own_network, remove_network, within
 
 TEXT = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.17.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n"
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 class World:

@@ -64,7 +64,7 @@ def confine(topology: Topology, sender: Sender) -> None:
 def arrived(pod: Place, seen_at: Place, link: str, frames: dict[str, bytes], marker: bytes) -> set[str]:
     """Send frames from a pod and return the names of those that got to a link elsewhere; the marker always does."""
     with seen_at.do(lambda: frame_socket(link)) as seen, pod.do(lambda: frame_socket("eth0")) as sending:
-        seen.settimeout(10)
+        seen.settimeout(60)
         for frame in frames.values():
             sending.send(frame)
         sending.send(marker)
@@ -194,7 +194,7 @@ def forwarded(pod: Place, topology: Topology, frames: dict[str, bytes], marker: 
         return frame[14 + 12 :] if frame[14] >> 4 == 4 else frame[14 + 8 :]
 
     with topology.outside.do(lambda: frame_socket("eth0")) as seen, pod.do(lambda: frame_socket("eth0")) as sending:
-        seen.settimeout(10)
+        seen.settimeout(60)
         for frame in (*frames.values(), marker):
             sending.send(frame)
         names = {ends(frame): name for name, frame in frames.items()}

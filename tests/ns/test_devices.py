@@ -257,7 +257,7 @@ def test_events() -> None:
     events = DeviceEvents()
     device = LoopDevice()
     try:
-        assert select.select([events], [], [], 10)[0]
+        assert select.select([events], [], [], 60)[0]
         events.drain()
         assert not select.select([events], [], [], 0)[0]
         for _ in range(3000):
@@ -265,7 +265,7 @@ def test_events() -> None:
         events.drain()
         assert not select.select([events], [], [], 0)[0]
         device.remove()
-        assert select.select([events], [], [], 10)[0]
+        assert select.select([events], [], [], 60)[0]
     finally:
         device.remove()
 

@@ -806,7 +806,7 @@ def test_the_child_dies_with_its_parent(extraction: Extraction, tmp_path: Path) 
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     # A pidfd becomes readable when its process has ended.
-    ended = select.select([child], [], [], 5)[0] == [child]
+    ended = select.select([child], [], [], 90)[0] == [child]
     if not ended:
         signal.pidfd_send_signal(child, signal.SIGKILL)
     assert ended

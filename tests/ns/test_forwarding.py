@@ -423,7 +423,7 @@ def test_the_loopback_of_ipv6(pods: Pods, topology: Topology, add: AddPod, who: 
                 if number == 8080:
                     sending.send(frames[1])
             if number == 8080:
-                server.settimeout(5)
+                server.settimeout(60)
                 assert server.recvfrom(100)[0] == b"spoofed?"
                 server.settimeout(0.1)
                 with pytest.raises(TimeoutError):

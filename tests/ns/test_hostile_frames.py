@@ -68,7 +68,7 @@ def arrived(pod: Place, neighbour: Place, frames: dict[str, bytes], marker: byte
     """Send frames and then a marker, which always arrives; return the names of those that came before it."""
     names = {frame: name for name, frame in frames.items()}
     with neighbour.do(lambda: frame_socket("eth0")) as seen, pod.do(lambda: frame_socket("eth0")) as sending:
-        seen.settimeout(10)
+        seen.settimeout(60)
         for frame in (*frames.values(), marker):
             sending.send(frame)
         found = set()

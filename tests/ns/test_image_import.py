@@ -507,7 +507,7 @@ def test_what_umoci_writes_and_unpacks(tmp_path: Path, store: Store) -> None:
     for number, step in enumerate(_STEPS):
         bundle = tmp_path / f"bundle{number}"
         by_umoci("unpack", "--image", image, bundle)
-        subprocess.run(["sh", "-ec", step], cwd=bundle / "rootfs", check=True, timeout=60)
+        subprocess.run(["sh", "-ec", step], cwd=bundle / "rootfs", check=True, timeout=90)
         by_umoci("repack", "--image", image, bundle)
     by_umoci("raw", "unpack", "--image", image, tmp_path / "expected")
     found = resolve_image(store, f"oci:{image}", silent)
@@ -518,7 +518,7 @@ def test_what_umoci_writes_and_unpacks(tmp_path: Path, store: Store) -> None:
 
 def by_umoci(*words: object) -> None:
     """Let the machine's umoci do something."""
-    subprocess.run(["umoci", *map(str, words)], check=True, timeout=60, capture_output=True)
+    subprocess.run(["umoci", *map(str, words)], check=True, timeout=90, capture_output=True)
 
 
 def listing(root: Path) -> dict[str, tuple[object, ...]]:
@@ -534,4 +534,4 @@ def listing(root: Path) -> dict[str, tuple[object, ...]]:
 
 def copy_by_skopeo(source: str, target: str) -> None:
     """Let the machine's skopeo copy an image."""
-    subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", source, target], check=True, timeout=60)
+    subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", source, target], check=True, timeout=90)

@@ -60,7 +60,7 @@ def test_an_index_of_two(store: Store, tmp_path: Path, transport: str) -> None:
         if shutil.which("skopeo") is None:
             pytest.skip("no skopeo on PATH")
         source = f"oci:{of_both().write_directory(tmp_path / 'layout')}:1"
-        subprocess.run(["skopeo", "copy", "--quiet", "--all", source, f"dir:{tmp_path}/box"], check=True, timeout=60)
+        subprocess.run(["skopeo", "copy", "--quiet", "--all", source, f"dir:{tmp_path}/box"], check=True, timeout=90)
         reference = f"dir:{tmp_path}/box"
     else:
         reference = f"oci-archive:{of_both().write_archive(tmp_path / 'box.tar')}"

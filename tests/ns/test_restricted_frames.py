@@ -59,7 +59,7 @@ def frames(
 def arrived(sender: Place, receiver: Place, sent: dict[str, bytes], marker: bytes) -> set[str]:
     """Return the names of the frames whose end the receiver gets before that of the marker."""
     with receiver.do(lambda: frame_socket("eth0")) as seen, sender.do(lambda: frame_socket("eth0")) as sending:
-        seen.settimeout(10)
+        seen.settimeout(60)
         for frame in (*sent.values(), marker):
             sending.send(frame)
         found = set()

@@ -339,7 +339,7 @@ def test_another_store_has_to_bring_its_layers(store: Store, tmp_path: Path) -> 
     """An image of a directory that lacks a layer of the store is refused."""
     layout = write_layout(tmp_path / "box", "a")
     command = ["skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:a", f"dir:{tmp_path / 'a'}"]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=90)
     resolve_image(store, f"dir:{tmp_path / 'a'}", silent)
     (tmp_path / "a" / json.loads((tmp_path / "a/manifest.json").read_bytes())["layers"][0]["digest"][7:]).unlink()
     with pytest.raises(StoreError, match="skopeo: "):

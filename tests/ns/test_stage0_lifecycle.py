@@ -70,7 +70,7 @@ def test_run_prepared_by_four_at_once(world: World) -> None:
         [winner] = [process for process in processes if process.pid == pid]
         for process in processes:
             if process is not winner:
-                _, stderr = process.communicate(timeout=20)
+                _, stderr = process.communicate(timeout=90)
                 assert process.returncode == 254
                 assert "is already being run" in stderr or "is not prepared" in stderr or "no longer" in stderr
         assert winner.poll() is None
@@ -328,7 +328,7 @@ def test_several_gcs_at_once(world: World) -> None:
         for _ in range(4)
     ]
     for process in processes:
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=90)
         assert process.returncode == 0
         assert {line.split('"')[0] for line in stderr.splitlines()} <= {"gc: moving pod ", "gc on stderr"}
     assert all_pods(world) == {}

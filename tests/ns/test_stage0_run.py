@@ -536,7 +536,7 @@ def test_term_at_any_moment(world: World) -> None:
             process.wait(moment * 0.03)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        assert process.wait(timeout=90) in (-signal.SIGTERM, 128 + signal.SIGTERM)
         assert (world.root / "stderr").read_bytes() == b""
         # A process that extracts an image dies with minit, but a moment later, and holds the lock until then.
         wait_for(lambda: _nothing_is_left_by_gc(world), "nothing left by gc")

@@ -200,7 +200,7 @@ def wait_until_ended(pid: int) -> None:
     """Return once a process that is not our child has ended."""
     with suppress(ProcessLookupError):
         fd = os.pidfd_open(pid)
-        select.select([fd], [], [], 20)
+        select.select([fd], [], [], 90)
         os.close(fd)
 
 

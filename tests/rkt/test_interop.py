@@ -110,7 +110,7 @@ def test_a_pods_life_between_two(
             command("image", "gc", "--grace-period=0s")
         assert uuid[:8] in maker("list") and uuid[:8] in runner("list")
         maker("stop", uuid)
-        process.communicate(timeout=60)
+        process.communicate(timeout=90)
     assert state(maker, uuid) == state(runner, uuid)
     assert state(maker, uuid)[-1] == "app-app=9"
     hashes = set()

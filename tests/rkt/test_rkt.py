@@ -72,7 +72,7 @@ def test_rkt_enters_and_stops_a_pod(tmp_path: Path, stage1_image: Path, app_imag
         entered = rkt(tmp_path, "enter", uuid, str(BUSYBOX), "hostname")
         assert entered.stdout.strip() == f"rkt-{uuid}"
         assert rkt(tmp_path, "stop", uuid).returncode == 0
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=90) == 0
         assert rkt(tmp_path, "rm", uuid).returncode == 0
     finally:
         process.kill()

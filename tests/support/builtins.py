@@ -19,7 +19,7 @@ from minit.network.builtin.call import Call
 from minit.network.protocol import Request, Result
 from tests.support.networks import make_network, own_network, remove_network, within
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 IPAM_KEYS = ("rangeStart", "rangeEnd", "gateway", "routes", "resolvConf", "ranges")
 SOURCE = "net.conf"
 """The file that errors in a configuration name."""

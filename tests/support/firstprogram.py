@@ -24,7 +24,7 @@ from tests.support.pods import PodDirectory
 from tests.support.processes import children_of, named
 from tests.support.waiting import wait_for
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 90
 # How reboot(2) ends a PID namespace: the first process dies of it.
 ENDINGS = {-signal.SIGINT: "off", -signal.SIGHUP: "reboot"}
 _HELPER = "minit-machine"

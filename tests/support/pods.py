@@ -35,7 +35,7 @@ APPLETS = (
 )
 STAGE1_TREE_ID = "deps-sha512-" + "5" * 64
 APP_TREE_ID = "deps-sha512-" + "a" * 64
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 90
 CONTROL = "stage1/rootfs/rkt/minit/control"
 LOOPBACK_ONLY = "networking: networking namespace with loopback only\n"
 

@@ -41,7 +41,7 @@ SECOND_POD = "10.1.0.3"
 BRIDGE = "cni0"
 
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
 # How long it takes until what does not arrive counts as lost. What does arrive takes a tenth of a millisecond.
 _LOSS_SECONDS = 0.3
 

@@ -37,5 +37,5 @@ run_here(commands)
 def test_a_signal_in_a_callback_ends_the_command(number: signal.Signals) -> None:
     """Python drops what a callback raises, but not what a signal meant."""
     command = [sys.executable, "-c", _IN_A_CALLBACK, "wait", str(int(number))]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert (result.returncode, result.stderr.strip()) == (128 + number, "")
