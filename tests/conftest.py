@@ -4,6 +4,7 @@ The common part of all tests: the stage1 image, built once, and pods on it; the 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -35,6 +36,7 @@ from tests.support.stage0_world import World, worlds
 from tests.support.unpack import unpack
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+_BUILT = Path(__file__).parents[1] / "build/tests"
 _AFTERWARDS = pytest.StashKey[Afterwards]()
 _DISK = pytest.StashKey[OwnDisk]()
 _GROUP = pytest.StashKey[OwnGroup]()
@@ -210,11 +212,35 @@ def stage1_image(work_directory: Path) -> Path:
     """The stage1 ACI, which may have been built before."""
     if given := os.environ.get("MINIT_TEST_STAGE1"):
         return Path(given)
-    from minit.base.progress import silent
-    from minit.image.stage1 import build_stage1
+    return built_stage1(work_directory / "minit-stage1.aci", plain=False)
 
-    output = work_directory / "minit-stage1.aci"
-    build_stage1(output, silent)
+
+@pytest.fixture(scope="session")
+def plain_stage1_image(work_directory: Path) -> Path:
+    """The stage1 ACI whose interpreter is not dumped."""
+    return built_stage1(work_directory / "plain-stage1.aci", plain=True)
+
+
+def built_stage1(output: Path, *, plain: bool) -> Path:
+    """Copy a stage1 ACI of these sources to `output`: the first worker or run that asks for it builds it for all."""
+    from minit.base.progress import silent
+    from minit.image.stage1 import build_stage1, stage1_fingerprint
+
+    _BUILT.mkdir(parents=True, exist_ok=True)
+    kind = "plain" if plain else "dumped"
+    # Of the compiler and the linker the time will do.
+    tools = (os.stat(tool).st_ctime_ns for tool in map(shutil.which, ("cc", "ld")) if tool is not None)
+    built = _BUILT / "-".join((kind, stage1_fingerprint(), *map(str, tools)))
+    with open(_BUILT / kind, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            for old in _BUILT.glob(f"{kind}-*"):
+                old.unlink()
+            warning = build_stage1(output, silent, plain=plain)
+            assert not (plain and warning)
+            new = Path(shutil.copy(output, _BUILT / f"{kind}-new"))
+            new.rename(built)
+        shutil.copy(built, output)
     return output
 
 

@@ -214,13 +214,12 @@ def page_faults(program: Path) -> int:
 
 
 @pytest.mark.skipif(not can_trace(), reason="writes are traced on x86-64 only")
-def test_it_copies_few_pages(work_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_copies_few_pages(installed: Installed, work_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command's written memory lies together, and its process gets fewer pages than that of an untrained one."""
-    program, scattered = work_directory / "program", work_directory / "scattered"
-    build_command(program)
+    scattered = work_directory / "scattered"
     monkeypatch.setattr("minit.image.dump.program.can_trace", lambda: False)
     build_command(scattered)
-    assert page_faults(program) < 0.9 * page_faults(scattered)
+    assert page_faults(installed.program) < 0.9 * page_faults(scattered)
 
 
 @pytest.fixture
@@ -247,18 +246,26 @@ def test_without_a_program(kept: Installed) -> None:
     assert kept.is_plain()
 
 
-@pytest.mark.parametrize("rest", ["nothing", "zeros"])
-def test_a_damaged_program(kept: Installed, rest: str) -> None:
+@pytest.fixture
+def no_compiler(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no program can be made."""
+    (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "cc").chmod(0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def test_a_damaged_program(kept: Installed, no_compiler: dict[str, str]) -> None:
     """Python runs the command where a part of the program is all there is, or zeros follow it, and makes it anew."""
     content = kept.program.read_bytes()
     pages = -(-len(content) // 4096)
-    for count in (*(1 << power for power in range(pages.bit_length())), pages - 2, pages - 1):
-        kept.program.write_bytes(content[: 4096 * count])
-        if rest == "zeros":
-            os.truncate(kept.program, len(content))
-        assert kept.is_plain(), f"{count} of {pages} pages"
-    assert kept.renew("first") != ""
-    assert not kept.is_plain()
+    for rest, variables in (("nothing", no_compiler), ("zeros", {})):
+        for count in (*(1 << power for power in range(pages.bit_length())), pages - 2, pages - 1):
+            kept.program.write_bytes(content[: 4096 * count])
+            if rest == "zeros":
+                os.truncate(kept.program, len(content))
+            assert kept.is_plain(), f"{count} of {pages} pages and {rest}"
+        assert kept.renew("first", **variables) != ""
+        assert kept.is_plain() == bool(variables)
 
 
 def test_a_program_that_has_changed(kept: Installed) -> None:
@@ -289,20 +296,6 @@ def test_a_program_without_a_beginning(kept: Installed) -> None:
         result = kept.call("version")
         assert (result.returncode, result.stdout.startswith("minit Version: ")) == (0, True)
         assert result.stderr.endswith(f": Exec format error\n{PLAINLY}")
-
-
-def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path) -> None:
-    """A crash of the machine leaves all parts of the program."""
-    kept.program.unlink()
-    trace = ["strace", "-qq", "-y", "-e", "trace=fsync,rename", "-o", str(tmp_path / "trace")]
-    assert kept.renew("first", under=trace) != ""
-    calls = re.findall(
-        r'^fsync\(\d+<[^>]*?([^/>]+)>|^rename\(.*?([^/"]+)", "[^"]*/minit"\)',
-        (tmp_path / "trace").read_text(),
-        re.MULTILINE,
-    )
-    names = {"program", kept.program.parent.name}
-    assert [call for call in calls if names & {*call}] == [("program", ""), ("", "program"), ("bin", "")]
 
 
 @pytest.mark.parametrize(
@@ -475,8 +468,8 @@ def test_what_the_init_passes_on(installed: Installed) -> None:
     assert with_init == without
 
 
-def test_when_it_is_made(kept: Installed) -> None:
-    """A program that is current is left alone, and one that is not is made anew."""
+def test_when_it_is_made(kept: Installed, no_compiler: dict[str, str]) -> None:
+    """A program that is current is left alone, and one that is not is to be made anew."""
     before = kept.program.stat().st_ino
     assert kept.renew("first") == ""
     assert kept.program.stat().st_ino == before
@@ -485,26 +478,33 @@ def test_when_it_is_made(kept: Installed) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     try:
         assert kept.is_plain()
-        assert kept.renew("first") != ""
+        assert kept.renew("first", **no_compiler) != ""
         assert kept.program.stat().st_ino != before
-        assert not kept.is_plain()
     finally:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_program_that_cannot_be_made(kept: Installed, tmp_path: Path) -> None:
-    """It is no failure, and is not tried again before something has changed."""
+def test_a_program_that_cannot_be_made(kept: Installed, no_compiler: dict[str, str], tmp_path: Path) -> None:
+    """
+    It is no failure, and is not tried again before something has changed; a program is written before it is named, so
+    that a crash of the machine leaves all parts of it.
+    """
     kept.program.unlink()
-    (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "cc").chmod(0o755)
-    broken = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    assert kept.renew("first", **broken) != ""
+    assert kept.renew("first", **no_compiler) != ""
     assert kept.is_plain()
     assert kept.renew("first") == ""
     assert kept.is_plain()
-    assert kept.renew("second") != ""
+    trace = ["strace", "-qq", "-y", "-e", "trace=fsync,rename", "-o", str(tmp_path / "trace")]
+    assert kept.renew("second", under=trace) != ""
     assert not kept.is_plain()
     assert [path.name for path in kept.program.parent.iterdir() if path.name != "copy"] == ["minit"]
+    calls = re.findall(
+        r'^fsync\(\d+<[^>]*?([^/>]+)>|^rename\(.*?([^/"]+)", "[^"]*/minit"\)',
+        (tmp_path / "trace").read_text(),
+        re.MULTILINE,
+    )
+    names = {"program", kept.program.parent.name}
+    assert [call for call in calls if names & {*call}] == [("program", ""), ("", "program"), ("bin", "")]
 
 
 def test_only_where_nobody_else_writes(kept: Installed) -> None:

@@ -436,15 +436,9 @@ def test_the_error_of_a_plugin_that_was_delegated_to(runtime: Runtime, tmp_path:
     assert runtime.refused("ADD", config)["msg"] == 'Could not find plugin "none"'
 
 
-def test_an_image_that_is_not_dumped(work_directory: Path, tmp_path: Path, runtime: Runtime) -> None:
+def test_an_image_that_is_not_dumped(plain_stage1_image: Path, tmp_path: Path, runtime: Runtime) -> None:
     """Its plugins know their names, too, and do the same."""
-    from minit.base.progress import silent
-    from minit.image.stage1 import build_stage1
-
-    image = tmp_path / "plain.aci"
-    build_stage1(image, silent, plain=True)
-    unpack(image, tmp_path / "a place")
-    image.unlink()
+    unpack(plain_stage1_image, tmp_path / "a place")
     plain = tmp_path / "a place/rootfs" / paths.PLUGINS
     (tmp_path / "ptp").symlink_to(plain / "ptp")
     config = runtime.config("ptp")
