@@ -57,6 +57,19 @@ _FULL_NAMES = ("io.containerd.image.name", "com.docker.image.name", "org.opencon
 _ATTESTATION = "vnd.docker.reference.type"
 
 
+class _Kind(Value):
+    """A kind of document: a key of its own, and keys of other kinds."""
+
+    name: str
+    media_types: tuple[str, ...]
+    own_key: str
+    other_keys: tuple[str, ...]
+
+
+_INDEX = _Kind(name="index", media_types=_INDEXES, own_key="manifests", other_keys=("config", "layers", "fsLayers"))
+_IMAGE = _Kind(name="image", media_types=_MANIFESTS, own_key="layers", other_keys=("manifests", "fsLayers"))
+
+
 class Descriptor(Value):
     """The description of another file in a document: its kind, digest and size. OCI descriptor.md"""
 
@@ -168,7 +181,7 @@ def _read_blob(blobs: Blobs, descriptor: Descriptor) -> bytes:
 def _read_index(data: bytes, where: str, media_type: str | None = None) -> tuple[Descriptor, ...]:
     try:
         root = read_json(data, where)
-        _check_kind(root, where, media_type, _INDEXES, "index", "manifests", ("config", "layers", "fsLayers"))
+        _check_kind(root, where, media_type, _INDEX)
         if not isinstance(root["manifests"].raw(), list):
             raise root["manifests"].error("a list")
         if len(root["manifests"].each(Node.raw)) > _MANIFESTS_LIMIT:
@@ -178,27 +191,19 @@ def _read_index(data: bytes, where: str, media_type: str | None = None) -> tuple
         raise ImageError(str(error)) from error
 
 
-def _check_kind(
-    root: Node,
-    where: str,
-    media_type: str | None,
-    expected: tuple[str, ...],
-    kind: str,
-    own: str,
-    others: tuple[str, ...],
-) -> None:
-    """Refuse a document that is of another kind than its descriptor says, or of two kinds."""
+def _check_kind(root: Node, where: str, media_type: str | None, kind: _Kind) -> None:
+    """Refuse a document of another kind than `media_type`, which its descriptor has, or of two kinds."""
     if root["schemaVersion"].given and root["schemaVersion"].raw() == 1:
         raise ImageError(f"{where}: {_OLD_SCHEMA}")
     root["schemaVersion"].integer(2, 2)
     stated = root["mediaType"].optional(Node.string) or ""
     if stated and stated != (media_type or stated):
         raise ImageError(f"{where}: says it is {stated}, but is listed as {media_type}: refused as ambiguous")
-    if stated and stated not in expected:
-        raise ImageError(f'{where}: expected an {kind}, got media type "{stated[:120]}"')
-    given = [key for key in others if root[key].given]
+    if stated and stated not in kind.media_types:
+        raise ImageError(f'{where}: expected an {kind.name}, got media type "{stated[:120]}"')
+    given = [key for key in kind.other_keys if root[key].given]
     if given:
-        raise ImageError(f"{where}: an {kind} with {own} and {given[0]}: refused as ambiguous")
+        raise ImageError(f"{where}: an {kind.name} with {kind.own_key} and {given[0]}: refused as ambiguous")
 
 
 _OLD_SCHEMA = (
@@ -292,7 +297,7 @@ def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: Ima
         raise ImageError(f'{where}: unknown media type "{descriptor.media_type[:120]}": not an image')
     try:
         root = read_json(document, where)
-        _check_kind(root, where, descriptor.media_type, _MANIFESTS, "image", "layers", ("manifests", "fsLayers"))
+        _check_kind(root, where, descriptor.media_type, _IMAGE)
         config_descriptor = _read_descriptor(root["config"])
         layer_descriptors = root["layers"].each(_read_descriptor)
     except ManifestError as error:

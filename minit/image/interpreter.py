@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from minit.base.errors import ImageError, describe
-from minit.image.dump.program import LINKED_IN, build_dump, static_library
+from minit.image.dump.program import LINKED_IN, Recipe, build_dump, static_library
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, compile_modules, landmark
 from minit.image.toolchain import DEBIAN_PACKAGES, find_tool, run_tool
@@ -149,7 +149,14 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
     (directory / _DUMP).parent.mkdir(parents=True)
     # First what runs a pod: its objects lie together, so that a start reads and writes fewer pages.
     names = ["entrypoints.run", *(module.name for module in modules)]
-    build_dump(directory / _DUMP, seed, copy / _MODULES, names, LOADED_LIBRARIES, objects, scratch)
+    recipe = Recipe(
+        seed=seed,
+        modules="/proc/self/cwd",  # no path of this machine
+        arguments=("", *names, *LOADED_LIBRARIES),
+        scratch=scratch,
+        directory=copy / _MODULES,
+    )
+    build_dump(directory / _DUMP, recipe, names, objects)
 
 
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:

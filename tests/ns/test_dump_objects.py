@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import ImageError
-from minit.image.dump.program import LINKED_IN, build_dump, obstacle
+from minit.image.dump.program import LINKED_IN, Recipe, build_dump, obstacle
 from minit.image.interpreter import copy_interpreter, loaded_libraries
 from minit.image.pythonmodules import Module, stage1_modules
 
@@ -116,7 +116,9 @@ def dump(interpreter: Path, place: Path, names: list[str], probe: Path, *others:
     objects = [path for path in library.rglob("*.so*") if not path.name.startswith(LINKED_IN)]
     directory = next(library.glob("python3.*"))
     libraries = [*loaded_libraries(), probe.name]
-    build_dump(place / "program", 1, directory, names, libraries, [*objects, probe, *others], scratch)
+    arguments = ("", *names, *libraries)
+    recipe = Recipe(seed=1, modules="/proc/self/cwd", arguments=arguments, scratch=scratch, directory=directory)
+    build_dump(place / "program", recipe, names, [*objects, probe, *others])
     return place / "program"
 
 

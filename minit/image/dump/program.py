@@ -107,30 +107,15 @@ def static_library() -> Path:
     return Path(sysconfig.get_config_var("LIBPL") or "/", sysconfig.get_config_var("LIBRARY") or "libpython.a")
 
 
-def build_dump(
-    output: Path,
-    seed: int,
-    modules: Path,
-    names: Sequence[str],
-    libraries: Iterable[str],
-    objects: Iterable[Path],
-    scratch: Path,
-) -> None:
+def build_dump(output: Path, recipe: Recipe, names: Sequence[str], objects: Iterable[Path]) -> None:
     """
     Write a program to `output` that has imported `names` and goes on from there; ImageError if it does not work.
 
-    `modules` is a directory of bytecode and extension modules. `libraries` are those that modules load by their names.
-    `objects` are the files of these, of extension modules and of all that they need. Files are left behind in the empty
-    directory `scratch`. `seed` is that of the hashes of strings. Equal input gives equal output.
+    `objects` are the files of extension modules, of libraries that modules load by name, and of all that these need.
+    The empty directory `recipe.scratch` is full of files afterwards. Equal input gives equal output.
     """
+    scratch = recipe.scratch
     link_dumper(objects, scratch)
-    recipe = Recipe(
-        seed=seed,
-        modules="/proc/self/cwd",  # no path of this machine
-        arguments=("", *names, *libraries),
-        scratch=scratch,
-        directory=modules,
-    )
     profile, first = scratch / "profile", scratch / "first"
     profile.mkdir()
     write_dump(recipe, first, profile)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 from minit.archives.aci import image_id
 from minit.archives.recipe import AssembledAci, OpenBlob, Recipe
@@ -79,44 +80,67 @@ def extract_layers(
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
         total_bytes = sum(blob.size_bytes for blob in blobs)
         recipe = blobs[0].recipe if link and len(blobs) == 1 and isinstance(blobs[0], AssembledAci) else None
-        root = str(destination.resolve())
-        pipe, report = os.pipe()
-        reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
-        files = [fd for blob in blobs for fd in blob.fds]
-
-        def tell(error: BaseException) -> None:
-            untar.tell(report, layers[0], root, error)
-
-        made = None if recipe is None else _link(stack, recipe, blobs[0], f"{root}/{untar.LINKS}", report, tell)
-        pid = fork(
-            EXTRACTOR,
-            lambda: untar.extract(root, layers, blobs, ids, report, recipe, made),
-            {"report": report, "images": files if made is None else None, "links": made},
-            tell=tell,
-        )
-        stack.callback(_end, pid)
-        os.close(report)
-        # What is linked is not read by the child. Whoever imports and goes on with a tree has just read it.
+        pid, reports = _start(stack, str(destination.resolve()), layers, blobs, ids, recipe)
+        # The child does not read what is linked. A caller that imports and goes on with a tree has just read the image.
         is_read = recipe is None or store.has_assembled(layers[0].image_id)
         check = None if is_read else stack.enter_context(_Check(blobs[0], layers[0]))
-        for line in reports:
-            try:
-                word, (count_bytes,) = workers.numbers_of(line)
-            except OSError as error:
-                raise disk_error(action, destination, error, _REMEDY) from error
-            except workers.DefectError as error:
-                raise StoreError(f"{action}: {error}") from error
-            if word == workers.DONE:
-                if check is not None:
-                    check.end()
-                progress(f"extracting {layers[0].name}", total_bytes, total_bytes)
-                return count_bytes
-            progress(f"extracting {layers[0].name}", count_bytes, total_bytes)
-        # Looked at only: _end is to have it.
+        step = f"extracting {layers[0].name}"
+        try:
+            written_bytes = _follow(reports, lambda count_bytes: progress(step, count_bytes, total_bytes))
+        except OSError as error:
+            raise disk_error(action, destination, error, _REMEDY) from error
+        except workers.DefectError as error:
+            raise StoreError(f"{action}: {error}") from error
+        if written_bytes is not None:
+            if check is not None:
+                check.end()
+            progress(step, total_bytes, total_bytes)
+            return written_bytes
+        # The status stays for _end.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if ended is not None and ended.si_status == signal.SIGALRM:
         raise ImageError(f"{action}: not done after {workers.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
+
+
+def _start(
+    stack: ExitStack,
+    root: str,
+    layers: Sequence[Layer],
+    blobs: Sequence[OpenBlob],
+    ids: IdRange | None,
+    recipe: Recipe | None,
+) -> tuple[int, TextIO]:
+    """Start the extracting process, which ends with `stack`, and return its pid and its reports."""
+    pipe, report = os.pipe()
+    reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
+
+    def tell(error: BaseException) -> None:
+        untar.tell(report, layers[0], root, error)
+
+    linked = None
+    if recipe is not None:
+        linked = recipe, _link(stack, recipe, blobs[0], f"{root}/{untar.LINKS}", report, tell)
+    files = [fd for blob in blobs for fd in blob.fds] if linked is None else None
+    pid = fork(
+        EXTRACTOR,
+        lambda: untar.extract(root, layers, blobs, ids, report, linked),
+        {"report": report, "images": files, "links": None if linked is None else linked[1]},
+        tell=tell,
+    )
+    stack.callback(_end, pid)
+    os.close(report)
+    return pid, reports
+
+
+def _follow(reports: TextIO, tell: Callable[[int], None]) -> int | None:
+    """Tell the bytes read, and return the bytes of regular files that were written; None if the process was killed."""
+    for line in reports:
+        word, (count_bytes,) = workers.numbers_of(line)
+        if word == workers.DONE:
+            return count_bytes
+        tell(count_bytes)
+    return None
 
 
 def _link(

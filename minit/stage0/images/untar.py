@@ -116,22 +116,22 @@ def extract(
     blobs: Sequence[OpenBlob],
     ids: IdRange | None,
     report: int,
-    recipe: Recipe | None = None,
-    made: int | None = None,
+    linked: tuple[Recipe, int] | None = None,
 ) -> None:
     """
     Extract the layers, whose tars are `blobs`, into `destination`, and tell `report`.
 
-    With `ids` the owners are shifted. With `recipe`, that of the one image, the files are links to those of its layers,
-    which another process makes in `LINKS` and tells `made`, as in `MadeLinks`, and the caller checks. The process is of
-    no other use then: the directory is its root.
+    With `ids` the owners are shifted. `linked` is the recipe of a single image whose files are links to the files of
+    its layers, and the descriptor by which another process tells that the links are in `LINKS`, as in `MadeLinks`; then
+    the caller checks the image. The process is of no other use afterwards: the directory is its root.
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
     hashlib.sha256()
-    if recipe is None or made is None:
+    if linked is None:
         workers.confine(destination)
         _extract(layers, blobs, digests, ids, report)
     else:
+        recipe, made = linked
         headers = recipe.headers()
         workers.confine(destination)
         _extract_linked(layers[0], headers, ids, report, made)
