@@ -24,12 +24,12 @@ from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.process import set_oom_score
 from minit.linux.stdio import complain_at_once
-from minit.machine.disk.trialduty import KEEP, TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
 from minit.machine.duties import do_duties
+from minit.machine.hardware import POWER_BUTTON
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
-from minit.machine.powerbutton import POWER_BUTTON
 from minit.machine.requests import EndRequests
+from minit.machine.slots import KEEP, TRIAL_BEGUN, TRIAL_FAILED, TRIAL_OVER
 from minit.manifest.machineconfig import MachineConfig
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.supervisor.apps.backoff import Restarts

@@ -34,15 +34,14 @@ from minit.linux.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, sett
 from minit.linux.loop import wait_events
 from minit.linux.process import forget_imports, read_attributes
 from minit.linux.stdio import complain_at_once, open_standard_streams, share_console
-from minit.machine.clock.starttime import correct_clock
-from minit.machine.ending import end_machine
+from minit.machine.clock import correct_clock
+from minit.machine.hardware import Feeder
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
-from minit.machine.machine import Machine
+from minit.machine.machine import Machine, end_machine
 from minit.machine.machinelink import MachineLink
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.requests import EndRequests, Senders, is_container
-from minit.machine.watchdog import Feeder
 from minit.manifest.machineconfig import MachineConfig, parse_machine, with_command_line
 from minit.plan.appspec import AppSpec
 from minit.plan.inputs.runflags import RunFlags

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
+from minit.base.errors import EXIT_FAILURE, describe
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
+from minit.linux import syscalls
+from minit.linux.forks import UNMOUNTER, fork
+from minit.linux.stdio import complain_at_once
+from minit.machine.hardware import Feeder
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder
+from minit.machine.mounts import unmount_all
 from minit.machine.requests import EndRequests, Senders
-from minit.machine.watchdog import Feeder
-from minit.manifest.machineconfig import POWEROFF, REBOOT, STAY, MachineConfig
+from minit.manifest.machineconfig import HALT, POWEROFF, REBOOT, STAY, MachineConfig
+from minit.reaper.reaper import has_children, reap
+from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
+
+_COMMANDS = {
+    POWEROFF: syscalls.REBOOT_POWER_OFF,
+    REBOOT: syscalls.REBOOT_RESTART,
+    HALT: syscalls.REBOOT_HALT,
+}
+_GRACE_SECONDS = 5.0
+_KILL_SECONDS = 2.0
+_TICK_SECONDS = 0.5
+_REBOOT_ATTEMPTS = 3
 
 
 class Machine:
@@ -89,3 +108,107 @@ class Machine:
         if self.namespace is not None:
             os.close(self.namespace)
             self.namespace = None
+
+
+def end_machine(machine: Machine) -> NoReturn:
+    """End the machine as it was asked to: a step that fails or does not end is left out, for the next ones matter."""
+    for step in (_linger, _end_processes, _leave_pod, _unmount, _release_watchdog):
+        try:
+            step(machine)
+        except BaseException as error:
+            complain_at_once(f"minit: the machine cannot be ended in order: {describe(error)}")
+    for _ in range(_REBOOT_ATTEMPTS):
+        try:
+            syscalls.reboot(_COMMANDS.get(machine.ending, syscalls.REBOOT_RESTART))
+        except OSError as error:
+            complain_at_once(f"minit: {machine.ending}: {describe(error)}")
+            time.sleep(_TICK_SECONDS)
+    # A kernel without its first program panics, and starts again after the seconds of panic= on its command line.
+    os._exit(EXIT_FAILURE)
+
+
+def _linger(machine: Machine) -> None:
+    if machine.failed and machine.ending != STAY:
+        # Time to read why, and a brake for a machine that fails again and again.
+        until = time.monotonic() + machine.config.failure_wait_seconds
+        while (left := until - time.monotonic()) > 0 and not _is_asked_to_end(machine, min(left, _TICK_SECONDS)):
+            pass
+    if machine.ending == STAY:
+        complain_at_once("minit: the machine stays")
+        while machine.ending == STAY:
+            _is_asked_to_end(machine, _TICK_SECONDS)
+    complain_at_once(f"minit: {machine.ending}")
+
+
+def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
+    if machine.helper is not None:
+        if machine.ending == STAY:
+            machine.helper.turn(machine.namespace)
+        if machine.helper.take_press():
+            machine.ask_for(POWEROFF)
+            return True
+    asked = None if machine.requests is None else machine.requests.take()
+    if asked is not None:
+        machine.ask_for(asked)
+        return True
+    return _wait(machine, seconds)
+
+
+def _end_processes(machine: Machine) -> None:
+    # First: spawner and helper end when nobody is left to talk to, and what is open holds on to file systems.
+    syscalls.close_all_but((0, 1, 2, *machine.descriptors()))
+    for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return
+        _wait_until(machine, lambda: not has_children(), seconds)
+
+
+def _leave_pod(machine: Machine) -> None:
+    """Go back to the machine's own mounts; the pod's end with it."""
+    if machine.namespace is not None:
+        syscalls.setns(machine.namespace, syscalls.CLONE_NEWNS)
+        machine.close()
+
+
+def _unmount(machine: Machine) -> None:
+    """Have every file system unmounted by a child: a disk that does not answer would stop PID 1 for ever."""
+    pid = fork(UNMOUNTER, _unmount_and_sync)
+    seconds = machine.config.unmount_seconds
+    if not _wait_until(machine, lambda: not has_children(pid), seconds):
+        complain_at_once(f"minit: file systems are still in use after {seconds} s: left as they are")
+
+
+def _unmount_and_sync() -> None:
+    unmount_all()
+    os.sync()
+
+
+def _release_watchdog(machine: Machine) -> None:
+    if machine.ending == HALT and machine.feeder is not None:
+        machine.feeder.release()
+
+
+def _wait_until(machine: Machine, condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until `condition` holds, so long at most; returns whether it does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        _wait(machine, min(left, _TICK_SECONDS))
+    return True
+
+
+def _wait(machine: Machine, seconds: float) -> bool:
+    """Wait for a signal, reap, feed the watchdog; returns whether the signal asks for the end."""
+    found = signal.sigtimedwait(WATCHED_SIGNALS, seconds)
+    is_heeded = found is not None and machine.senders.heeds(found.si_signo, found.si_code, found.si_pid)
+    number = found.si_signo if found is not None and is_heeded else None
+    if number in HALT_SIGNALS:
+        machine.ask_to_end([number])
+    while reap(set())[1]:
+        pass
+    machine.feed()
+    return number in HALT_SIGNALS

@@ -14,9 +14,9 @@ from minit.base.jsontext import dump
 from minit.base.value import Value
 from minit.launcher.podhelper import PodHelper
 from minit.linux.stdio import complain_at_once
-from minit.machine.disk.trialduty import KEEP, TRIAL_OVER
+from minit.machine.hardware import POWER_BUTTON
 from minit.machine.machine import Machine
-from minit.machine.powerbutton import POWER_BUTTON
+from minit.machine.slots import KEEP, TRIAL_OVER
 from minit.manifest.machineconfig import POWEROFF, Trial
 from minit.podfiles.controlmessages import AppRequest, StartApp, StopApp
 from minit.supervisor.apps.context import Context

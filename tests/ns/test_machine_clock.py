@@ -12,8 +12,8 @@ import pytest
 
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
-from minit.machine.clock.kernelclock import KernelClock
-from minit.machine.clock.timeclient import TimeClient
+from minit.machine.clock import KernelClock
+from minit.machine.timeclient import TimeClient
 from minit.manifest.machineconfig import Clock
 from tests.support.dnsserver import NO_SUCH_NAME, DnsServer
 from tests.support.ntpserver import NtpServer, answer
@@ -231,7 +231,7 @@ def test_names_that_nobody_answers_for(
     servers: list[NtpServer], names: DnsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lookup that takes too long is ended, and the servers are asked that are known by then."""
-    monkeypatch.setattr("minit.machine.clock.namelookup._LONGEST_SECONDS", 3.0)
+    monkeypatch.setattr("minit.machine.timeclient._LONGEST_SECONDS", 3.0)
     names.hosts = {"one.test": [HERE], "silent.test": None}
     clock = OwnClock(60.0)
     client = make(clock, "one.test", "silent.test")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minit.linux.loop import wait_readable
-from minit.machine.network.machinenetwork import MachineNetwork
+from minit.machine.network import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp.client6 import BOUND, Dhcp6Client
 from tests.support.ipv6router import (
@@ -64,7 +64,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Dhcp6Client]]:
         begun.append(Dhcp6Client(*arguments))
         return begun[-1]
 
-    monkeypatch.setattr("minit.machine.network.ipv6.Dhcp6Client", begin)
+    monkeypatch.setattr("minit.machine.ipv6.Dhcp6Client", begin)
     yield begun
     for client in begun:
         client.close()

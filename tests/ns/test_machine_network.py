@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from minit.machine.devices import MachineDevices
-from minit.machine.modules import Modules
-from minit.machine.network.machinenetwork import MachineNetwork
+from minit.machine.devices import MachineDevices, Modules
+from minit.machine.network import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp.client import BOUND, INIT, DhcpClient
 from tests.support.dhcpresponder import DISCOVER, REQUEST, DhcpResponder
@@ -70,7 +69,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[DhcpClient]:
         begun.append(DhcpClient(*arguments))
         return begun[-1]
 
-    monkeypatch.setattr("minit.machine.network.connection.DhcpClient", begin)
+    monkeypatch.setattr("minit.machine.network.DhcpClient", begin)
     return begun
 
 

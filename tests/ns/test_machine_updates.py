@@ -1,4 +1,4 @@
-"""minit.machine.update.unattended: a machine's helper, with apps and servers that keep it busy."""
+"""minit.machine.unattended: a machine's helper, with apps and servers that keep it busy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
-from minit.machine.update.unattended import Updates
+from minit.machine.unattended import Updates
 from minit.manifest.machineconfig import Update
 from minit.podfiles import paths
 from tests.support.forked import succeed_in_child

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine.disk.efivariables import SlotEntry, first_slot, plan_entries
-from minit.machine.disk.partitions import PartitionEntry
+from minit.machine.efivariables import SlotEntry, first_slot, plan_entries
+from minit.machine.partitions import PartitionEntry
 
 PROGRAM = "\\EFI\\BOOT\\BOOTX64.EFI"
 NUMBERS = st.integers(0, 9)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine.clock.ntpmessage import Answer, Sample, agreed, encode_question, measure, parse_answer
+from minit.machine.ntpmessage import Answer, Sample, agreed, encode_question, measure, parse_answer
 from tests.support.ntpserver import answer
 
 NONCE = bytes(range(8))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine.disk.partitions import PRIMARY_SECTOR, SECTOR_BYTES, Table, grow_last, read_table
+from minit.machine.partitions import PRIMARY_SECTOR, SECTOR_BYTES, Table, grow_last, read_table
 
 SECTORS = 8192
 GROWN = 30000

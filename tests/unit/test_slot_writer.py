@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from minit.base.errors import MinitError, UpdateError
 from minit.base.progress import silent
 from minit.base.value import replace
-from minit.machine.update.install import NothingNewer, Running, SlotWriter, check_version, read_manifest, tell_tenths
-from minit.machine.update.source import Read, open_source
+from minit.machine.update import NothingNewer, Running, SlotWriter, check_version, read_manifest, tell_tenths
+from minit.machine.updatesource import Read, open_source
 from minit.manifest.machineupdate import (
     BLOCK_BYTES,
     UpdateManifest,

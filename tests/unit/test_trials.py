@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine.disk.efivariables import GLOBAL, OWN, EfiVariables
-from minit.machine.disk.slots import FAILED, TrialRecord, read_trial, write_trial
+from minit.machine.efivariables import GLOBAL, OWN, EfiVariables
 from minit.machine.machinelink import AppHealth, TrialWatch
+from minit.machine.slots import FAILED, TrialRecord, read_trial, write_trial
 from minit.manifest.machineconfig import Trial
 
 TRIAL = Trial(healthy_seconds=10, timeout_seconds=60)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minit.base.errors import UpdateError
-from minit.machine.update.source import open_source, read_fully
+from minit.machine.updatesource import open_source, read_fully
 
 _BODY = bytes(range(256)) * 1000
 

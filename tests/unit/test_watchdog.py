@@ -1,4 +1,4 @@
-"""minit.machine.watchdog: a device that fails."""
+"""minit.machine.hardware: a device that fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from minit.machine.watchdog import Feeder
+from minit.machine.hardware import Feeder
 from minit.manifest.machineconfig import Watchdog
 
 

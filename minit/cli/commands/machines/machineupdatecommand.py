@@ -10,7 +10,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.machine.requests import request_ending
-from minit.machine.update.install import install_update, tell_tenths
+from minit.machine.update import install_update, tell_tenths
 from minit.manifest.machineconfig import REBOOT
 
 

@@ -12,8 +12,8 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
-from minit.machine.disk.slots import SlotsStatus, boot_once, other_slot, read_slots
 from minit.machine.requests import request_ending
+from minit.machine.slots import SlotsStatus, boot_once, other_slot, read_slots
 from minit.manifest.machineconfig import REBOOT, parse_machine
 from minit.podfiles import paths
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from minit.base.errors import describe
+from minit.base.jsontext import dump, parse
 from minit.base.utctime import utc_text
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import NAME_LOOKUP, fork
 from minit.linux.stdio import complain_at_once
-from minit.machine.clock.kernelclock import KernelClock
-from minit.machine.clock.namelookup import NameLookup
-from minit.machine.clock.ntpmessage import (
+from minit.machine.clock import KernelClock
+from minit.machine.ntpmessage import (
     NONCE_BYTES,
     PORT,
     Answer,
@@ -46,6 +50,11 @@ _TOO_OFTEN = "RATE"
 _GO_AWAY = ("DENY", "RSTR")
 _RECEIVE_BYTES = 1024
 _MOST_PACKETS = 64  # at a time: whoever sends more in the name of a server is not waited for
+
+_LONGEST_SECONDS = 20.0
+_READ_BYTES = 1 << 16
+_MOST_ADDRESSES = 8  # of a name
+_NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 
 class TimeClient:
@@ -74,7 +83,7 @@ class TimeClient:
         self._known: Sequence[str] = ()
         # Of names; the first is the one to ask.
         self._addresses: dict[str, list[str]] = {}
-        self._lookup: NameLookup | None = None
+        self._lookup: _NameLookup | None = None
         self._unknown_names: set[str] = set()
         # Addresses that want no clients.
         self._refused: set[str] = set()
@@ -132,12 +141,12 @@ class TimeClient:
             self._ask_servers()
             return
         try:
-            self._lookup = NameLookup(names)
+            self._lookup = _NameLookup(names)
         except OSError as error:
             self._say_once(describe(error))
             self._ask_servers()
 
-    def _end_lookup(self, lookup: NameLookup) -> None:
+    def _end_lookup(self, lookup: _NameLookup) -> None:
         self._lookup = None
         for found in lookup.close():
             self._addresses[found.name] = [one for one in found.addresses if one not in self._refused]
@@ -305,3 +314,71 @@ class _Question:
         if answer.kiss is None:
             name = self.server if self.server == self.address else f"{self.server} ({self.address})"
             self.sample = measure(name, answer, self._asked, took_seconds)
+
+
+class _Found(Value):
+    """The addresses of a name; with a `failure` there is no such name, and without both nobody could tell."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    failure: str | None = None
+
+
+class _NameLookup:
+    """A lookup of several names; `turn` when `fileno` can be read, and at `deadline` (monotonic), until it is over."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """OSError if no process can be made."""
+        self.deadline = time.monotonic() + _LONGEST_SECONDS
+        self._told = b""
+        self._pipe, writer = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            pid = fork(NAME_LOOKUP, lambda: _look_up(names, writer), {"pipe": writer})
+            self._process = os.pidfd_open(pid)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(writer)
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._pipe
+
+    def turn(self) -> bool:
+        """Take what is known by now; returns whether it is over, since there is no more or it has taken too long."""
+        while time.monotonic() < self.deadline:
+            try:
+                data = os.read(self._pipe, _READ_BYTES)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            self._told += data
+        return True
+
+    def close(self) -> Iterator[_Found]:
+        """End it, and return what it has found."""
+        syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
+        os.waitid(os.P_PIDFD, self._process, os.WEXITED)
+        os.close(self._process)
+        os.close(self._pipe)
+        # What stands behind the last end of a line was not written to its end.
+        for line in self._told.split(b"\n")[:-1]:
+            found = parse(line, "lookup of names")
+            assert isinstance(found, dict)  # it is of our own process
+            yield _Found(name=found["name"], addresses=tuple(found["addresses"]), failure=found["failure"])
+
+
+def _look_up(names: Sequence[str], pipe: int) -> None:
+    """Write what is found of each name as soon as it is known."""
+    for name in names:
+        addresses, failure = [], None
+        try:
+            # As bytes: the interpreter of an image has no codec for international names.
+            found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_DGRAM)
+            addresses = list(dict.fromkeys(address[0] for *_, address in found))[:_MOST_ADDRESSES]
+        except socket.gaierror as error:
+            failure = describe(error) if error.errno in _NO_SUCH_NAME else None
+        os.write(pipe, dump({"name": name, "addresses": addresses, "failure": failure}) + b"\n")

@@ -22,7 +22,7 @@ from minit.base.errors import UpdateError, describe
 from minit.base.processors import this_processor
 from minit.base.progress import Progress
 from minit.base.value import Value
-from minit.machine.disk.slots import (
+from minit.machine.slots import (
     HASH_TREE_SIGNATURE,
     boot_once,
     other_slot,
@@ -31,7 +31,7 @@ from minit.machine.disk.slots import (
     running_slot,
     slot_devices,
 )
-from minit.machine.update.source import Read, open_source, read_fully
+from minit.machine.updatesource import Read, open_source, read_fully
 from minit.manifest.machineconfig import parse_machine
 from minit.manifest.machineupdate import (
     BLOCK_BYTES,

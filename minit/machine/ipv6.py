@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv6Interface
 
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_TENTATIVE
 
-from minit.base.errors import NetworkError, describe
+from minit.base.errors import LaunchError, NetworkError, describe
 from minit.linux.stdio import complain_at_once
-from minit.machine.network.networkstate import NetworkState
 from minit.manifest.machineconfig import Interface
 from minit.network.dhcp.client6 import Dhcp6Client
 from minit.network.dhcp.message6 import Answer6, LeasedAddress, RouterOption, is_duid, link_layer_duid, solicit_routers
 from minit.network.netlink.links import Links, write_sysctl
 from minit.network.netlink.messages import Link
+from minit.podfiles.podfile import write_pod_file
 
 # include/net/if_inet6.h: what the last advertisement told.
 _ADDRESSES_BY_DHCP = 0x40
@@ -24,6 +25,9 @@ _ACCEPT_ALWAYS = "2"  # also by a machine that forwards packets
 _DUID = "duid"
 _WHOLE = 128
 _MOST_ENTRIES = 8
+
+_DIRECTORY = "network"
+_MAXIMUM_BYTES = 4096
 
 
 class IPv6Connection:
@@ -193,3 +197,33 @@ def _renew(entries: dict[str, float], names: Iterable[str] | Iterator[str], unti
             entries.pop(name, None)
         elif name in entries or len(entries) < _MOST_ENTRIES:
             entries[name] = until
+
+
+class NetworkState:
+    """The texts by their names; nothing is kept without the state directory of the machine."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._directory = None if directory is None else os.path.join(directory, _DIRECTORY)
+
+    def read(self, name: str) -> str:
+        """Return a text, an empty one if there is none, or none that can be read."""
+        if self._directory is None:
+            return ""
+        try:
+            fd = os.open(os.path.join(self._directory, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return os.read(fd, _MAXIMUM_BYTES).decode("ascii", "replace").strip()
+            finally:
+                os.close(fd)
+        except OSError:
+            return ""
+
+    def write(self, name: str, text: str) -> None:
+        """Keep a text, unless it is there already; a failure is a line on the console."""
+        if self._directory is None or self.read(name) == text:
+            return
+        try:
+            os.makedirs(self._directory, 0o700, exist_ok=True)
+            write_pod_file(os.path.join(self._directory, name), f"{text}\n".encode())
+        except (OSError, LaunchError) as error:
+            complain_at_once(f"minit: network: {name} is not kept: {describe(error)}")

@@ -18,8 +18,8 @@ from minit.base.progress import silent
 from minit.linux.forks import UPDATER, fork
 from minit.linux.stdio import complain_at_once
 from minit.machine.requests import request_ending
-from minit.machine.update.install import Installed, NothingNewer, install_from
-from minit.machine.update.source import Read, open_source
+from minit.machine.update import Installed, NothingNewer, install_from
+from minit.machine.updatesource import Read, open_source
 from minit.manifest.machineconfig import REBOOT, Update
 from minit.podfiles import paths
 

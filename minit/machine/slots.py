@@ -12,11 +12,14 @@ import os
 import struct
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from minit.base.errors import ManifestError, UpdateError, describe
+from minit.base.errors import ManifestError, MinitError, UpdateError, describe
 from minit.base.jsontext import dump, parse
 from minit.base.value import Value, replace
-from minit.machine.disk.efivariables import (
+from minit.linux.messages import Socket, send_message
+from minit.linux.stdio import complain_at_once
+from minit.machine.efivariables import (
     OWN,
     BootPlan,
     EfiVariables,
@@ -25,7 +28,8 @@ from minit.machine.disk.efivariables import (
     open_variables,
     plan_entries,
 )
-from minit.machine.disk.partitions import find_partition, partition_entry, root_partition
+from minit.machine.partitions import find_partition, partition_entry, root_partition
+from minit.manifest.machineconfig import MachineConfig
 from minit.podfiles import paths
 
 _ROOT = "root-"
@@ -51,6 +55,11 @@ HASH_TREE_SIGNATURE = b"verity\0\0"
 
 # Signature, version and kind, identifier, which is the first half of the root hash (minit/image/disk.py).
 _HASH_TREE = struct.Struct("<8s8x16s")
+
+TRIAL_BEGUN = "trial begun"
+TRIAL_OVER = "trial over"
+KEEP = "keep"
+TRIAL_FAILED = "trial failed"
 
 
 class SlotDevices(Value):
@@ -305,3 +314,33 @@ def root_hash_prefix(data: bytes) -> str | None:
         return None
     _, identifier = _HASH_TREE.unpack_from(data)
     return bytes(identifier).hex()
+
+
+def begin_trial(config: MachineConfig, link: Socket) -> None:
+    """Tell PID 1 if this version is on trial, and the console if one was that is not kept."""
+    if root_partition() is None:
+        return
+    try:
+        on_trial, failed = begin_boot()
+    except (MinitError, OSError):
+        return  # no slots, or nothing that chooses one: whoever asks for another one is told
+    if failed is not None:
+        complain_at_once(f"minit: slot {failed.slot} was tried and is not kept: {failed.reason}")
+    if on_trial:
+        seconds = config.trial.healthy_seconds
+        complain_at_once(f"minit: slot {running_slot()} is on trial: apps have to be healthy for {seconds} s")
+        send_message(link, {"event": TRIAL_BEGUN})
+
+
+def end_trial(message: dict[str, Any], link: Socket) -> None:
+    """Do what PID 1 asks for at the end of a trial, if it asks for that."""
+    if KEEP not in message and TRIAL_FAILED not in message:
+        return
+    try:
+        if KEEP in message:
+            complain_at_once(f"minit: slot {keep_running()} is kept")
+        else:
+            note_failure(str(message[TRIAL_FAILED]))
+    except (MinitError, OSError) as error:
+        complain_at_once(f"minit: trial: {describe(error)}")
+    send_message(link, {"event": TRIAL_OVER})
