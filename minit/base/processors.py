@@ -6,6 +6,8 @@ import os
 
 from minit.base.value import Value
 
+MINIMUM_KERNEL = (5, 12)  # mount_setattr; openat2, clone3, pidfd and close_range are older
+
 
 class Processor(Value):
     """
@@ -80,3 +82,10 @@ def processor_named(name: str) -> Processor:
 def this_processor() -> Processor:
     """Return that of this machine."""
     return processor_of_machine(os.uname().machine)
+
+
+def parse_kernel_release(release: str) -> tuple[int, int]:
+    """Return (major, minor) of a release such as `6.1.0-18-amd64`."""
+    major, _, rest = release.partition(".")
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return int(major), int(minor)

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from minit.base.errors import MinitError, describe
 from minit.base.jsontext import parse
-from minit.devices.events import DeviceEvents
-from minit.devices.lookup import DeviceLookup, ListedDevice
+from minit.devices import DeviceEvents, DeviceLookup, ListedDevice
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
 from minit.linux.stdio import complain_at_once

@@ -22,7 +22,7 @@ from minit.linux.stdio import complain_at_once, record_complaints
 from minit.machine.requests import is_container
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.podfiles import paths
-from minit.podfiles.boundedlog import BoundedLog
+from minit.podfiles.boundedfile import BoundedLog
 from minit.reaper.record import write_durably, write_file
 from minit.supervisor.root.applymounts import new_filesystem
 

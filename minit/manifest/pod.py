@@ -18,7 +18,7 @@ from minit.manifest.app import (
     read_port,
     read_port_number,
 )
-from minit.manifest.labels import find, read_annotations, read_labels
+from minit.manifest.image import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.podfiles.paths import ANNOTATION_MUTABLE
 

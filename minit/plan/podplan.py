@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from minit.base.errors import PlanError
 from minit.base.hostname import default_name, find_fault
 from minit.base.idrange import IdRange, parse_id_range
-from minit.base.kernel import parse_kernel_release
+from minit.base.processors import parse_kernel_release
 from minit.base.value import Value, replace
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App

@@ -12,7 +12,7 @@ import structlog
 
 from minit.base.jsontext import dump
 from minit.podfiles import paths
-from minit.podfiles.boundedlog import BoundedLog
+from minit.podfiles.boundedfile import BoundedLog
 from minit.podfiles.paths import PodEvent
 from minit.supervisor.podevents import Events
 

@@ -15,7 +15,7 @@ from minit.base import jsontext
 from minit.base.errors import ManifestError
 from minit.base.utctime import utc_text_ns
 from minit.podfiles import paths
-from minit.podfiles.boundedlog import BoundedLog
+from minit.podfiles.boundedfile import BoundedLog
 
 KEPT_EVENTS = 1000
 # Of each of the two files.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import LaunchError
-from minit.devices.lookup import DeviceLookup
+from minit.devices import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume
 from minit.launcher.devices.devicepolicy import DeviceGroup

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.devices.events import DeviceEvents
-from minit.devices.lookup import DeviceLookup
+from minit.devices import DeviceEvents, DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicepolicy import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
 from minit.linux import syscalls

@@ -82,7 +82,7 @@ print(bridge.kind, bridge.mtu, links.get("tun0").kind)
 
 # Loads libudev by its name, which must not be the host's.
 RUN_PYUDEV = """\
-from minit.devices.lookup import DeviceLookup
+from minit.devices import DeviceLookup
 lookup = DeviceLookup()
 print(lookup.find("/dev/null")[0].subsystem)
 with open("/proc/self/maps") as file:

@@ -18,7 +18,7 @@ import pytest
 import minit
 from minit.cli.commandgroups import commands
 from minit.cli.manual import render
-from minit.containerinit.supervise import USAGE
+from minit.containerinit import USAGE
 from minit.manifest.annotations import Annotation, Place
 from minit.plan.rights import seccompfilter
 from minit.plan.rights.protection import plan_protection, with_pid_1

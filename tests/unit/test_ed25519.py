@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.manifest.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_key, verify
+from minit.manifest.machineupdate import KEY_BYTES, SIGNATURE_BYTES, is_key, verify
 
 _PRIME = 2**255 - 19
 _ORDER = 2**252 + 27742317777372353535851937790883648493

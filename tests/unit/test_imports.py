@@ -28,12 +28,12 @@ def modules_of_command(statement: str) -> set[str]:
 
 def test_the_init_of_a_container_is_little() -> None:
     """`minit -- COMMAND` loads neither click nor the rest of minit, and as process 1 not even ctypes."""
-    loaded = modules_after("import minit.__main__, minit.containerinit.supervise")
+    loaded = modules_after("import minit.__main__, minit.containerinit")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
         *("minit", "minit.__main__", "minit.linux", "minit.linux.loop", "minit.linux.stdio"),
         *("minit.base", "minit.base.errors", "minit.base.harmless", "minit.base.processors", "minit.base.value"),
-        *("minit.containerinit", "minit.containerinit.supervise"),
+        *("minit.containerinit", "minit.containerinit"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
     }
     assert not loaded & {"click", "ctypes", "dataclasses", "json"}
@@ -111,7 +111,7 @@ def importers_of(name: str) -> set[str]:
         ("ctypes", {"minit/linux/ctypescalls.py", "minit/linux/libcrypto.py"}),
         ("trio", {"minit/supervisor/control/serve.py"}),
         ("structlog", {"minit/supervisor/journal.py"}),
-        ("pyudev", {"minit/devices/lookup.py"}),
+        ("pyudev", {"minit/devices.py"}),
         ("asyncio", set()),
         ("multiprocessing", set()),
         ("selectors", set()),

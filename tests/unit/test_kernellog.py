@@ -1,4 +1,4 @@
-"""minit.machine.kernellog and minit.podfiles.boundedlog: the kernel's log, and files that do not grow for ever."""
+"""minit.machine.kernellog and minit.podfiles.boundedfile: the kernel's log, and files that do not grow for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from minit.machine.kernellog import KernelLog, parse_record
 from minit.podfiles import paths
-from minit.podfiles.boundedlog import BoundedLog
+from minit.podfiles.boundedfile import BoundedLog
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ManifestError, PlanError
 from minit.base.idrange import IdRange
-from minit.base.kernel import parse_kernel_release
+from minit.base.processors import parse_kernel_release
 from minit.base.value import replace
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names

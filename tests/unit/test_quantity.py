@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.limits import BILLION, parse_quantity
 
 SUFFIXES: dict[str, int | Fraction] = {
     **{"": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "k": 10**3, "M": 10**6},

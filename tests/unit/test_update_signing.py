@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from minit.base.errors import ImageError
 from minit.image.disk import sign
-from minit.manifest.ed25519 import verify
+from minit.manifest.machineupdate import verify
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 

@@ -17,7 +17,7 @@ from minit.manifest.app import (
     SECCOMP_RETAIN,
     Isolator,
 )
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.seccomp import SECCOMP_WORDS
 
 # rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.

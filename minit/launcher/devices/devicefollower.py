@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minit.base.errors import ControlError, LaunchError, describe
 from minit.base.idrange import IdRange
 from minit.base.value import Value
-from minit.devices.lookup import DeviceLookup
+from minit.devices import DeviceLookup
 from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
 from minit.launcher.devices.exchange import Identity, exchange_mount, identify
 from minit.launcher.devices.openvolumes import is_device_source, open_tree

@@ -12,8 +12,7 @@ import os
 from collections.abc import Sequence
 
 from minit.base.errors import LaunchError, MinitError, describe
-from minit.devices.events import DeviceEvents
-from minit.devices.lookup import DeviceLookup
+from minit.devices import DeviceEvents, DeviceLookup
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import identify

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.base.errors import PlanError
-from minit.base.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.base.processors import MINIMUM_KERNEL, parse_kernel_release
 from minit.base.value import Value
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from minit.base.errors import PlanError
 from minit.manifest.annotations import Annotation
+from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.manifest.quantity import BILLION, parse_quantity
 from minit.podfiles.paths import (
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_MODE,

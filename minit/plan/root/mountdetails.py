@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from minit.base.errors import PlanError
 from minit.base.value import replace
 from minit.manifest.annotations import Annotation
+from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node, read_json
 from minit.plan.root.devicevolumes import DEVICE_ACCESS
 from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp

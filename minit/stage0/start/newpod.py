@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minit.base.errors import PodError, StoreError
 from minit.base.idrange import IdRange
-from minit.base.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.base.processors import MINIMUM_KERNEL, parse_kernel_release
 from minit.base.progress import Progress
 from minit.base.value import Value
 from minit.linux import syscalls

@@ -13,15 +13,16 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.manifest.limits import (
+    BILLION,
     MAX_CPU_SHARES,
     MIN_CPU_SHARES,
     MIN_MICROSECONDS,
     PERIOD_MICROSECONDS,
     CpuQuota,
     Limits,
+    parse_quantity,
     with_annotation,
 )
-from minit.manifest.quantity import BILLION, parse_quantity
 from minit.stage0.apps.applimits import change_limits
 from minit.stage0.pods.mutablepods import require_app
 from minit.stage0.pods.podstatus import read_pod_manifest

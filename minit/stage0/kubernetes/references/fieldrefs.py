@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields
 from minit.stage0.kubernetes.references.podfields import PodNames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.base.value import Value
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY, Isolator
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, read_quantity
 
