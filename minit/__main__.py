@@ -20,9 +20,9 @@ def main() -> NoReturn:
 def _run(words: list[str]) -> NoReturn:
     # Options may stand before it, but no command does.
     if "--" in words and words[0].startswith("--"):
-        from minit.containerinit import supervise
+        from minit import containerinit
 
-        code = supervise.main(words)
+        code = containerinit.main(words)
         if code is not None:
             sys.exit(code)
     # The word of minit/cri/hands/protocol.py.

@@ -75,7 +75,7 @@ def test_nobody_else_forks() -> None:
     files = {path.relative_to(ROOT / "minit").as_posix(): path.read_text() for path in (ROOT / "minit").rglob("*.py")}
     assert {name for name, text in files.items() if re.search(r"(?<!for )os\.fork\(|syscalls\.clone3\(", text)} == {
         "linux/forks.py",
-        "containerinit/supervise.py",
+        "containerinit.py",
         "image/dump/features.py",  # which tries what an interpreter can do
         "launcher/enter/enterchild.py",  # where the second process goes on in the middle of what the first one does
     }

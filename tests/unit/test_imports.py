@@ -33,7 +33,7 @@ def test_the_init_of_a_container_is_little() -> None:
     assert ours == {
         *("minit", "minit.__main__", "minit.linux", "minit.linux.loop", "minit.linux.stdio"),
         *("minit.base", "minit.base.errors", "minit.base.harmless", "minit.base.processors", "minit.base.value"),
-        *("minit.containerinit", "minit.containerinit"),
+        "minit.containerinit",
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
     }
     assert not loaded & {"click", "ctypes", "dataclasses", "json"}
