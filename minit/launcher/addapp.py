@@ -1,9 +1,9 @@
 """
 The `app/add` entrypoint's work: an app for a pod that runs.
 
-It is planned here, on the host, by the same code as the apps of a pod that starts. Things that only the host can make
-or open are made here too: control groups with their limits and device policy, volumes, the root as stage0 has mounted
-it. All of that goes to PID 1 as descriptors, so that nothing depends on how mounts are propagated on the host.
+The app is planned and prepared here, on the host, by the same function as the apps of a pod that starts. Everything
+goes to PID 1 as descriptors, with the root as stage0 has mounted the root, so that nothing depends on how mounts are
+propagated on the host.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from minit.base.value import replace
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import (
     Hierarchy,
-    below_parent,
-    read_hierarchies,
     read_subcgroup,
     remove_app_groups,
-    show_groups,
 )
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profile
-from minit.launcher.start.filterprograms import make_specs
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
-from minit.launcher.start.preparation import open_host_sockets, prepare
+from minit.launcher.start.preparation import Placed, Prepared, Start, no_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
 from minit.linux import syscalls
@@ -64,29 +60,66 @@ def _add(options: AddFlags) -> None:
     if not read_pod_manifest().is_mutable:
         raise PlanError("immutable pod")
     _refuse_known(options.app)
-    plan = _plan(options)
-    [spec] = make_specs(plan.apps)
-    hierarchies = read_hierarchies()
-    if plan.group_parent is not None:
-        hierarchies = below_parent(hierarchies, plan.group_parent)
-    subcgroup = read_subcgroup()
-    spec = show_groups(spec, hierarchies, subcgroup)
-    # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.
-    remove_app_groups(hierarchies, subcgroup, spec.name)
-    helpers: list[PodHelper] = []
+    addition = _Addition(options)
     try:
-        _hand_over(plan, spec, hierarchies, subcgroup, helpers)
+        addition.run()
+    except BaseException as error:
+        addition.undo()
+        if isinstance(error, OSError):
+            raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
+        raise
+
+
+class _Addition:
+    """An app that is being added, and the helpers that stay with the app."""
+
+    def __init__(self, options: AddFlags) -> None:
+        self._options = options
+        self._helpers: list[PodHelper] = []
+        self._placed: Placed | None = None
+
+    def run(self) -> None:
+        """Prepare the app, and have PID 1 take the app in."""
+        start = Start(
+            plan=lambda hierarchies: _plan(self._options, hierarchies),
+            place=lambda plan, hierarchies: read_subcgroup(),
+            sockets=no_sockets,
+            begin=self._begin,
+            pod=read_pid(),
+        )
+        prepared = prepare(start, self._helpers)
+        lives = [] if prepared.life is None else [prepared.life]
+        [spec] = prepared.specs
+        if spec.life.health:
+            with Step("start checking the health of the app"):
+                health = HealthHelper(prepared.plan, read_pid(), stays=True)
+                self._helpers.append(health)
+                lives.append(health.wait_settled())
+        with Step("open the root of the app"):
+            sent = [*_roles(prepared), *_helper_roles(self._helpers, lives)]
+        _hand_over(spec.name, sent, is_v2=prepared.groups.apps[0].is_v2)
         try:
-            _write_profile(spec.name)
-            change_apps(options.uuid, added=(spec.name,))
+            with Step("write the profile of the app"):
+                _write_profile(spec.name)
+            change_apps(self._options.uuid, added=(spec.name,))
         except BaseException:
             ask(RemoveApp(app=spec.name), _ANSWER_SECONDS)
             raise
-    except BaseException:
-        for helper in helpers:
+
+    def undo(self) -> None:
+        """Leave nothing of the app on the host."""
+        for helper in self._helpers:
             helper.end()
-        remove_app_groups(hierarchies, subcgroup, spec.name)
-        raise
+        if self._placed is not None:
+            self._remove_groups(self._placed)
+
+    def _begin(self, placed: Placed) -> None:
+        # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.
+        self._remove_groups(placed)
+        self._placed = placed
+
+    def _remove_groups(self, placed: Placed) -> None:
+        remove_app_groups(placed.hierarchies, placed.subcgroup, self._options.app)
 
 
 def _refuse_known(app: str) -> None:
@@ -95,10 +128,12 @@ def _refuse_known(app: str) -> None:
         raise LaunchError(f'app "{app}" is in this pod already')
 
 
-def _plan(options: AddFlags) -> PodPlan:
+def _plan(options: AddFlags, hierarchies: Sequence[Hierarchy]) -> PodPlan:
     config = read_runtime_config(options.uuid)
     flags = _override(config.flags, options)
-    pod = load_app(options.app, flags)
+    with Step("load app"):
+        pod = load_app(options.app, flags)
+        facts = collect_facts(hierarchies, pod, flags)
     connection: Connection | None = None
     if joins_networks(flags.networks) or config.is_host_dns or config.pod_addresses:
         connection = Connection(
@@ -108,7 +143,7 @@ def _plan(options: AddFlags) -> PodPlan:
             is_host_dns=config.is_host_dns,
             pod_addresses=config.pod_addresses,
         )
-    plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags), connection)
+    plan = plan_added_app(pod, flags, facts, connection)
     for line in plan.notices():
         complain(f"stage1: {line}")
     if any(STREAM_CONSOLE in (app.streams.stdin, app.streams.stdout, app.streams.stderr) for app in plan.apps):
@@ -127,67 +162,34 @@ def _override(flags: RunFlags, options: AddFlags) -> RunFlags:
     )
 
 
-def _hand_over(
-    plan: PodPlan,
-    spec: AppSpec,
-    hierarchies: Sequence[Hierarchy],
-    subcgroup: str,
-    helpers: list[PodHelper],
-) -> None:
-    """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
-    try:
-        group, sent = _open_all(plan, spec, hierarchies, subcgroup, helpers)
-    except OSError as error:
-        raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
+def _hand_over(app: str, sent: Sequence[tuple[str, int]], *, is_v2: bool) -> None:
+    """Have PID 1 take in an app by these descriptors, each with its role."""
     if len(sent) > MAXIMUM_DESCRIPTORS:
         volumes = sum(role == adding.TREE for role, _ in sent)
-        raise LaunchError(f'app "{spec.name}": {volumes} volumes are too many for a pod that runs')
+        raise LaunchError(f'app "{app}": {volumes} volumes are too many for a pod that runs')
     roles = tuple(role for role, _ in sent)
-    request = AddApp(app=spec.name, version=ADDING_VERSION, descriptors=roles, v2=group.is_v2)
+    request = AddApp(app=app, version=ADDING_VERSION, descriptors=roles, v2=is_v2)
     ask(request, _ANSWER_SECONDS, [fd for _, fd in sent])
 
 
-def _open_all(
-    plan: PodPlan,
-    spec: AppSpec,
-    hierarchies: Sequence[Hierarchy],
-    subcgroup: str,
-    helpers: list[PodHelper],
-) -> tuple[GroupEnds, list[tuple[str, int]]]:
-    """Return the app's groups and the descriptors for PID 1, each with its role."""
-    prepared = prepare(plan, hierarchies, subcgroup, helpers)
-    [trees], [group] = prepared.trees, prepared.groups.apps
-    lives = []
-    if prepared.devices is not None:
-        with Step("follow devices"):
-            lives.append(prepared.devices.follow_and_stay(prepared.followed, read_pid()))
-    if spec.life.health:
-        with Step("start checking the health of the app"):
-            health, life = _start_health(plan)
-            helpers.append(health)
-            lives.append(life)
-    with Step("open the root of the app"):
-        sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
-        if plan.private_users is not None:
-            sent.append((adding.DEV, make_dev(plan.private_users)))
-        sent += [(adding.TREE, tree) for tree in trees]
-        sent += _group_roles(group)
-        for helper, life in zip(helpers, lives):
-            sent.append((adding.HELPER + helper.kind, helper.fileno()))
-            sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
-            sent.append((adding.LIFE + helper.kind, life))
-    [sockets] = open_host_sockets(plan)
-    sent += [(adding.SOCKET, fd) for fd in sockets if fd is not None]
-    return group, sent
+def _roles(prepared: Prepared) -> list[tuple[str, int]]:
+    """Return the descriptors of the app for PID 1, each with its role."""
+    [spec], [trees], [group], [sockets] = prepared.specs, prepared.trees, prepared.groups.apps, prepared.sockets
+    sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
+    if prepared.plan.private_users is not None:
+        sent.append((adding.DEV, make_dev(prepared.plan.private_users)))
+    sent += [(adding.TREE, tree) for tree in trees]
+    sent += _group_roles(group)
+    return sent + [(adding.SOCKET, fd) for fd in sockets if fd is not None]
 
 
-def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:
-    helper = HealthHelper(plan, read_pid(), stays=True)
-    try:
-        return helper, helper.wait_settled()
-    except BaseException:
-        helper.end()
-        raise
+def _helper_roles(helpers: Sequence[PodHelper], lives: Sequence[int]) -> list[tuple[str, int]]:
+    sent = []
+    for helper, life in zip(helpers, lives):
+        sent.append((adding.HELPER + helper.kind, helper.fileno()))
+        sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
+        sent.append((adding.LIFE + helper.kind, life))
+    return sent
 
 
 def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:

@@ -20,14 +20,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
-from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups, write_group_file
+from minit.base.value import replace
+from minit.launcher.cgroups import Hierarchy, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
-from minit.launcher.start.filterprograms import make_specs, read_sidecar_filter
-from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
+from minit.launcher.start.load import collect_facts, load_pod
+from minit.launcher.start.preparation import Start, no_sockets, prepare, raise_descriptor_limit, supervisor_ends
 from minit.linux import syscalls
 from minit.linux.attributes import Attributes
 from minit.linux.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
@@ -49,7 +49,7 @@ from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.apps.context import Context
-from minit.supervisor.boot import SupervisorEnds, run_apps
+from minit.supervisor.boot import run_apps
 from minit.supervisor.kernelsettings import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 
@@ -209,39 +209,23 @@ def _run_pod(machine: Machine) -> int:
         hostname=config.hostname,
         resolv_mode="host" if config.name_servers or config.interfaces else "default",
     )
-    hierarchies = read_hierarchies()
-    pod = load_pod(flags)
-    plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
-    specs = make_specs(plan.apps)
-    for line in plan.notices():
-        complain_at_once(f"minit: {line}")
-    subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
-    specs = tuple(show_groups(app, hierarchies, subcgroup) for app in specs)
-    prepared = prepare(plan, hierarchies, subcgroup, machine.pod_helpers)
-    if prepared.devices is not None:
-        prepared.devices.follow(prepared.followed)
+    start = Start(
+        plan=lambda hierarchies: _plan(flags, hierarchies),
+        place=lambda plan, hierarchies: place_pod(hierarchies, plan.uuid, plan.controllers),
+        sockets=no_sockets,
+        begin=lambda placed: None,
+    )
+    prepared = prepare(start, machine.pod_helpers)
+    plan, subcgroup = prepared.plan, prepared.subcgroup
     attributes = read_attributes(raise_descriptor_limit())
-    _check_health(machine, plan, specs, attributes)
-    _join_group(hierarchies, subcgroup)
+    _check_health(machine, plan, prepared.specs, attributes)
+    _join_group(prepared.hierarchies, subcgroup)
     machine.lock = _lock(machine.lock)
     for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
         write_pod_file(name, os.fsencode(text))
     assert machine.helper is not None
-    ends = SupervisorEnds(
-        specs=specs,
-        sidecar_filter=read_sidecar_filter(),
-        launcher=machine.helper.link,
-        lock=machine.lock,
-        root=open_stage1_root(),
-        image=None,
-        tasks=prepared.groups.tasks,
-        groups=prepared.groups.apps,
-        hierarchies=open_hierarchies(hierarchies),
-        attributes=attributes,
-        trees=prepared.trees,
-        sockets=open_host_sockets(plan),
-        kept=_leave_mounts(machine),
-    )
+    ends = supervisor_ends(prepared, machine.helper.link, machine.lock, attributes)
+    ends = replace(ends, kept=_leave_mounts(machine))
 
     def link(context: Context) -> MachineLink:
         machine.supervised = True
@@ -249,6 +233,14 @@ def _run_pod(machine: Machine) -> int:
 
     settle(PID_1, ends.descriptors())
     return run_apps(plan, ends, link)
+
+
+def _plan(flags: RunFlags, hierarchies: Sequence[Hierarchy]) -> PodPlan:
+    pod = load_pod(flags)
+    plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
+    for line in plan.notices():
+        complain_at_once(f"minit: {line}")
+    return plan
 
 
 def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:
@@ -260,7 +252,7 @@ def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], att
     machine.pod_helpers.append(HealthHelper(plan, os.getpid()))
 
 
-def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:
+def _join_group(hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
     """Move into the group that a launcher would have started PID 1 in."""
     with _short_waits():
         for hierarchy in hierarchies:

@@ -17,23 +17,26 @@ from minit.base.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
-    below_parent,
     kill_pod_groups,
-    open_hierarchies,
-    read_hierarchies,
-    show_groups,
 )
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
-from minit.launcher.start.filterprograms import make_specs, read_sidecar_filter
 from minit.launcher.start.killed import KillWitness
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
-from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_address, read_host_dns
+from minit.launcher.start.load import collect_facts, load_pod, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
-from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
+from minit.launcher.start.preparation import (
+    Placed,
+    Start,
+    no_sockets,
+    place_groups,
+    prepare,
+    raise_descriptor_limit,
+    supervisor_ends,
+)
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch, heard_signals
 from minit.linux import syscalls
@@ -111,6 +114,8 @@ class _Launch:
         self._lock = lock
         self._network: NetworkHelper | None = None
         self._helpers: list[PodHelper] = []
+        self._host: Host | None = None
+        self._kubernetes_log: int | None = None
         # The control groups of a pod whose processes do not end with its PID 1.
         self._left: tuple[Sequence[Hierarchy], str] | None = None
 
@@ -118,77 +123,71 @@ class _Launch:
         """Start the pod, wait for its end and return its exit code."""
         with Step("shed what the caller left"):
             attributes, inherited = _shed(self._lock)
-        with Step("find the control groups of this process"):
-            own = hierarchies = read_hierarchies()
-        plan = self._plan(hierarchies)
-        with Step("load seccomp filters"):
-            filtered, sidecar_filter = make_specs(plan.apps), read_sidecar_filter()
-        host = _take_host()
-        with Step("take over sockets"):
-            matched = _match_sockets(plan, inherited)
-        sockets = open_host_sockets(plan, matched)
-        with Step("place control groups"):
-            if plan.group_parent is not None:
-                hierarchies = below_parent(hierarchies, plan.group_parent)
-            subcgroup = place_groups(plan, hierarchies)
-        filtered = tuple(show_groups(app, hierarchies, subcgroup) for app in filtered)
-        with Step("setup network"):
-            _reserve_names(plan)
-            self._network = _start_network(plan, matched, self._flags, self._lock)
-        with Step("open volumes"):
-            kubernetes_log = _open_kubernetes_log(plan)
-        prepared = prepare(plan, hierarchies, subcgroup, self._helpers, for_gc=True)
-        if prepared.devices is not None:
-            with Step("set device policy"):
-                prepared.devices.follow(prepared.followed)
-        with Step("open the control group hierarchies"):
-            shown = open_hierarchies(hierarchies)
+        start = Start(
+            plan=self._plan,
+            place=place_groups,
+            sockets=lambda plan: _match_sockets(plan, inherited),
+            begin=self._begin,
+            for_gc=True,
+        )
+        prepared = prepare(start, self._helpers)
+        plan = prepared.plan
         with Step("look at the control groups of PID 1"):
-            witness = KillWitness(own, subcgroup if plan.group_parent is None else None)
+            witness = KillWitness(prepared.own, prepared.subcgroup if plan.group_parent is None else None)
         with Step("prepare the console"):
             terminal = _prepare_console(plan)
-        specs = self._join_network(plan, filtered)
+        specs = self._join_network(plan, prepared.specs)
         with Step("prepare the user namespace"):
             made = _make_mounts(plan)
         with Step("make PID 1"):
             link, theirs = socket_pair()
-            ends = SupervisorEnds(
+            ends = replace(
+                supervisor_ends(prepared, theirs, self._lock, attributes),
                 specs=specs,
-                sidecar_filter=sidecar_filter,
-                launcher=theirs,
-                lock=self._lock,
-                root=open_stage1_root(),
                 image=image_descriptor(),
-                tasks=prepared.groups.tasks,
-                groups=prepared.groups.apps,
-                hierarchies=shown,
-                attributes=attributes,
                 terminal=terminal,
                 made=made,
-                trees=prepared.trees,
-                kubernetes_log=kubernetes_log,
-                sockets=sockets,
+                kubernetes_log=self._kubernetes_log,
             )
             if plan.host_pids:
                 # Before there is a process that the end of no namespace ends.
                 write_pod_file(paths.POD_HOST_PIDS, b"")
-                self._left = (hierarchies, subcgroup)
+                self._left = (prepared.hierarchies, prepared.subcgroup)
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
-            code, cause = self._wait(pid, pidfd, link, terminal, witness, host)
+            code, cause = self._wait(pid, pidfd, link, terminal, witness)
         _withdraw_names(plan)
         if self._flags.tell_failure and cause is not None:
             complain(f"run: {cause}")
         return code
 
+    def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
+        with Step("load pod"):
+            pod = load_pod(self._flags)
+            plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
+            for line in plan.notices():
+                complain(f"stage1: {line}")
+        return plan
+
+    def _begin(self, placed: Placed) -> None:
+        """Have the network made while this process goes on."""
+        # Of this process alone, so before the first fork.
+        self._host = _take_host()
+        with Step("setup network"):
+            _reserve_names(placed.plan)
+            self._network = _start_network(placed.plan, placed.sockets, self._flags, self._lock)
+        with Step("open volumes"):
+            self._kubernetes_log = _open_kubernetes_log(placed.plan)
+
     def _wait(
-        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, witness: KillWitness, host: Host
+        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, witness: KillWitness
     ) -> tuple[int, str | None]:
         """Wait for PID 1, with nothing open but what that needs; returns its code, and why the pod failed if it did."""
         kept = [helper.fileno() for helper in self._helpers]
-        if host.descriptor is not None:
-            kept.append(host.descriptor)
+        assert self._host is not None
+        if self._host.descriptor is not None:
+            kept.append(self._host.descriptor)
         syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
         watch = Watch(
             pidfd,
@@ -198,7 +197,7 @@ class _Launch:
             entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
             ended=self.kill_left,
         )
-        watch.notify_host(host)
+        watch.notify_host(self._host)
         for helper in self._helpers:
             watch.add_helper(helper.fileno(), helper.report_death)
         return watch.run(), watch.cause
@@ -217,14 +216,6 @@ class _Launch:
             self._network.undo()
         for helper in self._helpers:
             helper.end()
-
-    def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
-        with Step("load pod"):
-            pod = load_pod(self._flags)
-            plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
-            for line in plan.notices():
-                complain(f"stage1: {line}")
-        return plan
 
     def _join_network(self, plan: PodPlan, apps: tuple[AppSpec, ...]) -> tuple[AppSpec, ...]:
         """Return the apps with what the pod's network offers, which this process is then in."""
@@ -376,7 +367,7 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
 def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> AppSockets:
     """Return of each socket of each app the inherited descriptor, if there is one."""
     if not inherited:
-        return tuple((None,) * len(app.process.sockets) for app in plan.apps)
+        return no_sockets(plan)
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
         complain(f"stage1: {line}")

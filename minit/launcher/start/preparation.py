@@ -1,7 +1,8 @@
 """
-The host's part in the start of apps: control groups with limits, volumes, devices, modules.
+The host's part in the start of apps: filters, control groups with limits, volumes, devices, sockets.
 
-The launcher of a pod prepares it, `app/add` for one app more, and PID 1 itself on a machine that has no launcher.
+One function prepares three starts: of a pod by the launcher, of an app by `app/add`, and of a machine's pod by PID 1,
+since a machine has no launcher.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minit.base.errors import LaunchError, Step, describe
 from minit.base.idrange import IdRange
@@ -21,42 +22,154 @@ from minit.launcher.cgroups import (
     PodGroups,
     app_group,
     apps_group,
+    below_parent,
     make_pod_groups,
+    open_hierarchies,
     pod_subcgroup,
     read_controllers,
+    read_hierarchies,
+    show_groups,
     write_group_file,
 )
 from minit.launcher.devices.devicefollower import DeviceVolume
 from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
-from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
+from minit.launcher.devices.devicepolicy import apply_policies, device_group
 from minit.launcher.devices.openvolumes import has_devices, open_volumes
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import give_controllers, place_pod
+from minit.launcher.start.filterprograms import make_specs, read_sidecar_filter
 from minit.launcher.start.listenfds import AppSockets
+from minit.launcher.start.load import open_stage1_root
 from minit.linux import syscalls
+from minit.linux.attributes import Attributes
 from minit.linux.idmapping import open_user_namespace
+from minit.linux.messages import Socket
 from minit.linux.stdio import complain
 from minit.manifest.limits import CFS_QUOTA, SWAP_FILES, Limits
 from minit.plan.appplan import AppPlan
+from minit.plan.appspec import AppSpec
 from minit.plan.podplan import PodPlan
 from minit.plan.root.volumes import VolumeMount
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
+from minit.supervisor.boot import SupervisorEnds
 from minit.supervisor.exec.socketactivation import open_sockets
 
 
-class Preparation(Value):
+class Placed(Value):
+    """
+    A plan with a place for the control groups, of which nothing is made yet.
+
+    `own` are the hierarchies with the groups of this process, `hierarchies` those that the pod uses, where the pod's
+    groups have the path `subcgroup`. `specs` are the apps with their filters and with the groups that they see.
+    """
+
+    plan: PodPlan
+    specs: tuple[AppSpec, ...]
+    sockets: AppSockets
+    own: Sequence[Hierarchy]
+    hierarchies: Sequence[Hierarchy]
+    subcgroup: str
+
+
+class Start(Value):
+    """
+    One of three starts: of a pod on a host, of the pod of a machine, or of an app that is added to a pod.
+
+    `plan` returns the plan for the control groups of this process. `place` returns the path of the pod's groups in the
+    hierarchies that the pod uses, `sockets` the inherited descriptors of the apps' sockets. `begin` is called when
+    nothing is made yet. With `for_gc` the pod directory gets the path of the groups. `pod` is the PID 1 with which the
+    helper for devices stays, None if the helper ends with this process.
+    """
+
+    plan: Callable[[Sequence[Hierarchy]], PodPlan]
+    place: Callable[[PodPlan, Sequence[Hierarchy]], str]
+    sockets: Callable[[PodPlan], AppSockets]
+    begin: Callable[[Placed], None]
+    for_gc: bool = False
+    pod: int | None = None
+
+
+class Prepared(Placed):
     """
     Things of the host for the apps of a plan, in the order of the plan.
 
-    `trees` has a detached mount of each volume of each app, but for devices that may come later. `devices` is the
-    helper by which these come, if any can, into the groups that are `followed`, by app.
+    `trees` has a detached mount of each volume of each app, but for devices that may come later. `life` is the end of
+    the pipe by which a helper for devices lives that stays with the pod, None without such a helper.
     """
 
     trees: tuple[tuple[int, ...], ...]
     groups: PodGroups
-    devices: DeviceHelper | None
-    followed: dict[str, DeviceGroup | None]
+    life: int | None
+
+
+def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
+    """
+    Make and open what the apps of a start need of the host.
+
+    A helper that has more to do is added to the list, and is in the list already when this fails.
+    """
+    with Step("find the control groups of this process"):
+        own = read_hierarchies()
+    plan = start.plan(own)
+    with Step("load seccomp filters"):
+        specs = make_specs(plan.apps)
+    with Step("take over sockets"):
+        sockets = start.sockets(plan)
+    with Step("place control groups"):
+        hierarchies = own if plan.group_parent is None else below_parent(own, plan.group_parent)
+        subcgroup = start.place(plan, hierarchies)
+    placed = Placed(
+        plan=plan,
+        specs=tuple(show_groups(app, hierarchies, subcgroup) for app in specs),
+        sockets=_open_host_sockets(plan, sockets),
+        own=own,
+        hierarchies=hierarchies,
+        subcgroup=subcgroup,
+    )
+    start.begin(placed)
+    with Step("open volumes"):
+        trees = _open_volumes(plan)
+    with Step("look for devices"):
+        devices = _look_for_devices(plan, trees)
+        if devices is not None:
+            helpers.append(devices)
+    with Step("make control groups"):
+        if start.for_gc:
+            # First: gc could not find the groups of a pod that died between the two.
+            write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
+        groups = _make_groups(placed)
+    with Step("set limits"):
+        for line in set_limits(plan, hierarchies, subcgroup) if plan.controllers else ():
+            complain(f"stage1: {line}")
+    with Step("set device policy"):
+        life = _set_device_policy(start, placed, devices, helpers)
+    return Prepared(**vars(placed), trees=trees, groups=groups, life=life)
+
+
+def supervisor_ends(prepared: Prepared, launcher: Socket, lock: int, attributes: Attributes) -> SupervisorEnds:
+    """Return what PID 1 takes over at the start of a pod, as far as a host and a machine have the same."""
+    with Step("open the control group hierarchies"):
+        shown = open_hierarchies(prepared.hierarchies)
+    return SupervisorEnds(
+        specs=prepared.specs,
+        sidecar_filter=read_sidecar_filter(),
+        launcher=launcher,
+        lock=lock,
+        root=open_stage1_root(),
+        image=None,
+        tasks=prepared.groups.tasks,
+        groups=prepared.groups.apps,
+        hierarchies=shown,
+        attributes=attributes,
+        trees=prepared.trees,
+        sockets=prepared.sockets,
+    )
+
+
+def no_sockets(plan: PodPlan) -> AppSockets:
+    """Return that no socket of the apps is inherited."""
+    return tuple((None,) * len(app.process.sockets) for app in plan.apps)
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
@@ -75,61 +188,46 @@ def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     return place_pod(hierarchies, plan.uuid, plan.controllers)
 
 
-def prepare(
-    plan: PodPlan,
-    hierarchies: Sequence[Hierarchy],
-    subcgroup: str,
-    helpers: list[PodHelper],
-    *,
-    for_gc: bool = False,
-) -> Preparation:
-    """
-    Make and open what the apps of a plan need of the host: those of a pod, or one that is added.
-
-    A helper that has more to do is added to the list, and is in it already when this fails. With `for_gc` the pod
-    directory gets the path of the control groups.
-    """
-    with Step("open volumes"):
-        trees = _open_volumes(plan)
-    with Step("look for devices"):
-        devices = _look_for_devices(plan, trees)
-        if devices is not None:
-            helpers.append(devices)
-    with Step("make control groups"):
-        if for_gc:
-            # First: gc could not find the groups of a pod that died between the two.
-            write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
-        names = [app.name for app in plan.apps]
-        groups = make_pod_groups(
-            hierarchies,
-            subcgroup,
-            names,
-            private_users=plan.private_users is not None,
-            of_apps_only=plan.group_parent is not None,
-        )
-    with Step("set limits"):
-        for line in set_limits(plan, hierarchies, subcgroup) if plan.controllers else ():
-            complain(f"stage1: {line}")
-    with Step("set device policy"):
-        rules = [app.resources.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
-        for line in apply_policies(hierarchies, subcgroup, zip(names, rules)):
-            complain(f"stage1: {line}")
-        if devices is not None and not devices.follows:
-            helpers.remove(devices)
-            devices.end()
-            devices = None
-    followed = {} if devices is None else {name: device_group(hierarchies, subcgroup, name) for name in names}
-    return Preparation(trees=trees, groups=groups, devices=devices, followed=followed)
-
-
-def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> AppSockets:
-    """Open the sockets of apps that PID 1 could not, but for inherited ones; None are those that it is to open."""
-    sockets = tuple((None,) * len(app.process.sockets) for app in plan.apps) if inherited is None else inherited
+def _open_host_sockets(plan: PodPlan, sockets: AppSockets) -> AppSockets:
+    """Open the sockets of apps that PID 1 cannot open, but for inherited ones; None are those that PID 1 is to open."""
     if plan.private_users is None or not plan.has_host_network:
         return sockets
     with Step("open sockets"):
         # Here, as root of a user namespace may not bind to low ports of the host.
         return tuple(open_sockets(app.name, app.process.sockets, fds) for app, fds in zip(plan.apps, sockets))
+
+
+def _make_groups(placed: Placed) -> PodGroups:
+    plan = placed.plan
+    return make_pod_groups(
+        placed.hierarchies,
+        placed.subcgroup,
+        [app.name for app in plan.apps],
+        private_users=plan.private_users is not None,
+        of_apps_only=plan.group_parent is not None,
+    )
+
+
+def _set_device_policy(
+    start: Start, placed: Placed, devices: DeviceHelper | None, helpers: list[PodHelper]
+) -> int | None:
+    """Set the policies of the apps; have the helper follow devices, or end it; return the pipe by which it lives."""
+    plan, hierarchies, subcgroup = placed.plan, placed.hierarchies, placed.subcgroup
+    names = [app.name for app in plan.apps]
+    rules = [app.resources.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
+    for line in apply_policies(hierarchies, subcgroup, zip(names, rules)):
+        complain(f"stage1: {line}")
+    if devices is None:
+        return None
+    if not devices.follows:
+        helpers.remove(devices)
+        devices.end()
+        return None
+    followed = {name: device_group(hierarchies, subcgroup, name) for name in names}
+    if start.pod is not None:
+        return devices.follow_and_stay(followed, start.pod)
+    devices.follow(followed)
+    return None
 
 
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
