@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.launcher.removal import remove_traces
+from minit.launcher.apps import remove_traces
 from minit.plan.appplan import ProcessPlan
 from minit.plan.appspec import AppSpec
 from minit.plan.rights.confinement import Confinement

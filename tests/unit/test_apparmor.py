@@ -8,7 +8,7 @@ import pytest
 
 from minit.base.errors import PlanError
 from minit.base.value import replace
-from minit.launcher.start.loadedprofiles import read_loaded_profiles
+from minit.launcher.start.load import read_loaded_profiles
 from minit.manifest.pod import RuntimeApp
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.rights.seccompprofile import plan_apparmor

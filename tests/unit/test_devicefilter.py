@@ -1,11 +1,11 @@
-"""minit.launcher.devices.devicefilter: the BPF program answers as the rules say, for every use of every device."""
+"""minit.launcher.devices.devicepolicy: the BPF program answers as the rules say, for every use of every device."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.launcher.devices.devicefilter import assemble_filter
+from minit.launcher.devices.devicepolicy import assemble_filter
 from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule
 from tests.support.ebpf import run_device_filter
 

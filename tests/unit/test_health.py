@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import MinitError
-from minit.launcher.health import healthchecks
+from minit.launcher.health import healthhelper
 from minit.launcher.health.healthhelper import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
 from minit.plan.life.health import HealthCheck, Target, plan_health
@@ -150,7 +150,7 @@ def test_what_is_written_as_fast_as_it_is_read_has_an_end(monkeypatch: pytest.Mo
         return data
 
     monkeypatch.setattr(os, "read", read_and_refill)
-    output = healthchecks.Output(reader)
+    output = healthhelper.Output(reader)
     output.read()
     assert output.last_line() == "x" * 200
     assert taken == size_bytes

@@ -1,7 +1,7 @@
 """
-Opening the sources of an app's volumes on the host, as detached mounts that PID 1 and the app inherit.
+Opening directories of the host as detached mounts that PID 1 and the app inherit: sources of volumes, and the logs.
 
-They are attached in the app's own mount namespace and nowhere else: no volume is ever mounted below the pod directory
+A volume is attached in the app's own mount namespace and nowhere else: none is ever mounted below the pod directory
 in the host's namespace, where removing the pod would reach into it.
 """
 
@@ -13,6 +13,7 @@ import stat
 from minit.base.errors import LaunchError, SourceMissing, describe
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
+from minit.linux.idmapping import open_user_namespace
 from minit.linux.mountinfo import is_on_shared_mount
 from minit.linux.treecopy import copy_directory
 from minit.plan.appplan import AppPlan
@@ -35,6 +36,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NODE = "node"
 _FILESYSTEM = MountFilesystem(fstype="tmpfs", target="/", options=(("mode", "0700"), ("size", "64k")), nodev=False)
+
+_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 
 
 def open_volumes(app: AppPlan, mapped: IdRange | None) -> tuple[int, ...]:
@@ -192,3 +195,31 @@ def _make_node(volume: VolumeMount, mapped: IdRange) -> int:
     read_only = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
     syscalls.mount_setattr(tree, set=read_only, propagation=syscalls.MS_PRIVATE)
     return tree
+
+
+def open_kubernetes_log(directory: str, mapped: IdRange | None) -> int:
+    """
+    Return a detached mount of the directory; SourceMissing if there is none, LaunchError if it cannot be mounted.
+
+    With `mapped` ids, those of a pod with a user namespace, it is idmapped: the sidecars, which are of the pod, write
+    there as root of the host, and no app sees it.
+    """
+    try:
+        tree = syscalls.open_tree(syscalls.AT_FDCWD, f"{directory}/.", syscalls.OPEN_TREE_CLONE)
+        syscalls.mount_setattr(tree, set=_ATTRIBUTES, propagation=syscalls.MS_PRIVATE)
+        if mapped is not None:
+            _map_owners(tree, mapped)
+    except FileNotFoundError as error:
+        # systemd-nspawn's words, as for volumes.
+        raise SourceMissing(f"Failed to stat {directory}: No such file or directory (directory for logs)") from error
+    except OSError as error:
+        raise LaunchError(f"directory for logs: {describe(error)}") from error
+    return tree
+
+
+def _map_owners(tree: int, mapped: IdRange) -> None:
+    namespace = open_user_namespace(mapped)
+    try:
+        syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_IDMAP, user_namespace=namespace)
+    finally:
+        os.close(namespace)

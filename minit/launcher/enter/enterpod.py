@@ -1,27 +1,41 @@
-"""The `enter` entrypoint's work: running a command in an app, as confined as the app, or in the stage1 root."""
+"""
+The `enter` entrypoint's work: running a command in an app, as confined as the app, or in the stage1 root.
+
+PID 1 has the mount namespace and the profile of the app. While PID 1 does not answer, the profile is read from the pod
+directory, and the namespace is that of a process in the app's control group, if PID 1 holds that namespace too: a
+program of the app may have made others.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from minit.base.errors import LaunchError
+from minit.base.errors import LaunchError, NoAnswerError, describe
 from minit.base.value import replace
+from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
 from minit.launcher.enter.appgroups import AppGroup, find_groups, open_groups
 from minit.launcher.enter.commandgroup import CommandGroup, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
-from minit.launcher.enter.findapp import find_app
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.linux import syscalls
 from minit.linux.forks import numbers
 from minit.linux.messages import Socket, send_message, socket_pair
 from minit.linux.stdio import open_standard_streams
-from minit.plan.entering import EnterProfile
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
 from minit.plan.life.appenvironment import DEFAULT_TERM
+from minit.podfiles import paths
+from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.controlmessages import EnterApp
+from minit.supervisor.control.ask import ask
 
 _STREAMS = (0, 1, 2)
+
+# PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
+_ANSWER_SECONDS = 3.0
+_STOPPED = "T"
 
 
 def enter_pod(
@@ -48,25 +62,14 @@ def enter_pod(
     hold_signals()
     syscalls.set_dumpable(False)
     pidfd, status = open_supervisor(pid)
-    bounding = int(status["CapBnd"], 16)
     namespace: int | None = None
     pids: int | None = None
-    groups: Sequence[AppGroup] = ()
     guard: Guard | None = None
-    if app is None:
-        profile = EnterProfile(environment=tuple(os.environb.items()))
-    else:
-        namespace, profile, pids = find_app(pid, status["State"], app)
-        term = os.environb.get(b"TERM", DEFAULT_TERM.encode())
-        profile = replace(
-            profile, environment=(*(pair for pair in profile.environment if pair[0] != b"TERM"), (b"TERM", term))
-        )
-        if not as_app:
-            profile = replace(profile, confinement=replace(profile.confinement, uid=0, gid=0))
-        if privileged:
-            profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
-        else:
-            groups = find_groups(app)
+    profile = EnterProfile(environment=tuple(os.environb.items()))
+    if app is not None:
+        namespace, profile, pids = _find_app(pid, status["State"], app)
+        profile = _adapt(profile, as_app=as_app, privileged=privileged)
+    groups: Sequence[AppGroup] = () if app is None or privileged else find_groups(app)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
     if as_app:
@@ -84,7 +87,7 @@ def enter_pod(
         pids=pids,
         own_users=not _is_same_file(f"/proc/{pid}/ns/user", "/proc/self/ns/user"),
         groups=tuple(open_groups(groups)),
-        bounding=bounding,
+        bounding=int(status["CapBnd"], 16),
         profile=profile,
         terminal=None if console is None else console.slave,
         terminal_streams=terminals,
@@ -95,6 +98,19 @@ def enter_pod(
     for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
     return EnterWatch(first, ours, console, guard).run()
+
+
+def _adapt(profile: EnterProfile, *, as_app: bool, privileged: bool) -> EnterProfile:
+    """Return the profile of an app for a command at the caller's terminal, as root unless `as_app`."""
+    term = os.environb.get(b"TERM", DEFAULT_TERM.encode())
+    profile = replace(
+        profile, environment=(*(pair for pair in profile.environment if pair[0] != b"TERM"), (b"TERM", term))
+    )
+    if not as_app:
+        profile = replace(profile, confinement=replace(profile.confinement, uid=0, gid=0))
+    if privileged:
+        profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
+    return profile
 
 
 def hand_root(pid: int, app: str, link: int) -> int:
@@ -108,7 +124,7 @@ def hand_root(pid: int, app: str, link: int) -> int:
     open_standard_streams()
     syscalls.set_dumpable(False)
     pidfd, status = open_supervisor(pid)
-    namespace, _, _ = find_app(pid, status["State"], app)
+    namespace, _, _ = _find_app(pid, status["State"], app)
     if has_ended(pidfd):
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)
@@ -128,3 +144,94 @@ def _own_pipes(uid: int) -> None:
 
 def _is_same_file(path: str, other: str) -> bool:
     return os.path.samestat(os.stat(path), os.stat(other))
+
+
+def _find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | None]:
+    """
+    Return a descriptor of the mount namespace of `app`, and its profile, in the pod whose PID 1 is `pid`.
+
+    The last one is one of its PID namespace if it has one of its own, else None. `state` is that of PID 1 in
+    /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the app cannot be found
+    without it.
+    """
+    try:
+        if state.startswith(_STOPPED):
+            raise NoAnswerError("supervisor of this pod: it is stopped")
+        _, [namespace, file, *pids] = ask(EnterApp(app=app), _ANSWER_SECONDS)
+    except NoAnswerError as silence:
+        return (*_find_alone(pid, app, silence), None)
+    # By position: whoever else enters the app reads the same open file.
+    data = os.pread(file, MAXIMUM_PROFILE_BYTES, 0)
+    os.close(file)
+    profile = decode_profile(data, f'app "{app}": profile')
+    if profile.own_pids and not pids:
+        raise LaunchError(f'app "{app}" does not run: its PID namespace is gone')
+    return namespace, profile, next(iter(pids), None)
+
+
+def _find_alone(pid: int, app: str, silence: NoAnswerError) -> tuple[int, EnterProfile]:
+    path = paths.enter_profile(app)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError as error:
+        raise LaunchError(f'no app "{app}" in this pod; {describe(silence)}') from error
+    profile = decode_profile(read_bounded(fd, path, MAXIMUM_PROFILE_BYTES), path)
+    if profile.own_pids:
+        raise LaunchError(f'app "{app}": nobody else knows its PID namespace; {describe(silence)}')
+    held = _held_namespaces(pid)
+    for process in _processes(app):
+        namespace = _namespace_of(process, app)
+        if namespace is None:
+            continue
+        if _identity(namespace) in held:
+            return namespace, profile
+        os.close(namespace)
+    raise LaunchError(f'app "{app}": no process of it runs in which to find its root; {describe(silence)}')
+
+
+def _held_namespaces(pid: int) -> set[tuple[int, int]]:
+    held = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("mnt:["):
+                status = os.stat(f"/proc/{pid}/fd/{fd}")
+                held.add((status.st_dev, status.st_ino))
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return held
+
+
+def _processes(app: str) -> list[int]:
+    """Return the pids on the host of those in the control group of an app, the oldest first."""
+    subcgroup = read_subcgroup()
+    for hierarchy in read_hierarchies():
+        try:
+            with open(f"{app_group(hierarchy, subcgroup, app)}/cgroup.procs", encoding="ascii") as pids:
+                return sorted(map(int, pids.read().split()))
+        except FileNotFoundError:
+            continue
+    return []
+
+
+def _namespace_of(pid: int, app: str) -> int | None:
+    """Return the mount namespace of a process, None if it is no process of the app's any more."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        # While the pidfd's process lives, both were about it, whoever had the number before.
+        if pid in _processes(app) and not has_ended(pidfd):
+            return namespace
+        os.close(namespace)
+    except OSError:
+        pass  # it has just ended
+    finally:
+        os.close(pidfd)
+    return None
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

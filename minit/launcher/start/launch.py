@@ -19,12 +19,12 @@ from minit.launcher.cgroups import (
     Hierarchy,
     kill_pod_groups,
 )
+from minit.launcher.devices.openvolumes import open_kubernetes_log
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
-from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper

@@ -1,4 +1,4 @@
-"""Reading what stage0 prepared, from the pod directory, what apps' roots say of users, and what the machine is."""
+"""Reading the pod directory as stage0 prepared it, the users of apps' roots, and the facts of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from minit.base.userdatabase import DATABASES, GROUP, USER
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.launcher.devices.hostnodes import find_host_nodes
-from minit.launcher.start.loadedprofiles import read_loaded_profiles
 from minit.linux import syscalls
 from minit.linux.hostnotify import is_expected
 from minit.linux.stdio import complain
@@ -283,3 +282,20 @@ def _owner(root: int, path: str) -> tuple[int, int]:
     finally:
         os.close(found)
     return status.st_uid, status.st_gid
+
+
+def read_loaded_profiles(sysfs: str = "/sys") -> frozenset[str] | None:
+    """Return the names of the loaded profiles, None for a kernel without AppArmor; OSError where nobody can tell."""
+    try:
+        enabled = _read_text(f"{sysfs}/module/apparmor/parameters/enabled")
+    except FileNotFoundError:
+        return None
+    if enabled.strip() != "Y":
+        return None
+    # `NAME (MODE)`; a name may have spaces.
+    lines = _read_text(f"{sysfs}/kernel/security/apparmor/profiles").splitlines()
+    return frozenset(line.rpartition(" (")[0] for line in lines)
+
+
+def _read_text(path: str) -> str:
+    return os.fsdecode(read_bounded(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, _MAXIMUM_BYTES))
