@@ -234,6 +234,8 @@ APP_MOUNTER = Forked(
     death_signal=signal.SIGKILL,
 )
 PROMPT_COMMAND = Forked(who="command of a prompt", keeps=None)
+# It executes a program of the machine's root.
+FILESYSTEM_CHECK = Forked(who="check of a file system", keeps=("report",))
 UNMOUNTER = Forked(who="unmounter at the end of a machine", keeps=None)
 
 
@@ -272,9 +274,10 @@ def clone(
 ) -> tuple[int, int]:
     """
     Do as fork(), into new namespaces, into the cgroup v2 directory `cgroup` and the PID namespace `pids`, and return
-    number and pidfd. The number is that in the namespace of the caller.
+    number and pidfd. The number is that in the namespace of the caller. With CLONE_PARENT in the `flags` the parent of
+    the process is that of the caller.
     """
-    parent = os.getpid()
+    parent = os.getppid() if flags & syscalls.CLONE_PARENT else os.getpid()
     with _children_in(pids):
         pid, pidfd = syscalls.clone3(flags, cgroup)
         if pid == 0:

@@ -12,10 +12,12 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from minit.base.errors import LaunchError, describe
 from minit.launcher.cgroups import write_group_file
 from minit.linux import syscalls
+from minit.linux.forks import FILESYSTEM_CHECK, fork
 from minit.linux.mountinfo import Mount, read_mountinfo
 from minit.linux.stdio import complain_at_once
 from minit.machine.devices import MachineDevices, Modules, find_block_device
@@ -190,13 +192,28 @@ def _check(place: str, source: str, fstype: str) -> None:
     program = next((path + fstype for path in _CHECKERS if os.access(path + fstype, os.X_OK)), None)
     if program is None:
         return
-    try:
-        pid = os.posix_spawn(program, [program, "-p", source], {"PATH": "/sbin:/bin:/usr/sbin:/usr/bin"})
-    except OSError as error:
-        raise LaunchError(f"{place}: {describe(error)}: not mounted") from error
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code, failure = _run_checker(program, source)
+    if failure:
+        raise LaunchError(f"{place}: {failure}: not mounted")
     if code not in (0, _CORRECTED):
         raise LaunchError(f"{place}: {program} {source} ended with {code}: not mounted")
+
+
+def _run_checker(program: str, source: str) -> tuple[int, str]:
+    """Return the exit code of a program that checks a device, and why the program could not be executed if so."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+
+    def execute() -> NoReturn:
+        os.execve(program, [program, "-p", source], {"PATH": "/sbin:/bin:/usr/sbin:/usr/bin"})
+
+    def tell(error: BaseException) -> None:
+        os.write(writer, describe(error).encode())
+
+    pid = fork(FILESYSTEM_CHECK, execute, {"report": writer}, tell=tell)
+    os.close(writer)
+    with open(reader, "rb") as report:
+        failure = report.read().decode()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), failure
 
 
 class CompressedSwap:

@@ -40,7 +40,7 @@ def test_one_module_does_the_last_steps() -> None:
     """The app, its handlers and what is entered have no way around it, to the exec itself."""
     for name in LAST_STEPS:
         assert users_of({name}) == {WHERE}, name
-    assert users_of({"execute"}) == PROGRAMS
+    assert users_of({"execute", "become_program"}) == {WHERE, *PROGRAMS}
     assert users_of({"choose_profile"}) == PROGRAMS
 
 

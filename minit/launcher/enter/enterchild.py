@@ -18,7 +18,7 @@ from typing import NoReturn
 from minit.base.errors import EXIT_FAILURE, Step, describe, step_of
 from minit.base.value import Value
 from minit.linux import syscalls
-from minit.linux.forks import ENTERED, ENTERING, Kept, fork, settle
+from minit.linux.forks import ENTERED, ENTERING, Kept, clone, fork
 from minit.linux.messages import Socket
 from minit.linux.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.linux.stdio import complain
@@ -27,7 +27,13 @@ from minit.plan.life.appenvironment import DEFAULT_PATH
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.exec.podconsole import take_console
-from minit.supervisor.exec.privileges import Command, choose_profile, drop_bounding_set, execute
+from minit.supervisor.exec.privileges import (
+    Command,
+    become_program,
+    choose_profile,
+    drop_bounding_set,
+    give_up_capabilities,
+)
 
 # As shells say it.
 EXIT_CANNOT_EXECUTE = 126
@@ -76,25 +82,21 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> int:
     executes nothing until it is told to "go": a parent that dies leaves nobody behind.
     """
     process = _Command(entrance, command, link)
-    return fork(ENTERING, process.run, {"link": link.fileno(), **entrance.descriptors()}, tell=process.fail)
+    return fork(ENTERING, process.enter, {"link": link.fileno(), **entrance.descriptors()}, tell=process.tell)
 
 
 class _Command:
-    """The process that becomes the command: the first one, and once `is_second` the other, which tells a person."""
+    """The two processes: an error of the first one is for the parent, an error of the second one for a person."""
 
     def __init__(self, entrance: Entrance, words: Sequence[str], link: Socket) -> None:
         self._entrance = entrance
         self._words = words
         self._link = link
-        self._parent = os.getpid()
-        self._is_second = False
         self._path = b""
 
-    def run(self) -> NoReturn:
-        """Enter the app, and go all the way to execve(2) in the second process."""
+    def enter(self) -> int:
+        """Be the first process: enter the app, fork the second one, and tell its number."""
         profile = self._entrance.profile
-        arguments = [os.fsencode(word) for word in self._words]
-        variables = dict(profile.environment)
         self._join_groups(profile)
         choose_profile(profile.confinement)
         self._join_namespaces()
@@ -109,14 +111,26 @@ class _Command:
         with Step("drop capabilities"):
             # The caller may hold more than PID 1, which gave it up for the whole pod.
             drop_bounding_set(self._entrance.bounding)
-        execute(profile.confinement, self._fork, lambda: self._get_ready(arguments, variables))
+        give_up_capabilities(profile.confinement)
+        with Step("fork"):
+            # While no filter is in the way.
+            kept = {"link": self._link.fileno()}
+            pid, _ = clone(ENTERED, self._run, kept, flags=syscalls.CLONE_PARENT, tell=self._fail)
+            self._link.send(b"%d" % pid)
+        return EXIT_FAILURE
 
-    def fail(self, error: BaseException) -> int:
-        """Say what went wrong, to the parent or on the command's standard error, and return the exit code."""
+    def tell(self, error: BaseException) -> int:
+        """Tell the parent why there is no second process, and return the exit code of the first one."""
+        self._link.send(f"{step_of(error)}: {describe(error)}".encode(errors="surrogateescape"))
+        return EXIT_FAILURE
+
+    def _run(self) -> NoReturn:
+        """Be the second process: go all the way to execve(2)."""
+        become_program(self._entrance.profile.confinement, self._get_ready)
+
+    def _fail(self, error: BaseException) -> int:
+        """Say on the command's standard error what went wrong, and return the exit code."""
         step, code = step_of(error), EXIT_FAILURE
-        if not self._is_second:
-            self._link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
-            return code
         if step == STEP_EXEC:
             step, code = "execute the command", EXIT_CANNOT_EXECUTE
             if isinstance(error, OSError):
@@ -159,19 +173,13 @@ class _Command:
                 # Last: the root of the host may join all others, that of the pod may not.
                 syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
 
-    def _fork(self) -> None:
-        """Go on as the second process, while no filter is in the way; it has the last frame of the first one."""
-        with Step("fork"):
-            pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
-            if pid:
-                self._link.send(b"%d" % pid)
-                raise SystemExit(EXIT_FAILURE)
-        self._is_second = True
-
-    def _get_ready(self, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> Command:
-        """Return what the second process has to execute."""
-        with Step("start session"):
-            settle(ENTERED, {"link": self._link.fileno()}, self._parent)
+    def _get_ready(self) -> Command:
+        """Return the command for the second process to execute."""
+        arguments = [os.fsencode(word) for word in self._words]
+        variables = dict(self._entrance.profile.environment)
+        with Step("hear of the end of the parent"):
+            # The change of ids took it away.
+            syscalls.set_parent_death_signal(ENTERED.death_signal)
         if self._entrance.terminal_streams:
             with Step("take the terminal"):
                 take_console(self._entrance.terminal_streams[0])

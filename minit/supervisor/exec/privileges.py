@@ -1,8 +1,8 @@
 """
 Becoming a program of an app, with no more than it may have and no keys of the caller.
 
-The app, its event handlers and what is entered all end in `execute`: what differs between them is in their
-`Confinement`, and in what each has to do at two points on the way.
+The app, its event handlers and a command that is entered all end in `become_program`. The `Confinement` has the
+differences, beside two points on the way where each does something of its own; a command is forked at the first.
 """
 
 from __future__ import annotations
@@ -62,12 +62,19 @@ def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Ca
     """
     Be the program, by the last steps of a process of ours.
 
-    `look_up` follows paths of the manifest and the image, with no more capabilities than the program could. `get_ready`
-    does whatever else is left, as the program's user, and returns what to execute.
+    `look_up` follows paths of the manifest and the image, with no more capabilities than the program could.
     """
-    with Step("drop capabilities"):
-        _give_up_capabilities(confinement)
+    give_up_capabilities(confinement)
     look_up()
+    become_program(confinement, get_ready)
+
+
+def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -> NoReturn:
+    """
+    Be the program, in a process that has given up its capabilities.
+
+    `get_ready` does the rest of the work, as the program's user, and returns the command to execute.
+    """
     with Step("join a session keyring"):
         # While it is root: keys of others are counted against small quotas, across all pods.
         leave_keyring()
@@ -96,7 +103,7 @@ def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Ca
         os.execve(path, arguments, environment)
 
 
-def _give_up_capabilities(confinement: Confinement) -> None:
+def give_up_capabilities(confinement: Confinement) -> None:
     """
     Keep of all capabilities those of the new bounding set, and what is left to do before an exec takes.
 
@@ -104,11 +111,12 @@ def _give_up_capabilities(confinement: Confinement) -> None:
     below /proc/1 would lead into the stage1 root. The inheritable and ambient sets become empty, or files with
     inheritable capabilities would gain them.
     """
-    drop_bounding_set(confinement.bounding)
-    effective, permitted, _ = syscalls.get_capabilities()
-    kept = ~_dropped | _UNTIL_EXEC
-    syscalls.set_capabilities(effective & kept, permitted & kept, 0)
-    syscalls.clear_ambient_capabilities()
+    with Step("drop capabilities"):
+        drop_bounding_set(confinement.bounding)
+        effective, permitted, _ = syscalls.get_capabilities()
+        kept = ~_dropped | _UNTIL_EXEC
+        syscalls.set_capabilities(effective & kept, permitted & kept, 0)
+        syscalls.clear_ambient_capabilities()
 
 
 def _install_filters(confinement: Confinement) -> None:
