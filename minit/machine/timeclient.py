@@ -33,7 +33,8 @@ from minit.machine.ntpmessage import (
     measure,
     parse_answer,
 )
-from minit.manifest.machineconfig import Clock, is_address, is_ipv6
+from minit.manifest.machineconfig import Clock
+from minit.manifest.machinefields import is_address, is_ipv6
 
 _MAXIMUM_SERVERS = 8
 _ANSWER_SECONDS = 3.0

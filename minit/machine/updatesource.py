@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from minit.base.errors import UpdateError, describe
 from minit.base.harmless import harmless
-from minit.manifest.httpurl import Url, is_url, parse_url
+from minit.manifest.machinefields import Url, is_url, parse_url
 
 Read = Callable[[int], bytes]
 """Returns at most so many bytes, and none at the end."""

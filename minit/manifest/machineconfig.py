@@ -7,14 +7,33 @@ by who can mend it.
 
 from __future__ import annotations
 
-import socket
-import tomllib
-from collections.abc import Sequence
-
 from minit.base.errors import ManifestError
-from minit.base.hostname import find_fault, is_domain_name
 from minit.base.value import Value, replace
-from minit.manifest.httpurl import parse_url
+from minit.manifest.machinefields import (
+    MAXIMUM_SECONDS,
+    is_interface_name,
+    is_ipv6,
+    read_address,
+    read_address_with_prefix,
+    read_any_address,
+    read_boolean,
+    read_command_line,
+    read_hostname,
+    read_id,
+    read_ipv6_address,
+    read_key_name,
+    read_link,
+    read_mode,
+    read_module,
+    read_path,
+    read_seconds,
+    read_server,
+    read_sysctl,
+    read_table,
+    read_toml,
+    read_url,
+    refuse_others,
+)
 from minit.manifest.machineupdate import read_model, read_version
 from minit.manifest.reader import Node
 
@@ -23,7 +42,6 @@ ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
 """The possible actions of a machine when its pod has ended."""
 
 DHCP = "dhcp"
-_MAXIMUM_SECONDS = 24 * 3600
 _MAXIMUM_DAYS = 36500
 # More than any machine needs, and read whole when it boots.
 _MAXIMUM_BYTES = 1 << 18
@@ -36,13 +54,10 @@ _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "inte
 _OF_THE_KERNEL = ("debug", "manifest", "rescue")
 # Of it too, for the program that makes the root of a disk that of the machine.
 _OF_THE_ROOT = ("minit.root_hash", "minit.root_blocks", "minit.watchdog")
-_MAXIMUM_ID = 0xFFFFFFFE
 # The kernel itself makes it larger while it is mounted.
 _GROWING = "ext4"
 _MINIMUM_BOOT_MIB = 36
 _MAXIMUM_MIB = 1 << 20
-# A kernel takes 2048, or 256 on some processors; the hash of the root has a hundred.
-_MAXIMUM_WORDS = 1500
 
 
 class Watchdog(Value):
@@ -222,19 +237,19 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
     """Return what a machine.toml says; ManifestError names the place in it."""
     if len(data) > _MAXIMUM_BYTES:
         raise ManifestError(f"{source}: expected at most {_MAXIMUM_BYTES} bytes, got {len(data)}")
-    root = Node(_read_toml(data, source), None, source)
-    _refuse_others(root, [field for field in MachineConfig._fields if field not in _OF_THE_KERNEL], _TABLES)
+    root = Node(read_toml(data, source), None, source)
+    refuse_others(root, [field for field in MachineConfig._fields if field not in _OF_THE_KERNEL], _TABLES)
     return MachineConfig(
-        hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
+        hostname=root["hostname"].optional(read_hostname) or MachineConfig.hostname,
         on_exit=root["on_exit"].optional(lambda node: node.one_of(*ENDINGS)) or MachineConfig.on_exit,
-        failure_wait_seconds=_seconds(root["failure_wait_seconds"], MachineConfig.failure_wait_seconds),
-        unmount_seconds=_seconds(root["unmount_seconds"], MachineConfig.unmount_seconds),
-        modules=root["modules"].each(_module),
-        sysctls=tuple((name, _sysctl(name, node)) for name, node in _table(root["sysctls"])),
+        failure_wait_seconds=read_seconds(root["failure_wait_seconds"], MachineConfig.failure_wait_seconds),
+        unmount_seconds=read_seconds(root["unmount_seconds"], MachineConfig.unmount_seconds),
+        modules=root["modules"].each(read_module),
+        sysctls=tuple((name, read_sysctl(name, node)) for name, node in read_table(root["sysctls"])),
         devices=root["device"].each(_device),
         filesystems=root["filesystem"].each(_filesystem),
         interfaces=root["interface"].each_named("interface", _interface),
-        name_servers=root["name_servers"].each(_any_address),
+        name_servers=root["name_servers"].each(read_any_address),
         clock=root["clock"].optional(_clock),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
@@ -242,7 +257,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         disk=root["disk"].optional(_disk) or MachineConfig.disk,
         update=root["update"].optional(_update),
         trial=root["trial"].optional(_trial) or MachineConfig.trial,
-        console=_boolean(root["console"], MachineConfig.console),
+        console=read_boolean(root["console"], MachineConfig.console),
     )
 
 
@@ -270,82 +285,73 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
     return config, problems
 
 
-def _read_toml(data: bytes, source: str) -> object:
-    try:
-        table = tomllib.loads(data.decode())
-        _refuse_what_is_not_json(table, source)
-    except (ValueError, RecursionError) as error:  # no TOML, no text, or a number of thousands of digits
-        raise ManifestError(f"{source}: expected TOML: {error}") from error
-    return table
-
-
 def _device(node: Node) -> DeviceRule:
-    _refuse_others(node, DeviceRule._fields)
+    refuse_others(node, DeviceRule._fields)
     return DeviceRule(
         subsystem=node["subsystem"].non_empty(),
         name=node["name"].optional(Node.non_empty) or DeviceRule.name,
-        properties=tuple((name, pattern.non_empty()) for name, pattern in _table(node["properties"])),
-        mode=node["mode"].optional(_mode),
-        uid=node["uid"].optional(_id),
-        gid=node["gid"].optional(_id),
-        link=node["link"].optional(_link),
-        wait_seconds=_seconds(node["wait_seconds"], DeviceRule.wait_seconds),
-        required=_boolean(node["required"], DeviceRule.required),
+        properties=tuple((name, pattern.non_empty()) for name, pattern in read_table(node["properties"])),
+        mode=node["mode"].optional(read_mode),
+        uid=node["uid"].optional(read_id),
+        gid=node["gid"].optional(read_id),
+        link=node["link"].optional(read_link),
+        wait_seconds=read_seconds(node["wait_seconds"], DeviceRule.wait_seconds),
+        required=read_boolean(node["required"], DeviceRule.required),
     )
 
 
 def _filesystem(node: Node) -> Filesystem:
-    _refuse_others(node, Filesystem._fields, {"fstype": "type"})
-    grow = _boolean(node["grow"], Filesystem.grow)
+    refuse_others(node, Filesystem._fields, {"fstype": "type"})
+    grow = read_boolean(node["grow"], Filesystem.grow)
     if grow and node["type"].non_empty() != _GROWING:
         raise node["grow"].error(f"true with the type {_GROWING} alone")
     return Filesystem(
         source=node["source"].non_empty(),
-        target=_place(node["target"]),
+        target=read_path(node["target"]),
         fstype=node["type"].non_empty(),
         options=node["options"].optional(Node.string) or "",
-        read_only=_boolean(node["read_only"], Filesystem.read_only),
+        read_only=read_boolean(node["read_only"], Filesystem.read_only),
         grow=grow,
-        wait_seconds=_seconds(node["wait_seconds"], Filesystem.wait_seconds),
-        required=_boolean(node["required"], Filesystem.required),
+        wait_seconds=read_seconds(node["wait_seconds"], Filesystem.wait_seconds),
+        required=read_boolean(node["required"], Filesystem.required),
     )
 
 
 def _interface(node: Node) -> Interface:
-    _refuse_others(node, Interface._fields)
-    dhcp, addresses = _boolean(node["dhcp"], Interface.dhcp), node["addresses"].each(_address_with_prefix)
-    gateway = node["gateway"].optional(_address)
+    refuse_others(node, Interface._fields)
+    dhcp, addresses = read_boolean(node["dhcp"], Interface.dhcp), node["addresses"].each(read_address_with_prefix)
+    gateway = node["gateway"].optional(read_address)
     if dhcp and (gateway or not all(map(is_ipv6, addresses))):
         raise node.error("either dhcp or addresses and a gateway", "both")
     return Interface(
-        name=node["name"].matching(_is_interface_name, "the name of a network interface"),
+        name=node["name"].matching(is_interface_name, "the name of a network interface"),
         dhcp=dhcp,
-        dhcp6=_boolean(node["dhcp6"], Interface.dhcp6),
+        dhcp6=read_boolean(node["dhcp6"], Interface.dhcp6),
         accept_ra=node["accept_ra"].optional(Node.boolean),
         addresses=addresses,
         gateway=gateway,
-        gateway6=node["gateway6"].optional(_ipv6_address),
-        wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
+        gateway6=node["gateway6"].optional(read_ipv6_address),
+        wait_seconds=read_seconds(node["wait_seconds"], Interface.wait_seconds),
     )
 
 
 def _clock(node: Node) -> Clock:
-    _refuse_others(node, Clock._fields)
+    refuse_others(node, Clock._fields)
     first, step = node["first_step_days"], node["maximum_step_seconds"]
     return Clock(
-        servers=node["servers"].each(_server),
+        servers=node["servers"].each(read_server),
         first_step_days=first.integer(1, _MAXIMUM_DAYS) if first.given else Clock.first_step_days,
         maximum_step_seconds=step.integer(1, _MAXIMUM_DAYS * 24 * 3600) if step.given else Clock.maximum_step_seconds,
-        wait_seconds=_seconds(node["wait_seconds"], Clock.wait_seconds),
+        wait_seconds=read_seconds(node["wait_seconds"], Clock.wait_seconds),
     )
 
 
 def _watchdog(node: Node) -> Watchdog:
-    _refuse_others(node, Watchdog._fields)
+    refuse_others(node, Watchdog._fields)
     timeout = node["timeout_seconds"]
     return Watchdog(
         device=node["device"].optional(_watchdog_device) or Watchdog.device,
-        timeout_seconds=timeout.integer(2, _MAXIMUM_SECONDS) if timeout.given else Watchdog.timeout_seconds,
+        timeout_seconds=timeout.integer(2, MAXIMUM_SECONDS) if timeout.given else Watchdog.timeout_seconds,
     )
 
 
@@ -358,213 +364,54 @@ def _watchdog_device(node: Node) -> str:
 
 
 def _state(node: Node) -> State:
-    _refuse_others(node, State._fields)
+    refuse_others(node, State._fields)
     kept_boots = node["kept_boots"]
     return State(
-        directory=_place(node["directory"]),
+        directory=read_path(node["directory"]),
         kept_boots=kept_boots.integer(1, _MAXIMUM_BOOTS) if kept_boots.given else State.kept_boots,
-        keep_roots=_boolean(node["keep_roots"], State.keep_roots),
+        keep_roots=read_boolean(node["keep_roots"], State.keep_roots),
     )
 
 
 def _swap(node: Node) -> Swap:
-    _refuse_others(node, Swap._fields)
+    refuse_others(node, Swap._fields)
     return Swap(size_mib=node["size_mib"].integer(1, _MAXIMUM_MIB))
 
 
 def _disk(node: Node) -> Disk:
-    _refuse_others(node, Disk._fields)
+    refuse_others(node, Disk._fields)
     boot_mib, root_mib = node["boot_mib"], node["root_mib"]
     return Disk(
-        modules=node["modules"].each(_module),
+        modules=node["modules"].each(read_module),
         # FAT32 is too large for less.
         boot_mib=boot_mib.integer(_MINIMUM_BOOT_MIB, _MAXIMUM_MIB) if boot_mib.given else Disk.boot_mib,
         root_mib=root_mib.integer(1, _MAXIMUM_MIB) if root_mib.given else Disk.root_mib,
-        command_line=node["command_line"].optional(_command_line) or Disk.command_line,
+        command_line=node["command_line"].optional(read_command_line) or Disk.command_line,
     )
 
 
 def _update(node: Node) -> Update:
-    _refuse_others(node, Update._fields)
-    keys, check_seconds = node["keys"].each(_key), node["check_seconds"]
+    refuse_others(node, Update._fields)
+    keys, check_seconds = node["keys"].each(read_key_name), node["check_seconds"]
     if not keys or len(set(keys)) != len(keys):
         raise node["keys"].error("at least one name of a file, and none twice")
     return Update(
         model=read_model(node["model"]),
         version=read_version(node["version"]),
         keys=keys,
-        url=node["url"].optional(_url),
-        check_seconds=check_seconds.integer(1, _MAXIMUM_SECONDS) if check_seconds.given else Update.check_seconds,
-        socket=_boolean(node["socket"], Update.socket),
-        reboot=_boolean(node["reboot"], Update.reboot),
+        url=node["url"].optional(read_url),
+        check_seconds=check_seconds.integer(1, MAXIMUM_SECONDS) if check_seconds.given else Update.check_seconds,
+        socket=read_boolean(node["socket"], Update.socket),
+        reboot=read_boolean(node["reboot"], Update.reboot),
     )
-
-
-def _key(node: Node) -> str:
-    return node.matching(
-        lambda text: "/" not in text and text not in ("", ".", ".."),
-        'the name of a file beside this one ("update.pub")',
-    )
-
-
-def _url(node: Node) -> str:
-    node.parsed(parse_url, "a URL of HTTP (http://updates.example.org/sensor.update)")
-    return node.string()
 
 
 def _trial(node: Node) -> Trial:
-    _refuse_others(node, Trial._fields)
+    refuse_others(node, Trial._fields)
     trial = Trial(
-        healthy_seconds=_seconds(node["healthy_seconds"], Trial.healthy_seconds),
-        timeout_seconds=_seconds(node["timeout_seconds"], Trial.timeout_seconds),
+        healthy_seconds=read_seconds(node["healthy_seconds"], Trial.healthy_seconds),
+        timeout_seconds=read_seconds(node["timeout_seconds"], Trial.timeout_seconds),
     )
     if trial.timeout_seconds <= trial.healthy_seconds:
         raise node["timeout_seconds"].error("more seconds than healthy_seconds", str(trial.timeout_seconds))
     return trial
-
-
-def _command_line(node: Node) -> str:
-    return node.matching(
-        lambda text: len(text) <= _MAXIMUM_WORDS and text.isascii() and text.isprintable(),
-        f"at most {_MAXIMUM_WORDS} printable characters of ASCII",
-    )
-
-
-def _place(node: Node) -> str:
-    return node.matching(_is_place, "an absolute path without . and .., and no / at its end (/data/minit)")
-
-
-def _is_place(text: str) -> bool:
-    root, *names = text.split("/")
-    return not root and bool(names) and all(name not in ("", ".", "..") for name in names)
-
-
-def _refuse_what_is_not_json(value: object, source: str) -> None:
-    """Refuse what TOML has and JSON has not, and numbers that TOML need not have."""
-    if isinstance(value, dict):
-        for child in value.values():
-            _refuse_what_is_not_json(child, source)
-    elif isinstance(value, list):
-        for child in value:
-            _refuse_what_is_not_json(child, source)
-    elif isinstance(value, int):
-        if not -1 << 63 <= value < 1 << 63:
-            raise ManifestError(f"{source}: expected integers of 64 bits, got a larger one")
-    elif not isinstance(value, str):
-        raise ManifestError(f"{source}: expected strings, integers, true and false, got {value}")
-
-
-def _refuse_others(node: Node, fields: Sequence[str], renamed: dict[str, str] | None = None) -> None:
-    """Refuse what no field has as its name: a misspelt one would be left out in silence."""
-    known = {(renamed or {}).get(field, field) for field in fields}
-    for name, child in _table(node):
-        if name not in known:
-            raise child.error(f"one of {', '.join(sorted(known))}", f'"{name}"')
-
-
-def _table(node: Node) -> list[tuple[str, Node]]:
-    value = node.raw()
-    if value is None:
-        return []
-    if not isinstance(value, dict):
-        raise node.error("a table")
-    return [(name, Node(child, node, name)) for name, child in value.items()]
-
-
-def _mode(node: Node) -> int:
-    expected = 'permissions in octal ("0660")'
-    return int(node.matching(lambda text: 0 < len(text) <= 4 and set(text) <= set("01234567"), expected), 8)
-
-
-def _id(node: Node) -> int:
-    return node.integer(0, _MAXIMUM_ID)
-
-
-def _link(node: Node) -> str:
-    return node.matching(
-        lambda text: all(part not in ("", ".", "..") for part in text.split("/")), "a name below /dev (disk/data)"
-    )
-
-
-def _hostname(node: Node) -> str:
-    return node.matching(lambda text: find_fault(text) is None, "a host name of 1 to 64 bytes")
-
-
-def _module(node: Node) -> str:
-    return node.matching(is_module_name, "the name of a kernel module")
-
-
-def is_module_name(text: str) -> bool:
-    """Tell whether `text` may be the name of a kernel module."""
-    return bool(text) and all(letter.isalnum() or letter in "_-" for letter in text) and text.isascii()
-
-
-def _sysctl(name: str, node: Node) -> str:
-    if ".." in name or "/" in name or "\0" in name or not name:
-        raise node.error("the name of a sysctl (net.ipv4.ip_forward)", f'"{name}"')
-    value = node.raw()
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else node.string()
-
-
-def _is_interface_name(text: str) -> bool:
-    # dev_valid_name() of the kernel.
-    return 0 < len(text.encode()) < 16 and text not in (".", "..") and not any(c in "/:" or c.isspace() for c in text)
-
-
-def is_ipv6(address: str) -> bool:
-    """Tell whether an address, with or without the length of its prefix, is one of IPv6."""
-    return ":" in address
-
-
-def _address(node: Node) -> str:
-    return node.matching(_is_ipv4_address, "an IPv4 address")
-
-
-def _ipv6_address(node: Node) -> str:
-    return node.matching(_is_ipv6_address, "an IPv6 address")
-
-
-def _any_address(node: Node) -> str:
-    return node.matching(is_address, "an IP address")
-
-
-def _server(node: Node) -> str:
-    return node.matching(lambda text: is_address(text) or is_domain_name(text), "an IP address or the name of a host")
-
-
-def _address_with_prefix(node: Node) -> str:
-    return node.matching(_is_address_with_prefix, "an IP address with the length of its prefix (192.0.2.7/24)")
-
-
-def is_address(text: str) -> bool:
-    """Tell whether `text` is an address of IPv4 or IPv6."""
-    return _is_ipv6_address(text) if is_ipv6(text) else _is_ipv4_address(text)
-
-
-def _is_ipv4_address(text: str) -> bool:
-    parts = text.split(".")
-    return len(parts) == 4 and all(_is_number(part, 255) for part in parts)
-
-
-def _is_ipv6_address(text: str) -> bool:
-    try:
-        return bool(socket.inet_pton(socket.AF_INET6, text))
-    except (OSError, ValueError):
-        return False  # none, or not even a C string
-
-
-def _is_address_with_prefix(text: str) -> bool:
-    address, _, length = text.partition("/")
-    return is_address(address) and _is_number(length, 128 if is_ipv6(address) else 32)
-
-
-def _is_number(text: str, highest: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 3 and str(int(text)) == text and int(text) <= highest
-
-
-def _boolean(node: Node, default: bool) -> bool:
-    return node.boolean() if node.given else default
-
-
-def _seconds(node: Node, default: int) -> int:
-    return node.integer(0, _MAXIMUM_SECONDS) if node.given else default

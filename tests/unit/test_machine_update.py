@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import ManifestError
-from minit.manifest.httpurl import Url, parse_url
+from minit.manifest.machinefields import Url, parse_url
 from minit.manifest.machineupdate import (
     HEADER,
     UpdateManifest,

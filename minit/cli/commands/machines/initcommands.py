@@ -35,7 +35,8 @@ from minit.image.disk import ROOT_MODULES, DiskParts, check_disk, find_stub, wri
 from minit.image.foreign import ForeignProcessor
 from minit.image.kernelmodules import KernelModules, collect_firmware, collect_modules, find_kernel
 from minit.image.toolchain import run_tool
-from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
+from minit.manifest.machineconfig import MachineConfig, parse_machine
+from minit.manifest.machinefields import is_module_name
 from minit.manifest.machineupdate import read_public_key
 from minit.podfiles import paths
 from minit.stage0.files.temporary import output_directory, output_file, scratch_directory
