@@ -1,4 +1,4 @@
-"""The annotations of minit: a row for each, with the places where it may stand and the module that reads it."""
+"""The annotations of minit: a row for each, with its possible places and the module that reads its value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Place(Flag):
     """
     Where an annotation has an effect: a pod, an app, an image as the default for its apps.
 
-    EVERY is a pod's that means the same as one of each app. FIELD tells that a Pod of Kubernetes has a field for that
-    of an app, POD_FIELD for that of a pod.
+    EVERY is an annotation of a pod with the meaning of the same annotation of every app. With FIELD a Pod of Kubernetes
+    has a field for the annotation of an app, with POD_FIELD for the annotation of a pod.
     """
 
     POD = auto()
@@ -98,5 +98,5 @@ def known_annotations(place: Place) -> frozenset[str]:
 
 
 def is_unknown(name: str, place: Place) -> bool:
-    """Tell whether an annotation is minit's by its name, and means nothing in a place."""
+    """Tell whether an annotation has a name of minit's, and no meaning in a place."""
     return name.startswith(OWN) and name not in known_annotations(place)

@@ -1,5 +1,5 @@
 """
-The `app` section, which a pod manifest and an image manifest share: what to execute, as whom and with what.
+The `app` section, which a pod manifest and an image manifest share: program, user, and all that the program gets.
 
 The values of isolators are left to the planner; here only the list of isolators is checked.
 """
@@ -13,7 +13,7 @@ from minit.manifest.reader import Node
 MAX_PORT = 65535
 MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is chown(2)'s and setresuid(2)'s "leave it as it is"
 
-# The isolators that have an effect, and two that rkt's stage1 does not apply.
+# The isolators with an effect, and two without an effect in rkt's stage1.
 MEMORY, CPU, CPU_SHARES = "resource/memory", "resource/cpu", "os/linux/cpu-shares"
 OOM_SCORE_ADJ = "os/linux/oom-score-adj"
 CAPABILITIES_RETAIN, CAPABILITIES_REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
@@ -52,7 +52,7 @@ class Port(Value):
 
 
 class Isolator(Value):
-    """A limit or privilege by its appc name, with its JSON value as it is."""
+    """A limit or privilege by its appc name, with its unchanged JSON value."""
 
     name: str
     value: object
@@ -121,7 +121,7 @@ def read_port(node: Node) -> Port:
         name=node["name"].ac_name(),
         protocol=node["protocol"].non_empty(),
         port=port,
-        # Go writes a count that nobody set as 0.
+        # Go writes an unset count as 0.
         count=node["count"].optional(lambda count: count.integer(0, MAX_PORT + 1 - port)) or 1,
         socket_activated=node["socketActivated"].optional(Node.boolean) or False,
     )

@@ -8,7 +8,7 @@ from minit.base.errors import ManifestError
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, Isolator
 from minit.manifest.reader import Node
 
-# In the order of include/uapi/linux/capability.h, so that a name's place is its number.
+# In the order of include/uapi/linux/capability.h: the place of a name is the number of the capability.
 NAMES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL"),
     *("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE"),
@@ -43,7 +43,7 @@ DEFAULT = capability_mask(
 
 def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[int, int]:
     """
-    Return the masks of what isolators retain and remove, 0 without such an isolator; sets of one name add up.
+    Return the masks that isolators retain and remove, 0 without such an isolator; sets of one name add up.
 
     `where` is the place of the list in its manifest. ManifestError for a bad value, or if the list has both.
     """
@@ -57,7 +57,7 @@ def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[in
 
 
 def _read_set(value: Node) -> int:
-    # In any case, as systemd reads them, to which rkt hands what it finds.
+    # In any case of letters: rkt passes the names on to systemd, which reads them so.
     names = value["set"].each(lambda node: node.matching(_is_capability, "the name of a capability").upper())
     if not names:
         raise value["set"].error("at least one capability")
@@ -65,5 +65,5 @@ def _read_set(value: Node) -> int:
 
 
 def _is_capability(text: str) -> bool:
-    # Letters beyond ASCII have upper cases within it.
+    # Some letters beyond ASCII have upper cases within ASCII.
     return text.isascii() and text.upper() in NAMES

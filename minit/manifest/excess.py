@@ -23,19 +23,19 @@ _MOST_NAMES = 3
 
 
 class Excess(Value):
-    """The excess of an isolator over the default: `kind` is one of the three above, `what` is for a message."""
+    """The excess of an isolator over the default: `kind` is a constant above, `what` is for a message."""
 
     kind: str
     isolator: str
     what: str
 
     def describe(self) -> str:
-        """Return it as a part of a sentence."""
+        """Return the excess as a part of a sentence."""
         return f"{self.isolator} ({self.what})"
 
 
 def excess_of(app: str, isolators: Sequence[Isolator]) -> tuple[Excess, ...]:
-    """Return what the isolators of an app give beyond the default; ManifestError for values that make no sense."""
+    """Return the excess of an app's isolators over the default; ManifestError for bad values."""
     found = []
     retained, _ = read_capability_sets(isolators, place(f'app "{app}"', "isolators"))
     if beyond := retained & ~DEFAULT:
@@ -53,7 +53,7 @@ def excess_of(app: str, isolators: Sequence[Isolator]) -> tuple[Excess, ...]:
 
 
 def _calls_beyond(policy: SeccompPolicy | None) -> str:
-    """Return which system calls a policy allows beyond the default, empty if none."""
+    """Return the system calls of a policy beyond the default, as a text; empty without any."""
     if policy is None:
         return "every system call"
     listed = policy.names or frozenset()

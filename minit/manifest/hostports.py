@@ -1,4 +1,4 @@
-"""Ports of the host as a pod asks for them: the packets that they are about. Pure."""
+"""Ports of the host that a pod asks for, and the packets that such ports are about. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 class HostPorts(Value):
     """
-    `count` ports of the host from the first on, by tcp or udp, at one of its addresses.
+    `count` ports of the host from the first on, by tcp or udp, at an address of the host.
 
-    `0.0.0.0` is every address of IPv4, `::` every one of IPv6, and None all of both.
+    `0.0.0.0` is every address of IPv4, `::` every address of IPv6, and None every address of both.
     """
 
     protocol: str
@@ -39,7 +39,7 @@ def overlap(one: HostPorts, other: HostPorts) -> bool:
 
 
 def parse_host_address(text: str) -> Address:
-    """Return an address, of IPv4 also if it is written as one of IPv6; ValueError if `text` is none."""
+    """Return an address, of IPv4 also if `text` has the IPv6 form of such an address; ValueError for other texts."""
     address = ip_address(text)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address

@@ -1,4 +1,4 @@
-"""The image manifest: what an ACI says about itself."""
+"""The image manifest of an ACI, and labels and annotations: lists of {name, value} objects, as pairs in file order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APPC_VERSION = "0.8.11"  # of the specification that manifests written by minit 
 
 _Pairs = tuple[tuple[str, str], ...]
 
-# appc spec/aci.md, "labels": the values of `arch` that go with each `os`
+# appc spec/aci.md, "labels": the possible values of `arch` for each `os`
 _ARCHITECTURES = {
     "linux": "amd64 i386 aarch64 aarch64_be armv6l armv7l armv7b ppc64 ppc64le s390x",
     "freebsd": "amd64 i386 arm",
@@ -24,7 +24,7 @@ _ARCHITECTURES = {
 
 
 class Dependency(Value):
-    """An image whose files lie below those of this one; `size` is in bytes and a hint only."""
+    """An image whose files lie below the files of this image; `size` is in bytes and a hint only."""
 
     image_name: str
     image_id: str | None = None
@@ -86,7 +86,7 @@ def read_annotations(node: Node) -> _Pairs:
 
 
 def read_labels(node: Node) -> _Pairs:
-    """Read labels, which have unique names other than `name` and, if they name a platform, a known one."""
+    """Read labels, which have unique names other than `name`, and name a known platform if any."""
     labels = node.each_named("label", _read_label)
     system, architecture = find(labels, "os"), find(labels, "arch")
     if system is not None:

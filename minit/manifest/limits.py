@@ -1,5 +1,5 @@
 """
-The limits of a control group: LIMITS has a row for each, from which everything else about it follows.
+The limits of a control group: LIMITS has a row for each limit, with everything that the rest of minit needs to know.
 
 The files are those of cgroups(7) and cgroup-v2.rst; the name of a file begins with that of its controller.
 """
@@ -19,7 +19,7 @@ UNLIMITED = -1
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262144  # sched-design-CFS.txt; appc has the same bounds
 MIN_MICROSECONDS, _MAX_MICROSECONDS = 1000, 1_000_000  # of a period in the kernel, and of a quota
 
-# The one setting that v1 refuses if a group above allows less; v2 takes it, and the least of all counts.
+# A setting that v1 refuses if a group above allows less. v2 accepts the setting, and the least of all counts.
 CFS_QUOTA = "cpu.cfs_quota_us"
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 """Those of a kernel that counts swap."""
@@ -50,7 +50,7 @@ BILLION = 10**9
 
 
 class CpuQuota(Value):
-    """So many microseconds of processor time in each period, which is in microseconds, too; UNLIMITED for any."""
+    """Processor time in each period, both in microseconds; UNLIMITED for any time."""
 
     quota: int
     period: int = PERIOD_MICROSECONDS
@@ -63,11 +63,11 @@ class CpuQuota(Value):
 
 class Limits(Value):
     """
-    The limits of one control group, None for each that is not set; memory, swap and quota may be UNLIMITED.
+    The limits of one control group, None for each unset limit; memory, swap and quota may be UNLIMITED.
 
-    `cpu_shares` is a weight against groups beside it, 1024 without one. `processes` counts threads. `swap_bytes` is
-    beside a limit of memory, which has to be there. `cpus` and `mems` are lists of processors and of nodes of memory,
-    as in `0-2,7`. `hugepages` are bytes by the size of pages, as in `2MB`. `unified` is what is written to files of v2.
+    `cpu_shares` is a weight against sibling groups, 1024 if unset. `processes` counts threads. `swap_bytes` needs a
+    limit of memory beside it. `cpus` and `mems` are lists of processors and of nodes of memory, as in `0-2,7`.
+    `hugepages` are bytes by the size of pages, as in `2MB`. `unified` are texts for files of v2.
     """
 
     memory_bytes: int | None = None
@@ -82,22 +82,22 @@ class Limits(Value):
 
     @property
     def controllers(self) -> frozenset[str]:
-        """The controllers that the limits have files of."""
+        """The controllers with files of these limits."""
         return frozenset(map(_controller_of, dict(self._settings(is_v2=True))))
 
     @property
     def needed_controllers(self) -> frozenset[str]:
-        """The controllers without which there is more than the limits allow."""
+        """The controllers without which the group could have more than the limits allow."""
         settings = self._settings(is_v2=True)
-        # No huge pages are what there is without the controller.
+        # Without the controller a group has no huge pages anyway.
         return frozenset(name for file, text in settings if (name := _controller_of(file), text) != ("hugetlb", "0"))
 
     def settings(self, controller: str, is_v2: bool) -> list[tuple[str, str]]:
-        """Return the files of a controller and what is written to them, in that order."""
+        """Return the files of a controller with their texts, in the order of writing."""
         return [(file, text) for file, text in self._settings(is_v2) if _controller_of(file) == controller]
 
     def within(self, outer: Limits) -> Limits:
-        """Return these limits, none wider than those of a group around; what v1 is told must be so for the quota."""
+        """Return these limits, none wider than the limits of a group around; v1 demands so of a quota."""
         least: dict[str, Any] = {}
         for row in LIMITS:
             own, bound = getattr(self, row.field), getattr(outer, row.field)
@@ -106,7 +106,7 @@ class Limits(Value):
         return replace(self, **least)
 
     def updated(self, other: Limits) -> Limits:
-        """Return these limits with those in their place that are set in `other`."""
+        """Return these limits, with the limits set in `other` in their place."""
         return replace(self, **{row.field: getattr(other, row.field) for row, _, _ in other._each()})
 
     def describe(self) -> str:
@@ -122,7 +122,7 @@ class Limits(Value):
         ]
 
     def _each(self) -> list[tuple[Limit, str, Any]]:
-        """Return each limit that is set with its row, and the name of one that there may be several of."""
+        """Return each set limit with its row, and with its name if a row may have several limits."""
         given = [(row, getattr(self, row.field)) for row in LIMITS]
         each = [
             (row, value if isinstance(value, tuple) else (("", value),)) for row, value in given if value is not None
@@ -132,11 +132,11 @@ class Limits(Value):
 
 class Limit(Value):
     """
-    One limit: its `field` of Limits, and the files of v1 and v2 with what is written to them.
+    One limit: its `field` of Limits, and the files of v1 and v2 with their texts.
 
-    `words` describe it. `narrow` makes of an own limit and that of a group around the one that counts; None leaves that
-    to the kernel. `isolator` is the name of an isolator whose value `of_isolator` reads, None for one without effect.
-    `keys` are those of the annotation minit/limits, whose nodes `of_keys` reads.
+    `words` describe the limit. `narrow` computes the limit that counts from an own limit and the limit of a group
+    around; None leaves this to the kernel. `isolator` is the name of an isolator, whose value `of_isolator` reads: None
+    for a value without effect. `keys` are keys of the annotation minit/limits, whose nodes `of_keys` reads.
     """
 
     field: str
@@ -151,7 +151,7 @@ class Limit(Value):
 
 
 def read_isolator(name: str, value: Node) -> Limits | None:
-    """Return the limit that an isolator sets, none if it sets none; None if it is no isolator of a limit."""
+    """Return the limits that an isolator sets, possibly none; None for an isolator of something else."""
     for row in LIMITS:
         if row.isolator == name and row.of_isolator is not None:
             limit = row.of_isolator(value)
@@ -160,7 +160,7 @@ def read_isolator(name: str, value: Node) -> Limits | None:
 
 
 def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
-    """Return limits with those of an annotation, which is a JSON object; ManifestError, with `where`, for a bad one."""
+    """Return limits with the limits of an annotation, a JSON object; ManifestError, with `where`, for a bad value."""
     if text is None:
         return limits
     root = read_json(text.encode(errors="surrogateescape"), where)
@@ -178,7 +178,7 @@ def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
 
 
 def shares_to_weight(shares: int) -> int:
-    """Return the weight in v2 of shares in v1, in proportion to the defaults of both, as systemd converts them."""
+    """Return the weight in v2 of shares in v1, in proportion to the defaults of both, as systemd does."""
     return max(_MIN_WEIGHT, min(shares * _DEFAULT_WEIGHT // _DEFAULT_SHARES, _MAX_WEIGHT))
 
 
@@ -186,7 +186,7 @@ def _controller_of(file: str) -> str:
     return file.partition(".")[0]
 
 
-# What is written to files: from a limit, and all limits beside it.
+# The texts of files: from a limit, and all limits beside it.
 
 
 def _plain(limit: object, _: Limits) -> str:
@@ -202,7 +202,7 @@ def _with_memory(swap: int, limits: Limits) -> str:
     return str(UNLIMITED if memory is None or UNLIMITED in (memory, swap) else memory + swap)
 
 
-# What is read: of isolators, and of the annotation.
+# Readers of isolators and of the annotation.
 
 
 def _read_memory(value: Node) -> int | None:
@@ -222,12 +222,12 @@ def _read_cpu(value: Node) -> CpuQuota | None:
     if not 0 < limit <= _MAX_PROCESSORS * BILLION:
         raise value["limit"].error(f"a quantity above 0 and up to {_MAX_PROCESSORS} processors")
     thousandths = -(-limit // (BILLION // 1000))
-    # rkt cuts off what is below a percent, which would leave nothing of 9m.
+    # rkt cuts off fractions of a percent, so that nothing would be left of 9m.
     return CpuQuota(quota=max(1, thousandths // 10) * _MICROSECONDS_PER_PERCENT)
 
 
 def _read_limit(value: Node) -> int | None:
-    """Return the limit of a resource in billionths; what is requested is checked and has no effect, as in rkt."""
+    """Return the limit of a resource in billionths; the request is checked and has no effect, as in rkt."""
     if value["default"].optional(Node.boolean):
         raise value["default"].error("false or nothing")
     value["request"].optional(_read_quantity)
@@ -236,7 +236,7 @@ def _read_limit(value: Node) -> int | None:
 
 def _read_quantity(node: Node) -> int:
     text = node.raw()
-    # A bare number is one to rkt's parser, too.
+    # rkt's parser, too, accepts a bare number.
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         text = repr(text)
     try:
@@ -266,7 +266,7 @@ def _read_files(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def _entries(node: Node, name: re.Pattern[str]) -> Sequence[tuple[str, Node]]:
-    """Return the entries of an object whose names all match."""
+    """Return the entries of an object; every name has to match."""
     value = node.raw()
     if not isinstance(value, dict) or not all(map(name.fullmatch, value)):
         raise node.error(f"an object of names like {name.pattern}")
@@ -350,7 +350,7 @@ _KEYS = {key for row in LIMITS for key in row.keys}
 
 
 def parse_quantity(text: str) -> int:
-    """Return a quantity in billionths, fractions of them rounded up; ValueError if `text` is none."""
+    """Return a quantity (`500m`, `1.5Gi`, `2e6`) in billionths, fractions rounded up; ValueError for other texts."""
     quantity = _parse(text) if len(text) <= _MAX_LENGTH else None
     if quantity is None:
         raise ValueError(f'invalid quantity "{text}" (write for example 500m, 16M or 1.5Gi)')

@@ -1,8 +1,7 @@
 """
 The configuration of a machine that minit boots, beside its pod: the file machine.toml and the kernel's command line.
 
-Pure. The file is read when the image is built and again when the machine boots, so that what is wrong with it is said
-by who can mend it.
+Pure. The file is read when the image is built, so that its author hears of errors, and again when the machine boots.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
 
 DHCP = "dhcp"
 _MAXIMUM_DAYS = 36500
-# More than any machine needs, and read whole when it boots.
+# More than any machine needs: the boot reads the whole file.
 _MAXIMUM_BYTES = 1 << 18
 _MAXIMUM_BOOTS = 10000
 _WORD = "minit."
 _SWITCH = ("", "0", "1")
-# Of which there may be several, each named for one.
+# Fields with several tables in the file, by the name of one table.
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
 # Options of the kernel's command line alone.
 _OF_THE_KERNEL = ("debug", "manifest", "rescue")
-# Of it too, for the program that makes the root of a disk that of the machine.
+# Options of the kernel's command line for the program that switches to the root on a disk.
 _OF_THE_ROOT = ("minit.root_hash", "minit.root_blocks", "minit.watchdog")
-# The kernel itself makes it larger while it is mounted.
+# The kernel can enlarge this file system while mounted.
 _GROWING = "ext4"
 _MINIMUM_BOOT_MIB = 36
 _MAXIMUM_MIB = 1 << 20
 
 
 class Watchdog(Value):
-    """A hardware watchdog that resets the machine when minit has not fed it for `timeout_seconds`."""
+    """A hardware watchdog: without food from minit for `timeout_seconds` the machine is reset."""
 
     device: str = "/dev/watchdog"
     timeout_seconds: int = 60
@@ -71,8 +70,8 @@ class Filesystem(Value):
     """
     A file system to mount before the apps start, at a path of the machine that volumes can name as their source.
 
-    Its device is waited for, `wait_seconds` at most. Without a `required` one the apps do not start. One that is to
-    `grow` gets the whole of its partition, which, if it is the last one, gets the rest of the disk before.
+    The machine waits for the device, `wait_seconds` at most. Without a `required` file system the apps do not start.
+    With `grow` the file system gets its whole partition; the last partition first gets the rest of the disk.
     """
 
     source: str
@@ -87,9 +86,9 @@ class Filesystem(Value):
 
 class State(Value):
     """
-    The directory of files that outlive a boot, with those of the last `kept_boots` boots, this one among them.
+    The directory of files that outlive a boot: files of the last `kept_boots` boots, the present boot included.
 
-    With `keep_roots` it also has files that apps write into their own roots.
+    With `keep_roots` the directory also has the files that apps write into their own roots.
     """
 
     directory: str
@@ -98,7 +97,7 @@ class State(Value):
 
 
 class Swap(Value):
-    """Memory that is kept compressed, in memory: `size_mib` of it at most, before it is compressed."""
+    """Swap that is kept compressed in memory: `size_mib` at most, before compression."""
 
     size_mib: int
 
@@ -107,8 +106,8 @@ class Trial(Value):
     """
     The trial of a version that the firmware boots once, from the other slot of the disk.
 
-    It is kept when all apps have been healthy for `healthy_seconds`. If that takes longer than `timeout_seconds`, the
-    machine starts again, with the version that it had before.
+    The version is kept when all apps have been healthy for `healthy_seconds`. After `timeout_seconds` without success
+    the machine starts again, with the version before.
     """
 
     healthy_seconds: int = 60
@@ -117,12 +116,11 @@ class Trial(Value):
 
 class DeviceRule(Value):
     """
-    A rule for devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
+    A rule for devices of a `subsystem` whose `name` matches a pattern, both in the words of sysfs.
 
-    `properties`, each with a pattern, are those of the device or of one that it is a part of: of a serial line, say,
-    the PRODUCT of its USB adapter. Nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev,
-    `link`. The apps wait `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do
-    not start.
+    `properties`, each with a pattern, belong to the device or to a parent: a serial line, say, matches by the PRODUCT
+    of its USB adapter. Nodes get `mode`, `uid` and `gid`, and the last node a second name below /dev, `link`. The apps
+    wait for a device, `wait_seconds` at most; 0 is no wait. Without a `required` device the apps do not start.
     """
 
     subsystem: str
@@ -138,12 +136,12 @@ class DeviceRule(Value):
 
 class Interface(Value):
     """
-    A network interface: its addresses of both kinds (`192.0.2.7/24`, `2001:db8::7/64`), and `dhcp` to be told those of
-    IPv4 by a server. `gateway` is one of IPv4, `gateway6` of IPv6.
+    A network interface: addresses of both kinds (`192.0.2.7/24`, `2001:db8::7/64`), or `dhcp` for IPv4 addresses of a
+    server. `gateway` is for IPv4, `gateway6` for IPv6.
 
-    With `accept_ra` it takes what routers advertise, and asks a server of DHCP for IPv6 for what they leave to one;
-    None leaves advertisements to the kernel's own settings. With `dhcp6` a server is asked for an address in any case.
-    The apps wait `wait_seconds` at most until it is up; 0 if they do not.
+    With `accept_ra` the interface obeys the advertisements of routers, and asks a server of DHCP for IPv6 if they say
+    so; None leaves advertisements to the kernel's own settings. With `dhcp6` a server is always asked for an address.
+    The apps wait until the interface is up, `wait_seconds` at most; 0 is no wait.
     """
 
     name: str
@@ -158,10 +156,10 @@ class Interface(Value):
 
 class Disk(Value):
     """
-    The disk that is made of the machine (`init build --format disk`); on the machine it means nothing.
+    The disk of the machine that `init build --format disk` makes; on the machine the table has no effect.
 
-    `modules` are drivers of the disk itself, which are loaded before there is a root. There are two slots with a root
-    of `root_mib`, twice that of this one by default, and a kernel of `boot_mib`: an update has to fit in there.
+    `modules` are drivers of the disk itself, loaded before the root is mounted. Each of two slots has a root of
+    `root_mib`, by default twice the size of the first root, and a kernel of `boot_mib`: an update has to fit in there.
     """
 
     modules: tuple[str, ...] = ()
@@ -174,9 +172,9 @@ class Update(Value):
     """
     Updates of a machine: of its `model` alone, newer than its `version`, signed by the owner of one of the `keys`.
 
-    A key is the name of a file beside machine.toml. An update is looked for at the `url`, if there is one, every
-    `check_seconds`. Apps may bring one through the `socket`. The machine starts again by itself after both of these,
-    if it is to `reboot`.
+    A key is the name of a file beside machine.toml. With a `url` the machine looks for an update there every
+    `check_seconds`. Apps may bring an update through the `socket`. With `reboot` the machine starts again after an
+    update by either way.
     """
 
     model: str
@@ -190,11 +188,11 @@ class Update(Value):
 
 class Clock(Value):
     """
-    Servers of NTP, by their addresses or names, that the clock is set by; without any, those that leases name.
+    The servers of NTP for the clock, by addresses or names; without any the servers that leases name.
 
-    A clock that has lost its time is set to the image's at first, and can be set to `first_step_days` after that at
-    most. Any other clock, and this one from then on, is moved by no more than `maximum_step_seconds` in all until the
-    next boot. The apps wait `wait_seconds` at most until it is set; 0 if they do not.
+    A clock that has lost the time is first set to the image's time, and then to `first_step_days` later at most. After
+    that, and any other clock, is moved by no more than `maximum_step_seconds` in all until the next boot. The apps wait
+    for the clock, `wait_seconds` at most; 0 is no wait.
     """
 
     servers: tuple[str, ...] = ()
@@ -205,9 +203,9 @@ class Clock(Value):
 
 class MachineConfig(Value):
     """
-    All that machine.toml says; the kernel says `debug`, `rescue` and `manifest`, the path of another pod manifest.
+    The contents of machine.toml. The kernel's command line adds `debug`, `rescue` and `manifest`, a path.
 
-    With `console` whoever is at the console has the `minit` command there. For a `rescue` no app is started.
+    With `console` anybody at the console has the `minit` command there. For a `rescue` no app is started.
     """
 
     hostname: str = "minit"
@@ -234,7 +232,7 @@ class MachineConfig(Value):
 
 
 def parse_machine(data: bytes, source: str) -> MachineConfig:
-    """Return what a machine.toml says; ManifestError names the place in it."""
+    """Return the configuration in a machine.toml; ManifestError names the place of an error."""
     if len(data) > _MAXIMUM_BYTES:
         raise ManifestError(f"{source}: expected at most {_MAXIMUM_BYTES} bytes, got {len(data)}")
     root = Node(read_toml(data, source), None, source)
@@ -262,7 +260,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
 
 
 def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, list[str]]:
-    """Return the configuration as the kernel's command line changes it, and what of that cannot be understood."""
+    """Return the configuration with the changes of the kernel's command line, and lines about unknown words."""
     problems = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -356,7 +354,7 @@ def _watchdog(node: Node) -> Watchdog:
 
 
 def _watchdog_device(node: Node) -> str:
-    # It becomes a word of the kernel's command line.
+    # The value becomes a word of the kernel's command line.
     return node.matching(
         lambda text: text.startswith("/") and text.isascii() and text.isprintable() and " " not in text,
         "the absolute path of a device, in ASCII without spaces (/dev/watchdog)",

@@ -22,7 +22,7 @@ _MAXIMUM_CHARACTERS = 2000
 
 
 class Url(Value):
-    """A URL: the host that is asked, its port, what `Host:` says, and what is asked for."""
+    """A URL: host, port, and the texts for the field `Host:` and for the request line."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_url(text: str) -> Url:
-    """Return the parts of a URL; ValueError says what is wrong with it."""
+    """Return the parts of a URL; ValueError has the reason."""
     if not text.startswith(_SCHEME):
         raise ValueError("only http:// is understood")
     printable = text.isascii() and text.isprintable() and " " not in text
@@ -56,7 +56,7 @@ def parse_url(text: str) -> Url:
 
 
 def read_toml(data: bytes, source: str) -> object:
-    """Return the tables of a TOML file; ManifestError for values that JSON cannot have."""
+    """Return the tables of a TOML file; ManifestError for values beyond JSON."""
     try:
         table = tomllib.loads(data.decode())
         _refuse_what_is_not_json(table, source)
@@ -66,7 +66,7 @@ def read_toml(data: bytes, source: str) -> object:
 
 
 def _refuse_what_is_not_json(value: object, source: str) -> None:
-    """Refuse what TOML has and JSON has not, and numbers that TOML need not have."""
+    """Refuse values of TOML that JSON lacks, and numbers beyond TOML's range."""
     if isinstance(value, dict):
         for child in value.values():
             _refuse_what_is_not_json(child, source)
@@ -81,7 +81,7 @@ def _refuse_what_is_not_json(value: object, source: str) -> None:
 
 
 def refuse_others(node: Node, fields: Sequence[str], renamed: dict[str, str] | None = None) -> None:
-    """Refuse what no field has as its name: a misspelt one would be left out in silence."""
+    """Refuse names that no field has: a misspelt name would be ignored in silence."""
     known = {(renamed or {}).get(field, field) for field in fields}
     for name, child in read_table(node):
         if name not in known:
@@ -178,7 +178,7 @@ def is_interface_name(text: str) -> bool:
 
 
 def is_ipv6(address: str) -> bool:
-    """Tell whether an address, with or without the length of its prefix, is one of IPv6."""
+    """Tell whether an address, with or without the length of its prefix, belongs to IPv6."""
     return ":" in address
 
 
@@ -234,10 +234,10 @@ def _is_number(text: str, highest: int) -> bool:
 
 
 def read_boolean(node: Node, default: bool) -> bool:
-    """Return a boolean, `default` if it is absent."""
+    """Return a boolean, `default` for an absent value."""
     return node.boolean() if node.given else default
 
 
 def read_seconds(node: Node, default: int) -> int:
-    """Return a number of seconds, `default` if it is absent."""
+    """Return a number of seconds, `default` for an absent value."""
     return node.integer(0, MAXIMUM_SECONDS) if node.given else default

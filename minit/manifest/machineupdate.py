@@ -1,14 +1,17 @@
 """
-An update of a machine: another version of its root and of its kernel, signed, in one file that is read from its start.
+An update of a machine: another version of its root and its kernel, signed, in one file that is read from the start.
 
     16 bytes     the kind of the file
     64 bytes     the signature of the kind and the manifest: Ed25519, RFC 8032
      4 bytes     the size of the manifest, the highest byte first
     manifest     JSON
-    root         all of a root partition that is used
-    boot         all of a boot partition that is used
+    root         the used part of a root partition
+    boot         the used part of a boot partition
 
-Pure. Nothing of it is trusted before its signature, and nothing behind the manifest before its digest there.
+Pure. Nothing is trusted before the signature is verified, and no part before its digest in the manifest is compared.
+Ed25519 is done in Python alone, RFC 8032: the machine carries no OpenSSL. Nothing is secret, so no time has to be
+constant. The verification is as strict as the RFC allows: nobody who chooses a signature, a message or a key finds a
+second form of any of them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _DOUBLE_COEFFICIENT = 2 * _COEFFICIENT % _PRIME
 _ROOT_OF_MINUS_ONE = pow(2, (_PRIME - 1) // 4, _PRIME)
 _COFACTOR_BITS = 3
 
-# x, y, z and t of section 5.1.4: x/z and y/z are the coordinates, and t is their product times z.
+# x, y, z and t of section 5.1.4: x/z and y/z are the coordinates, t/z is their product.
 _Point = tuple[int, int, int, int]
 _NEUTRAL: _Point = (0, 1, 1, 0)
 
@@ -47,13 +50,13 @@ _DIGEST_DIGITS = 128
 _HASH_DIGITS = 64
 _MAXIMUM_NUMBERS, _MAXIMUM_DIGITS = 8, 9
 _MAXIMUM_NAME = 64
-# RFC 8410: what is in front of the key itself, of this one algorithm.
+# RFC 8410: the bytes before the key itself, for Ed25519.
 _KEY_PREFIX = bytes.fromhex("302a300506032b6570032100")
 _PEM_LINES = ("-----BEGIN PUBLIC KEY-----", "-----END PUBLIC KEY-----")
 
 
 class UpdatePart(Value):
-    """A part: its size and digest, and the size of the partition that it needs at least."""
+    """A part: size, digest, and the least size of the partition."""
 
     size_bytes: int
     sha512: str
@@ -64,7 +67,7 @@ class UpdateManifest(Value):
     """
     The contents of an update: the version of a `model` of machines, for an `architecture` by appc's name.
 
-    `root_hash` is the one on the kernel's command line, of a root with so many blocks before its hash tree.
+    `root_hash` is for the kernel's command line; the root has `root_blocks` blocks before its hash tree.
     """
 
     model: str
@@ -77,14 +80,14 @@ class UpdateManifest(Value):
 
 
 class UpdateHeader(Value):
-    """The beginning of an update: its signature, and the size of its manifest."""
+    """The beginning of an update: signature, and size of the manifest."""
 
     signature: bytes
     manifest_bytes: int
 
 
 def parse_header(data: bytes, source: str) -> UpdateHeader:
-    """Return the header that the first `HEADER.size` bytes of a file are; ManifestError if it is no update."""
+    """Return the header in the first `HEADER.size` bytes of a file; ManifestError for other files."""
     if len(data) != HEADER.size or not data.startswith(_KIND):
         raise ManifestError(f"{source}: expected an update for a machine, as init build --format update writes it")
     _, signature, manifest_bytes = HEADER.unpack(data)
@@ -99,12 +102,12 @@ def make_header(manifest: bytes, signature: bytes) -> bytes:
 
 
 def signed_bytes(manifest: bytes) -> bytes:
-    """Return what the signature of a manifest is of: no signature for something else is one of an update."""
+    """Return the bytes that are signed: the kind comes first, so that no signature of other files fits an update."""
     return _KIND + manifest
 
 
 def parse_update(header: UpdateHeader, data: bytes, keys: tuple[bytes, ...], source: str) -> UpdateManifest:
-    """Return the manifest of an update, which one of the public keys has signed; ManifestError else."""
+    """Return the manifest of an update; ManifestError unless one of the public keys has signed the bytes."""
     if len(data) != header.manifest_bytes:
         raise ManifestError(f"{source}: expected {header.manifest_bytes} bytes of manifest, got {len(data)}")
     if not any(verify(key, header.signature, signed_bytes(data)) for key in keys):
@@ -144,12 +147,12 @@ def read_model(node: Node) -> str:
 
 
 def read_version(node: Node) -> str:
-    """Return a version that `version_numbers` understands."""
+    """Return a version in the form of `version_numbers`."""
     return node.matching(_is_version, 'a version of numbers and dots ("1.10.2")')
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return what versions are compared by; 1.0 is 1."""
+    """Return the numbers by which versions are compared; 1.0 is 1."""
     numbers = [int(number) for number in version.split(".")]
     while len(numbers) > 1 and not numbers[-1]:
         numbers.pop()
@@ -157,7 +160,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def read_public_key(data: bytes, source: str) -> bytes:
-    """Return the key of a PEM file, as `openssl pkey -pubout` writes it; ManifestError if it is none of Ed25519."""
+    """Return the key in a PEM file of `openssl pkey -pubout`; ManifestError for keys other than Ed25519."""
     try:
         begin, *lines, end = data.decode("ascii").strip().splitlines()
         key = a2b_base64("".join(lines), strict_mode=True) if (begin, end) == _PEM_LINES else b""
@@ -197,7 +200,7 @@ def _is_version(text: str) -> bool:
 
 
 def is_key(key: bytes) -> bool:
-    """Tell whether 32 bytes are a public key: the only form of a point, which is none of the eight of small order."""
+    """Tell whether 32 bytes are a public key: the only form of a point, not one of the eight of small order."""
     return _decode_key(key) is not None
 
 
@@ -211,7 +214,7 @@ def verify(key: bytes, signature: bytes, message: bytes) -> bool:
         return False
     challenge = int.from_bytes(sha512(commitment + key + message).digest(), "little") % _ORDER
     x, y, z, t = point
-    # Only one encoding of a point is ever made, so another one of the same commitment is none.
+    # A point has a single encoding, so that another encoding of the same commitment is refused.
     return _encode(_add_multiples(scalar, _BASE, challenge, (-x % _PRIME, y, z, -t % _PRIME))) == commitment
 
 
@@ -225,7 +228,7 @@ def _decode_key(key: bytes) -> _Point | None:
 
 
 def _decode(data: bytes) -> _Point | None:
-    """Return the point of an encoding, section 5.1.3; None if there is none, or it has another encoding."""
+    """Return the point of an encoding, section 5.1.3; None without a point, or for a second encoding."""
     if len(data) != KEY_BYTES:
         return None
     number = int.from_bytes(data, "little")
@@ -243,7 +246,7 @@ def _recover_x(y: int, sign: int) -> int | None:
         x = x * _ROOT_OF_MINUS_ONE % _PRIME
         if under * x * x % _PRIME != over:
             return None
-    # A zero has no sign. Points with one are of small order, and no keys.
+    # A zero has no sign. Points with x = 0 are of small order, and no keys.
     return _PRIME - x if x & 1 != sign else x
 
 
@@ -276,7 +279,7 @@ def _double(point: _Point) -> _Point:
 
 
 def _add_multiples(first: int, point: _Point, second: int, other: _Point) -> _Point:
-    """Return the sum of two multiples of points, both of which are made by the same doublings."""
+    """Return the sum of two multiples of points, by the same doublings for both."""
     terms = (_NEUTRAL, point, other, _add(point, other))
     total = _NEUTRAL
     for bit in reversed(range(_ORDER.bit_length())):

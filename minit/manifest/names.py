@@ -33,7 +33,7 @@ def is_ac_identifier(text: str) -> bool:
     """
     Tell whether `text` is an ACIdentifier: an ACName with `.`, `_`, `~` and `/` inside, too.
 
-    It is not safe as a path: `a/../b` is one.
+    An ACIdentifier is not safe as a path: `a/../b` is valid.
     """
     return _AC_IDENTIFIER.issuperset(text) and text[:1] in _EDGE and text[-1:] in _EDGE
 

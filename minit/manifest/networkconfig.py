@@ -1,5 +1,5 @@
 """
-Network configurations: one plugin of the CNI (`*.conf`) or a list of them (`*.conflist`).
+Network configurations: one plugin of the CNI (`*.conf`) or a list of plugins (`*.conflist`).
 
 The CNI specification, section 1, has the format. A plugin's own settings are left to the plugin.
 """
@@ -20,7 +20,7 @@ _MAX_NAME_BYTES = 255  # NAME_MAX, limits.h(0p)
 
 
 class PluginConfig(Value):
-    """One plugin's part of a configuration: `text` is its JSON object, byte for byte unless it is out of a list."""
+    """One plugin's part of a configuration: `text` is the JSON object, byte for byte except from a list."""
 
     type: str
     text: bytes
@@ -30,9 +30,9 @@ class NetworkConfig(Value):
     """
     A network as configured; plugins are run in the given order.
 
-    `file_name` is the last part of where it was found, which decides the order of networks, and `directory` the rest.
-    `text` is the whole file, which a plugin that is not in a list gets as it is. `ip_masq` says that any of the plugins
-    hides the pod behind the host's address, `restricted` that one lets it reach its own subnet only.
+    `file_name` is the last part of the file's path and decides the order of networks, `directory` is the rest. `text`
+    is the whole file, which a plugin outside of a list gets unchanged. With `ip_masq` any of the plugins hides the pod
+    behind the host's address; with `restricted` a plugin lets the pod reach its own subnet only.
     """
 
     name: str
@@ -51,7 +51,7 @@ def parse_network_config(data: bytes, file_name: str, directory: str) -> Network
     """
     Return the configuration in the bytes of a file, a list if `file_name` ends in `.conflist`.
 
-    ManifestError names the file and the place in it.
+    ManifestError names the file and the place of an error.
     """
     root = _read_root(data, file_name, directory)
     is_list = file_name.endswith(LIST_SUFFIX)
@@ -73,12 +73,12 @@ def parse_network_config(data: bytes, file_name: str, directory: str) -> Network
 
 
 def parse_network_name(data: bytes, file_name: str, directory: str) -> str | None:
-    """Return only the name in a file, None if it gives none; ManifestError if it is no object with a name or not."""
+    """Return only the name in a file, None without a name; ManifestError unless the file is a JSON object."""
     return _read_root(data, file_name, directory)["name"].optional(Node.string)
 
 
 def is_at_least(version: str, other: str) -> bool:
-    """Return whether one of CNI_VERSIONS is another one or newer."""
+    """Return whether a version of CNI_VERSIONS is the same as another or newer."""
     return CNI_VERSIONS.index(version) >= CNI_VERSIONS.index(other)
 
 
@@ -88,7 +88,7 @@ def _read_root(data: bytes, file_name: str, directory: str) -> Node:
 
 
 def _read_version(root: Node, is_list: bool) -> str:
-    """Return the newest version that is known here, of those that a list says it may be taken for."""
+    """Return the newest known version, of the versions that a list declares."""
     versions = root["cniVersions"].each(Node.string) if is_list else ()
     known = [version for version in CNI_VERSIONS if version in (*versions, root["cniVersion"].raw())]
     if known:
@@ -109,7 +109,7 @@ def _masquerades(node: Node) -> bool:
 
 
 def _restricts(node: Node) -> bool:
-    # Whoever takes it says what is wrong with a value.
+    # The plugin reports a bad value.
     return node["restricted"].raw() is True
 
 

@@ -1,4 +1,4 @@
-"""The pod manifest: the apps of a pod and what they share."""
+"""The pod manifest: the apps of a pod and everything shared by the apps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Volume(Value):
     Storage that apps mount: a path of the host (`host`), or a directory made for the pod (`empty`).
 
     `source` is None for `empty`; `mode` (an octal string), `uid` and `gid` are None for `host` and have the
-    schema's defaults for `empty`. A `read_only` of None leaves it to the mount point, a `recursive` of None
-    to the stage1. Outside of manifests there is `named` too: its `source` is the name of a volume of minit's.
+    schema's defaults for `empty`. With a `read_only` of None the mount point decides, with a `recursive` of None
+    the stage1. Outside of manifests the kind may be `named`: `source` is then the name of a volume of minit's.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Volume(Value):
 
 
 class Mount(Value):
-    """A volume's place in an app; `app_volume`, if given, stands in for the pod's volume of that name."""
+    """A volume's place in an app; `app_volume`, if given, replaces the pod's volume of the same name."""
 
     volume: str
     path: str
@@ -51,7 +51,7 @@ class Mount(Value):
 
 
 class ExposedPort(Value):
-    """A port of the host that leads to `pod_port`, without one to the app port `name`; no `host_ip` means all."""
+    """A port of the host that leads to `pod_port`, else to the app port `name`; without `host_ip` at all addresses."""
 
     name: str
     host_port: int
@@ -60,7 +60,7 @@ class ExposedPort(Value):
 
 
 class RuntimeApp(Value):
-    """An app of the pod; `app`, if there is one, replaces the image's own section entirely."""
+    """An app of the pod; `app`, if given, replaces the image's own section entirely."""
 
     name: str
     image_id: str | None = None
@@ -76,8 +76,8 @@ class RuntimeApp(Value):
         return find(self.annotations, name)
 
     def points_without_mount(self, points: Sequence[MountPoint]) -> list[tuple[int, MountPoint]]:
-        """Return those of an app's mount points that no mount meets, each with its number."""
-        # Met by a mount at its path, or by one of the volume of its name wherever that is.
+        """Return the mount points of an app without a mount, each with its number."""
+        # A mount at the path counts, and a mount of the volume of the same name at any path.
         given_paths = {mount.path for mount in self.mounts}
         given_volumes = {mount.volume for mount in self.mounts}
         return [
@@ -87,13 +87,13 @@ class RuntimeApp(Value):
         ]
 
     def implicit_volume(self, point: MountPoint) -> str:
-        """Return the name of the empty volume that a mount point gets if the pod has none for it."""
+        """Return the name of the empty volume for a mount point without a volume of the pod."""
         return f"{self.name}-{point.name}"
 
 
 class PodManifest(Value):
     """
-    The apps of a pod, their volumes and what else they share; only a mutable pod may have no apps.
+    The apps of a pod, their volumes and everything else shared; only a mutable pod may be without apps.
 
     appc spec/pods.md.
     """
@@ -112,7 +112,7 @@ class PodManifest(Value):
         return find(self.annotations, name)
 
     def volumes_of(self, app: RuntimeApp) -> Iterator[tuple[str, Volume]]:
-        """Yield where an app of the pod has volumes, and which, at the mount points of its own section too."""
+        """Yield places and volumes of an app of the pod, mount points of the app's own section included."""
         volumes = {volume.name: volume for volume in self.volumes}
         for mount in app.mounts:
             volume = mount.app_volume or volumes.get(mount.volume)

@@ -1,9 +1,9 @@
 """
-Walking through decoded JSON towards values, with the one-line error for whatever is not as expected.
+Walking through decoded JSON towards values, with a one-line error for anything unexpected.
 
 The schemas are in `app`, `image` and `pod`, which read a field like `node["port"].integer(1, 65535)`. As in
-Go's decoder, by which rkt reads the same files, keys match whatever their case, unknown keys are ignored, and
-`null` counts as absent.
+Go's decoder, by which rkt reads the same files, keys match in any case, unknown keys are ignored, and `null`
+counts as absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Node:
     A JSON value and its place in a file.
 
     Every reading method raises ManifestError, `FILE: JSON.PATH: expected X, got Y`. No string may hold NUL,
-    since nearly all of them end up in system calls.
+    since nearly all strings end up in system calls.
     """
 
     __slots__ = ("_children", "_parent", "_step", "_value")
@@ -44,7 +44,7 @@ class Node:
         return self._value is not _ABSENT and self._value is not None
 
     def __getitem__(self, key: str) -> Node:
-        """Return a field of an object, or an absent one; an absent object has no fields."""
+        """Return a field of an object, possibly absent; an absent object has no fields."""
         if self._children is None:
             self._children = self._read_fields()
         folded = _FOLDED.get(key)
@@ -53,15 +53,15 @@ class Node:
         return Node(self._children.get(folded, _ABSENT), self, key)
 
     def if_object(self) -> Node:
-        """Return this value if it is an object, and an absent one for any other: for fields that are not ours alone."""
+        """Return this value if it is an object, else an absent value: for fields that other programs use as well."""
         return self if isinstance(self._value, dict) else Node(_ABSENT, self._parent, self._step)
 
     def optional(self, read: Callable[[Node], T]) -> T | None:
-        """Return what `read` makes of the value, or None for an absent one."""
+        """Return the result of `read` for the value, None for an absent value."""
         return read(self) if self.given else None
 
     def elements(self) -> list[Node]:
-        """Return the elements of a list, none of an absent one."""
+        """Return the elements of a list, none of an absent list."""
         if not self.given:
             return []
         if not isinstance(self._value, list):
@@ -69,11 +69,11 @@ class Node:
         return [Node(element, self, index) for index, element in enumerate(self._value)]
 
     def each(self, read: Callable[[Node], T]) -> tuple[T, ...]:
-        """Return what `read` makes of each element of a list, nothing for an absent one."""
+        """Return the results of `read` for the elements of a list, none for an absent list."""
         return tuple([read(element) for element in self.elements()])
 
     def each_named(self, kind: str, read: Callable[[Node], T]) -> tuple[T, ...]:
-        """Return what `read` makes of each element of a list of objects whose `name` fields all differ."""
+        """Return the results of `read` for a list of objects whose `name` fields all differ."""
         values = []
         seen = set()
         for element in self.elements():
@@ -85,7 +85,7 @@ class Node:
         return tuple(values)
 
     def string_map(self) -> tuple[tuple[str, str], ...]:
-        """Return the entries of an object from any keys to strings, nothing for an absent one."""
+        """Return the entries of an object from any keys to strings, none for an absent object."""
         if not self.given:
             return ()
         if not isinstance(self._value, dict):
@@ -93,11 +93,11 @@ class Node:
         return tuple([(key, Node(item, self, key).string()) for key, item in self._value.items()])
 
     def raw(self) -> object:
-        """Return the JSON value as it is, None for an absent one."""
+        """Return the unchanged JSON value, None for an absent value."""
         return None if self._value is _ABSENT else self._value
 
     def string(self) -> str:
-        """Return a string, which may be empty."""
+        """Return a string, possibly empty."""
         if not isinstance(self._value, str):
             raise self.error("a string")
         if "\0" in self._value:
@@ -105,7 +105,7 @@ class Node:
         return self._value
 
     def matching(self, check: Callable[[str], object], expected: str) -> str:
-        """Return a string that `check` holds for; `expected` describes such a string."""
+        """Return a string for which `check` is true; `expected` describes such strings."""
         if not isinstance(self._value, str):
             raise self.error(expected)
         text = self.string()
@@ -114,7 +114,7 @@ class Node:
         return text
 
     def parsed(self, parse: Callable[[str], T], expected: str) -> T:
-        """Return what `parse` makes of a string that it does not raise ValueError for; `expected` describes such."""
+        """Return the result of `parse` for a string; a ValueError of `parse` means that `expected` is not met."""
         try:
             return parse(self.string())
         except ValueError as error:
@@ -169,7 +169,7 @@ class Node:
         return f"{node._step}: {path}" if path else str(node._step)
 
     def error(self, expected: str, got: str | None = None) -> ManifestError:
-        """Build the error that says what was expected here; `got` replaces the value in it."""
+        """Build the error for an unmet expectation; `got` replaces the value in the message."""
         found = got or ("nothing" if self._value is _ABSENT else _show(self._value))
         return ManifestError(f"{self.where}: expected {expected}, got {found}")
 
@@ -188,12 +188,12 @@ class Node:
 
 
 def read_json(data: bytes, source: str) -> Node:
-    """Return the root of any JSON document; errors name it `source`."""
+    """Return the root of any JSON document; errors call the document `source`."""
     return Node(jsontext.parse(data, source), None, source)
 
 
 def read_document(data: bytes, source: str, kind: str) -> Node:
-    """Return the root of a manifest whose `acKind` and `acVersion` are right; errors name it `source`."""
+    """Return the root of a manifest with the right `acKind` and `acVersion`; errors call the manifest `source`."""
     root = read_json(data, source)
     root["acKind"].one_of(kind)
     root["acVersion"].matching(is_version, "a semantic version")
@@ -201,7 +201,7 @@ def read_document(data: bytes, source: str, kind: str) -> Node:
 
 
 def place(source: str, *steps: str | int) -> Node:
-    """Return a node without a value, for what is read of a manifest later than the rest; errors name `source`."""
+    """Return a node without a value, for parts of a manifest that are read later; errors name `source`."""
     node = Node(_ABSENT, None, source)
     for step in steps:
         node = Node(_ABSENT, node, step)
@@ -209,7 +209,7 @@ def place(source: str, *steps: str | int) -> Node:
 
 
 def _fold(key: str) -> str:
-    # Go matches keys by Unicode simple folding, under which the long s, which lower() leaves alone, is an s.
+    # Go matches keys by Unicode simple folding: a long s is an s, which lower() leaves alone.
     return key.lower().replace("\u017f", "s")
 
 
@@ -225,6 +225,6 @@ def _show(value: object) -> str:
 def _step_text(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    # A field's name is plain; the keys of a string map are whatever their author typed.
+    # A field's name is plain; the keys of a string map are any text of their author.
     plain = step.isascii() and step.isidentifier() and len(step) <= _MAX_SHOWN
     return f".{step}" if plain else f"[{_show(step)}]"
