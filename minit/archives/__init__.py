@@ -1,6 +1,5 @@
 """
 Images in files: ACIs, OCI layouts and archives, and the archives of docker save, read and converted to ACIs.
 
-`stage0` reads images by it, and `image` writes them by its tar writer; nothing is extracted here. Read `opening.py`
-first.
+`stage0` reads images here, `image` writes images by the tar writer; nothing is extracted. Read `opening.py` first.
 """

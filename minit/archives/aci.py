@@ -1,7 +1,11 @@
 """
-App Container Images as files: the image ID, and what every ACI must contain.
+App Container Images as files: the image ID, the required content, and the manifest of a converted image.
 
-appc spec/aci.md; rkt adds nothing but xz.
+appc spec/aci.md; rkt adds nothing but xz. A converted manifest is docker2aci's, but the stop signal becomes minit's
+annotation, and labels become user labels, whatever the source. An image of one name is the same ACI by every source, so
+nothing is noted that depends on the source: the words of the user, the digests of documents, and fields that programs
+drop when they rewrite an image for another format. The annotation `appc.io/docker/chainid` stands for all layers
+instead, OCI config.md.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ MANIFEST_LIMIT_BYTES = 4 << 20
 _ID_PREFIX = "sha512-"
 _ID_DIGITS = 64  # rkt keeps half of SHA-512's 128 hex digits, everywhere
 
-# Files by which archives of other kinds are known.
+# Files that show archives of other kinds.
 _MARKERS = {"oci-layout": "oci-archive", "manifest.json": "docker-archive"}
 _CHUNK = 256 << 10
 
@@ -50,7 +54,7 @@ def copy_image(
     file: Readable, source: str, write: Callable[[memoryview], object], limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, bytes]:
     """
-    Read an image file to its end, hand the uncompressed tar to `write`, and return image ID and manifest.
+    Read an image file to the end, hand the uncompressed tar to `write`, and return image ID and manifest.
 
     Fails with an ImageError, perhaps after part of the tar was written, if the file is no valid ACI.
     """
@@ -100,7 +104,7 @@ def _parse(manifest: bytes, source: str) -> ImageManifest:
 
 
 def convert_manifest(image: LayeredImage) -> bytes:
-    """Return the manifest of the ACI that an image becomes; ImageError for what appc has no words for."""
+    """Return the manifest of the ACI of an image; ImageError for a configuration that appc cannot express."""
     manifest: Json = {
         "acKind": "ImageManifest",
         "acVersion": APPC_VERSION,
@@ -113,7 +117,7 @@ def convert_manifest(image: LayeredImage) -> bytes:
 
 
 def check_processor(image: LayeredImage, processor: Processor) -> None:
-    """Raise ImageError unless a machine with that processor can run the image."""
+    """Raise ImageError unless a machine with the processor can run the image."""
     platform = image.config.platform
     if choose_platform([platform], processor) is not None:
         return
@@ -155,7 +159,7 @@ def _annotations(image: LayeredImage) -> Iterable[tuple[str, str]]:
 
 
 def _chain_id(diff_ids: tuple[str, ...]) -> str:
-    """Return the digest of all layers as they lie upon one another."""
+    """Return the digest of the whole chain of layers."""
     chain = ""
     for diff_id in diff_ids:
         chain = f"sha256:{hashlib.sha256(f'{chain} {diff_id}'.encode()).hexdigest()}" if chain else diff_id
@@ -168,7 +172,7 @@ def _app(image: LayeredImage) -> Json:
     app: Json = {
         "exec": [*config.entrypoint, *config.command],
         "user": user or "0",
-        # Which groups a user has is known only inside the image; rkt took the user's name for the group's.
+        # The groups of a user are known only inside the image; rkt used the user's name as the group's.
         "group": (group if colon else user) or "0",
     }
     optional: Json = {

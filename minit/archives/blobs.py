@@ -1,8 +1,8 @@
 """
-The files that make up an image, by their path inside the directory or the archive that holds them.
+The files of an image, by path inside a directory or an archive.
 
-Nothing is extracted: a file of an archive is read where it lies in it. No path leads out: a directory is resolved
-with openat2(2), links followed neither in it nor out of it.
+Nothing is extracted: a file of an archive is read at its offset. No path leads out: openat2(2) resolves paths in a
+directory, and follows no link.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class Section(io.RawIOBase):
-    """`size_bytes` of the open file `fd` from `start` on, read without moving the position others share."""
+    """`size_bytes` of the open file `fd` from `start` on, read without the shared file position."""
 
     def __init__(self, fd: int, start: int, size_bytes: int, *, close_fd: bool) -> None:
         self._fd = fd
@@ -47,33 +47,33 @@ class Section(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """Fill `buffer` and return how many bytes it got; 0 at the end."""
+        """Fill `buffer` and return the number of bytes; 0 at the end."""
         view = memoryview(buffer).cast("B")[: max(self._end - self._position, 0)]
         count = os.preadv(self._fd, [view], self._position) if view else 0
         self._position += count
         return count
 
     def close(self) -> None:
-        """Close the file if it is this section's own."""
+        """Close the file if the section owns the descriptor."""
         if not self.closed and self._close_fd:
             os.close(self._fd)
         super().close()
 
 
 class Blobs(Protocol):
-    """The place of the files of an image; `source` names it in errors."""
+    """The place of the files of an image, called `source` in errors."""
 
     source: str
 
     def open(self, path: str) -> Section | None:
-        """Open the regular file `path`, None if there is none; ImageError if it is something else."""
+        """Open the regular file `path`, None if there is none; ImageError for any other kind of file."""
 
     def close(self) -> None:
         """Give up the directory or the archive; sections of an archive cannot be read any more."""
 
 
 def read_document(section: Section | None, what: str) -> bytes:
-    """Return the whole of a small file and close it; ImageError, which calls it `what`, if there is none."""
+    """Return a whole small file and close the section; ImageError, about `what`, if there is none."""
     if section is None:
         raise ImageError(f"{what} is missing: not a whole image, copy it again")
     with section:
@@ -88,7 +88,7 @@ def read_document(section: Section | None, what: str) -> bytes:
 
 
 def open_again(blobs: Blobs, path: str, what: str) -> Section:
-    """Open a file that was there before; ImageError, which calls it `what`, if it no longer is."""
+    """Open a known file again; ImageError, about `what`, if the file is gone."""
     section = blobs.open(path)
     if section is None:
         raise ImageError(f"{what} has been removed meanwhile")
@@ -106,9 +106,9 @@ class DirectoryBlobs:
             raise ImageError(f"open image {describe(error)}") from error
 
     def open(self, path: str) -> Section | None:
-        """Open the regular file `path`, None if there is none; ImageError if it is something else."""
+        """Open the regular file `path`, None if there is none; ImageError for any other kind of file."""
         try:
-            # A fifo would keep us waiting; regular files do not care.
+            # Opening a fifo would wait; for regular files O_NONBLOCK means nothing.
             fd = syscalls.openat2(self._fd, path, os.O_RDONLY | os.O_NONBLOCK, resolve=_BENEATH)
         except FileNotFoundError:
             return None
@@ -135,8 +135,7 @@ class ArchiveBlobs:
     """
     The files of a tar, compressed or not; links inside it are followed, since `docker save` made some.
 
-    `make_spool` gives an empty file, open for reading and writing, which takes what a compressed archive
-    expands to.
+    `make_spool` gives an empty file, open for reading and writing, for the uncompressed content of an archive.
     """
 
     def __init__(self, path: Path, make_spool: Callable[[], BinaryIO]) -> None:
@@ -157,7 +156,7 @@ class ArchiveBlobs:
             raise
 
     def open(self, path: str) -> Section | None:
-        """Open the regular file `path`, None if there is none; ImageError if it is something else."""
+        """Open the regular file `path`, None if there is none; ImageError for any other kind of file."""
         for _ in range(_LINKS_LIMIT):
             if path in self._files:
                 start, size_bytes = self._files[path]
@@ -186,7 +185,7 @@ class ArchiveBlobs:
 
 
 def _contents(file: BinaryIO, source: str) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Return where in the tar each regular file lies, and what each link points to."""
+    """Return offset and size of each regular file in the tar, and the target of each link."""
     files: dict[str, tuple[int, int]] = {}
     links: dict[str, str] = {}
     file.seek(0)
@@ -214,4 +213,4 @@ def _contents(file: BinaryIO, source: str) -> tuple[dict[str, tuple[int, int]], 
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # or a fifo would keep us waiting; regular files do not care
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a fifo would wait

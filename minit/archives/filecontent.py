@@ -33,18 +33,18 @@ _SIZE_3 = 24
 
 
 class DiskFault(OSError):
-    """The disk's or the machine's error with an entry of an image, which takes the place of the file's name."""
+    """The disk's or the machine's error with an entry of an image; the entry is the file name of the error."""
 
 
 def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash | None = None) -> None:
-    """Write the data of the current entry into an empty file, zeros as holes; `digest` gets it with its zeros."""
+    """Write the data of the current entry into an empty file, zeros as holes; `digest` gets data and zeros."""
     end = written_end = 0
     for offset, data in tar.pieces(_CHUNK):
         if digest is not None:
             _add_zeros(digest, offset - end)
             digest.update(data)
             end = offset + len(data)
-        if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
+        if data == _ZEROS[: len(data)]:  # a hole, so that sparse files stay sparse, and zeros fill no disk
             continue
         left = memoryview(data)
         while left:
@@ -59,8 +59,8 @@ def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash |
 
 
 def set_status(fd: int, entry: Entry, tar: TarReader) -> None:
-    """Give an open file owner, mode, attributes and times of its entry."""
-    # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
+    """Give an open file owner, mode, attributes and times of an entry."""
+    # In this order: chown(2) clears set-id bits and capabilities, and all calls change the times.
     os.fchown(fd, entry.uid, entry.gid)
     os.fchmod(fd, entry.mode)
     _set_attributes(fd, entry, tar)
@@ -68,7 +68,7 @@ def set_status(fd: int, entry: Entry, tar: TarReader) -> None:
 
 
 def copy_file(from_directory: int, from_name: str, to_directory: int, to_name: str) -> None:
-    """Copy a regular file, with all that `set_status` sets."""
+    """Copy a regular file with owner, mode, attributes and times."""
     source = os.open(from_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=from_directory)
     try:
         target = os.open(to_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_directory)
@@ -100,7 +100,7 @@ def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
             os.setxattr(fd, key, value)
         except OSError as error:
             number = error.errno or 0
-            # The error of a file system whose room for the attributes of one file is used up, not its disk.
+            # The error of a file system with a full room for the attributes of one file, not with a full disk.
             if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
                 total = sum(len(key) + len(value) for key, value in kept)
                 reason = f"its attributes have {total} bytes, more than the file system takes for one file"
@@ -114,9 +114,9 @@ def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
 
 def shift_capabilities(value: bytes, ids: IdRange) -> bytes | None:
     """
-    Return what a file of an image has to have in a pod with these ids, None if its `rootid` is not mapped.
+    Return the capabilities for a file of an image in a pod with the ids `ids`, None if the `rootid` is not mapped.
 
-    A value that is no revision 2 or 3 is returned as it is, for the kernel to refuse.
+    A value of another revision than 2 and 3 is returned unchanged, for the kernel to refuse.
     """
     magic, sets, rootid = _read(value)
     if sets is None:
@@ -126,7 +126,7 @@ def shift_capabilities(value: bytes, ids: IdRange) -> bytes | None:
 
 
 def unshift_capabilities(value: bytes, ids: IdRange) -> bytes | None:
-    """Return what a file of a pod with these ids has to have in an image, None if its `rootid` is not mapped."""
+    """Return the capabilities in an image for a file of a pod with the ids `ids`, None for an unmapped `rootid`."""
     magic, sets, rootid = _read(value)
     if sets is None or magic & _REVISION == _REVISION_2:
         return value

@@ -11,13 +11,13 @@ OCI = "oci"
 OCI_ARCHIVE = "oci-archive"
 DOCKER_ARCHIVE = "docker-archive"
 FILE_TRANSPORTS = (OCI, OCI_ARCHIVE, DOCKER_ARCHIVE)
-"""Those that minit reads itself."""
+"""Transports that minit reads itself."""
 
 CONTAINERS_STORAGE = "containers-storage"
 DOCKER_DAEMON = "docker-daemon"
 DIR = "dir"
 SKOPEO_TRANSPORTS = (CONTAINERS_STORAGE, DOCKER_DAEMON, DIR)
-"""Those of other stores of this machine, which skopeo reads."""
+"""Transports of other stores of this machine, which skopeo reads."""
 
 REGISTRY_SCHEMES = ("docker://", "docker:")
 
@@ -32,14 +32,14 @@ _NAME = re.compile(
 
 
 def is_source(reference: str) -> bool:
-    """Tell whether `reference` begins with a transport, and so names an image that is not meant in the store."""
+    """Tell whether `reference` begins with a transport, and so names an image outside the store."""
     word, colon, _ = reference.partition(":")
     return bool(colon) and word in (*FILE_TRANSPORTS, *SKOPEO_TRANSPORTS, "docker")
 
 
 class ImageName(Value):
     """
-    The origin of an image; `original` is its name as the user or the archive gave it.
+    The origin of an image; `original` is the name in the words of the user or the archive.
 
     `registry` is empty if only the name of a file is known.
     """
@@ -52,7 +52,7 @@ class ImageName(Value):
 
     @property
     def whole(self) -> str:
-        """The name without tag and digest, with which two names are compared."""
+        """The name without tag and digest, for comparisons."""
         return f"{self.registry}/{self.repository}" if self.registry else self.repository
 
     @property
@@ -62,12 +62,12 @@ class ImageName(Value):
 
     @property
     def canonical(self) -> str:
-        """The whole name with its digest, or else its tag, however it was written."""
+        """The whole name with the digest, or else the tag, whatever the original form."""
         return f"{self.whole}@{self.digest}" if self.digest else f"{self.whole}:{self.tag}" if self.tag else self.whole
 
 
 class ImageReference(Value):
-    """The image that a user means: one that has any of the `names` and all `labels`, and was fetched by `digest`."""
+    """The image that a user means: an image with any of the `names`, with all `labels`, and fetched by `digest`."""
 
     names: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
@@ -76,7 +76,7 @@ class ImageReference(Value):
 
 def parse_image_name(text: str) -> ImageName:
     """
-    Take a name apart; a name without host is one of Docker's own registry. ImageError if it is none.
+    Take a name apart; a name without host belongs to Docker's own registry. ImageError for any other text.
 
     As in docker, no tag and no digest mean the tag `latest`.
     """
@@ -86,9 +86,9 @@ def parse_image_name(text: str) -> ImageName:
 
 def parse_image_reference(text: str) -> ImageReference:
     """
-    Take apart how an image of the store is named: as docker does, or as rkt does with `NAME[:VERSION][,LABEL=VALUE]`.
+    Take apart a name of an image of the store: docker's form, or rkt's `NAME[:VERSION][,LABEL=VALUE]`.
 
-    What names nothing is a reference that no image fits.
+    A text that is no name becomes a reference that fits no image.
     """
     head, *pairs = text.split(",")
     labels = tuple((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
@@ -99,14 +99,14 @@ def parse_image_reference(text: str) -> ImageReference:
         name = _parse(next((head.removeprefix(scheme) for scheme in REGISTRY_SCHEMES if head.startswith(scheme)), head))
         names, version, digest = [*names, sanitize_ac_identifier(name.whole)], name.tag or "", name.digest
     except ImageError:
-        pass  # rkt's name of it alone
+        pass  # only rkt's form
     if version:
         labels = (("version", version), *labels)
     return ImageReference(names=tuple(names), labels=labels, digest=digest)
 
 
 def familiar_name(name: str, version: str | None) -> str:
-    """Return the name of an ACI as short as a user would write it."""
+    """Return the name of an ACI in the short form that users write."""
     for prefix in (f"{DEFAULT_REGISTRY}/library/", f"{DEFAULT_REGISTRY}/"):
         name = name.removeprefix(prefix)
     return f"{name}:{version}" if version else name
@@ -127,7 +127,7 @@ def _parse(text: str) -> ImageName:
 
 
 def name_of_file(file_name: str, tag: str | None) -> ImageName:
-    """Return the name of an image of which nothing is known but its file's name, as docker2aci made one up."""
+    """Return the name that docker2aci made up for an image without a name, from the name of the file."""
     return ImageName(registry="", repository=file_name.split(".")[0] or file_name, tag=tag)
 
 
@@ -135,7 +135,7 @@ def sanitize_ac_identifier(text: str) -> str:
     """
     Return `text` as an ACIdentifier the way rkt does.
 
-    Letters become lower-case, any other character an underscore, and what is not allowed at the edges is cut.
+    Letters become lower-case, any other character an underscore, and characters not allowed at the edges are cut.
     ImageError if nothing is left.
     """
     name = re.sub(r"[^a-z0-9._~/-]", "_", text.lower()).strip("-._~/")

@@ -27,22 +27,22 @@ class Platform(Value):
 
     @property
     def text(self) -> str:
-        """The platform as docker and skopeo show it: `linux/arm/v7`."""
+        """The platform in the form of docker and skopeo: `linux/arm/v7`."""
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
     @property
     def appc_architecture(self) -> str:
-        """The appc name of the architecture, its own name if appc does not know it; the system's name is the same."""
+        """The appc name of the architecture, or else OCI's; the names of systems are the same."""
         if self.os != _LINUX:
             return self.architecture
         fitting = [processor for processor in PROCESSORS if processor.architecture == self.architecture]
         exact = [processor for processor in fitting if processor.name == f"{self.architecture}/{self.variant}"]
-        # Without a known variant it is the least of them, which docker2aci took every arm for.
+        # Without a known variant the least of the processors, as docker2aci had for every arm.
         return next((processor.appc for processor in (*exact, *reversed(fitting))), self.architecture)
 
 
 def read_platform(node: Node) -> Platform:
-    """Read `os`, `architecture` and `variant` of an object; the first two may be missing and are empty then."""
+    """Read `os`, `architecture` and `variant` of an object; missing texts are empty."""
     return Platform(
         os=node["os"].optional(Node.string) or "",
         architecture=node["architecture"].optional(Node.string) or "",
@@ -51,12 +51,12 @@ def read_platform(node: Node) -> Platform:
 
 
 def platform_text(processor: Processor) -> str:
-    """Return the platform of a Linux machine with that processor, as docker and skopeo show it."""
+    """Return the platform of a Linux machine with the processor, as docker and skopeo show platforms."""
     return f"{_LINUX}/{processor.name}"
 
 
 def choose_platform(offered: list[Platform], processor: Processor) -> int | None:
-    """Return which of the platforms suits a Linux machine with that processor best, None if none does."""
+    """Return the index of the best platform for a Linux machine with the processor, None if no platform fits."""
     for variant in processor.variants:
         for index, platform in enumerate(offered):
             found = (platform.os, platform.architecture, platform.variant)
@@ -67,7 +67,7 @@ def choose_platform(offered: list[Platform], processor: Processor) -> int | None
 
 class ImageConfig(Value):
     """
-    The default start of a container of the image, and the digests of its uncompressed layers.
+    The default start of a container of the image, and the digests of the uncompressed layers.
 
     `user` is `USER[:GROUP]` or empty. `diff_ids` has the lowest layer first.
     """
@@ -125,7 +125,7 @@ def _words(node: Node) -> tuple[str, ...]:
 
 
 def _keys(node: Node) -> tuple[str, ...]:
-    """Return the keys of an object that serves as a set, in order."""
+    """Return the keys of an object, which is used as a set, in order."""
     value = node.raw()
     if value is None:
         return ()
@@ -138,7 +138,7 @@ class Layer(Value):
     """
     One layer's tar, perhaps compressed; `open` gives the file.
 
-    `digest` and `size_bytes` are those of the file, None if nobody recorded them; `diff_id` is the digest of the tar.
+    `digest`, None without a record, and `size_bytes` describe the file; `diff_id` is the digest of the tar.
     """
 
     name: str
@@ -150,10 +150,10 @@ class Layer(Value):
 
 class LayeredImage(Value):
     """
-    An image of a layout or an archive, its layers lowest first.
+    An image of a layout or an archive, the lowest layer first.
 
-    `document` is its configuration as it came, `id` the digest of that, which is Docker's image ID, `manifest_digest`
-    that by which a registry gave it, None if none did. `source` names it in errors.
+    `document` is the configuration, byte by byte, `id` the digest of the configuration, which is Docker's image ID,
+    `manifest_digest` the digest in a registry, None without a registry. Errors call the image `source`.
     """
 
     source: str
@@ -166,7 +166,7 @@ class LayeredImage(Value):
 
 
 def check_digest(text: str, where: str) -> str:
-    """Return `text` if it is a digest that can be computed here, `sha256:` or `sha512:` and the hex digits."""
+    """Return `text`, a digest that can be computed here: `sha256:` or `sha512:` and hex digits; else ImageError."""
     algorithm, _, digits = text.partition(":")
     if algorithm not in _DIGITS:
         raise ImageError(f'{where}: the digest "{text[:80]}" is of an unknown kind (sha256 and sha512 are known)')
@@ -176,12 +176,12 @@ def check_digest(text: str, where: str) -> str:
 
 
 def hasher(digest: str) -> hashlib._Hash:
-    """Return what computes a digest of the kind of `digest`."""
+    """Return a hash object for the kind of `digest`."""
     return hashlib.sha256() if digest.startswith("sha256:") else hashlib.sha512()
 
 
 def digest_of_file(layer: Layer) -> str:
-    """Return the digest of a layer's file, of the kind of its digest, or of its diff_id if it has none."""
+    """Return the digest of a layer's file, of the kind of the recorded digest, or else of the diff_id."""
     kind = layer.digest or layer.diff_id
     computed = hasher(kind)
     with layer.open() as file:

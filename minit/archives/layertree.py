@@ -1,9 +1,9 @@
 """
-The tree that layers make when they are applied one after the other, and which entry each of its files comes from.
+The tree of layers that are applied one after the other, and the entry that each file comes from.
 
-Whiteouts, opaque directories, files that replace directories and the reverse, hard links to files of lower layers,
-and names that lead through a symbolic link: what containerd does with them on disk happens here to names. Only
-names and link targets are kept in memory. OCI layer.md
+Whiteouts, opaque directories, files in the place of directories and the reverse, hard links to files of lower layers,
+names that lead through a symbolic link: names are treated here as containerd treats files on disk. Only names and
+link targets are kept in memory. OCI layer.md
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minit.base.value import Value
 
 WHITEOUT_PREFIX = ".wh."
 OPAQUE = ".wh..wh..opq"
-# Files that aufs itself needed, in old images: no whiteouts, and gone when the layer is complete.
+# Files of aufs, in old images: no whiteouts, and removed at the end of the layer.
 _AUFS_PREFIX = ".wh..wh."
 
 ENTRIES_LIMIT = 2_000_000  # of all layers together
@@ -25,21 +25,21 @@ _LINKS_LIMIT = 40  # in one name, as in Linux
 _DEPTH_LIMIT = DEPTH_LIMIT - 1  # below `rootfs`
 _LENGTH_LIMIT = NAME_LIMIT_BYTES - len("rootfs/")
 
-_LAYER_SHIFT = 32  # an entry's id: its layer, and which entry of the layer it is
+_LAYER_SHIFT = 32  # an entry's id: the number of the layer, and the number of the entry in the layer
 
 
 Fault = Callable[[str, str], ImageError]
-"""Makes the error that says what is wrong with the entry of a path."""
+"""Makes the error about the entry of a path."""
 
 
 class Plan(Value):
     """
-    The fate of the entries, by id: the layer's number, shifted, and the number of the entry in it.
+    The fate of the entries, by id: the layer's number, shifted, and the number of the entry in the layer.
 
-    `kept` has a byte for each entry of each layer, 1 if it is written. `paths` are those of entries that are written
-    under another name than their own; `hard_links` the entries that are written as a hard link, and to what.
-    `bare_directories` are those without entries in them or of their own,
-    `additions` symbolic links, path and target, that no layer brings.
+    `kept` has a byte for each entry of each layer, 1 for a written entry. `paths` has the new names of entries that are
+    written under another name; `hard_links` the targets of entries that are written as hard links.
+    `bare_directories` are empty directories without an entry, `additions` symbolic links, path and target, beside the
+    layers.
     """
 
     kept: tuple[bytearray, ...]
@@ -50,7 +50,7 @@ class Plan(Value):
 
 
 class _Directory:
-    """A directory: what is in it, the entry that says how it looks, and the last layer with something below it."""
+    """A directory: the children, the entry with owner and mode, and the last layer with an entry below."""
 
     __slots__ = ("children", "entry", "pruned", "touched")
 
@@ -58,11 +58,11 @@ class _Directory:
         self.children: dict[str, int | _Directory] = {}
         self.entry = entry
         self.touched = layer
-        self.pruned = -1  # the last layer that hid what was in it
+        self.pruned = -1  # the last layer that hid the content
 
 
 class LayerTree:
-    """Takes the entries of all layers, lowest first, and then says in a Plan which are needed."""
+    """Takes the entries of all layers, lowest first, and then returns a Plan."""
 
     def __init__(self) -> None:
         self._root = _Directory(None, 0)
@@ -72,19 +72,19 @@ class LayerTree:
         self._symlinks: dict[int, str] = {}
         self._links: dict[int, int] = {}  # a hard link to the entry that has the data
         self._moved: set[int] = set()  # entries whose names lead through a symbolic link
-        # The directory of the entry before, which is mostly that of the next, too.
+        # The directory of the entry before, which mostly is the directory of the next entry, too.
         self._parent_path: str | None = None
         self._parent: _Directory = self._root
         self._parent_moved = False
 
     def begin_layer(self) -> None:
-        """Say that the next entries are those of the next layer."""
+        """Begin the next layer."""
         self._layer += 1
         self._counts.append(0)
         self._parent_path = None
 
     def add(self, entry: LayerEntry, fault: Fault) -> None:
-        """Apply an entry; ImageError, by `fault`, if it cannot be."""
+        """Apply an entry; ImageError, by `fault`, for an impossible entry."""
         number = self._counts[-1]
         self._counts[-1] += 1
         self._total += 1
@@ -121,15 +121,15 @@ class LayerTree:
         else:
             parent.children[name] = key
         if before is not None:
-            self._parent_path = None  # it may have been a directory, or a link, on the way to the parent
+            self._parent_path = None  # the replaced file may be a directory, or a link, on the way to the parent
 
     def end_layer(self) -> None:
-        """Say that a layer is complete."""
+        """End a layer."""
         for name in [name for name in self._root.children if name.startswith(_AUFS_PREFIX)]:
             del self._root.children[name]
 
     def _has(self, path: str) -> bool:
-        """Tell whether the tree has something at `path`, or cannot have it: a part of its path is no directory."""
+        """Tell whether the tree has a file at `path`, or cannot have one, since a part of the path is no directory."""
         node: int | _Directory | None = self._root
         for part in path.split("/"):
             if not isinstance(node, _Directory):
@@ -138,7 +138,7 @@ class LayerTree:
         return node is not None
 
     def plan(self, wanted_links: Sequence[tuple[str, str]] = ()) -> Plan:
-        """Return what becomes of the entries; of the symbolic links `wanted_links` those are added that are missing."""
+        """Return the fate of the entries; missing ones of the symbolic links `wanted_links` are added."""
         kept = tuple(bytearray(count) for count in self._counts)
         paths: dict[int, str] = {}
         bare: list[str] = []
@@ -171,7 +171,7 @@ class LayerTree:
                 hard_links[key] = source_paths[source]
                 if key in self._moved:
                     paths[key] = path
-            else:  # its first name is gone: the data is written under the first link's
+            else:  # the first name is gone: the first link gets the data
                 _keep(kept, source)
                 source_paths[source] = paths[source] = path
         return Plan(
@@ -210,7 +210,7 @@ class LayerTree:
             del parent.children[hidden]
 
     def _prune(self, directory: _Directory) -> None:
-        """Remove from a directory what lower layers brought; each is looked at once in a layer."""
+        """Remove the entries of lower layers from a directory; a directory is pruned once in a layer."""
         if directory.pruned == self._layer:
             return
         directory.pruned = self._layer
@@ -228,7 +228,7 @@ class LayerTree:
         directory.children = left
 
     def _find_parent(self, path: str, entry: LayerEntry, fault: Fault) -> _Directory:
-        """Return the directory an entry goes into, made if need be."""
+        """Return the directory for an entry, made if need be."""
         if path != self._parent_path:
             found = self._walk_to(path, entry, fault, create=True)
             assert found is not None
@@ -241,7 +241,7 @@ class LayerTree:
     def _walk_to(
         self, path: str, entry: LayerEntry, fault: Fault, *, create: bool
     ) -> tuple[list[_Directory], bool] | None:
-        """Return the directories on the way to `path`, itself last, and whether a symbolic link was on it."""
+        """Return the directories on the way to `path`, and last of `path`, and whether the way has a symbolic link."""
         directories = [self._root]
         length = 0
         lengths: list[int] = []

@@ -1,8 +1,8 @@
 """
 OCI layouts, as directories and as archives: from the index to one image for a processor. OCI image-layout.md
 
-Every document is read within bounds and checked against the digest and the size its descriptor gives. A document
-that could be taken for two kinds is refused, CVE-2021-41190.
+Every document is read within bounds and checked against digest and size of the descriptor. A document of two kinds is
+refused, CVE-2021-41190.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _IMAGE = _Kind(name="image", media_types=_MANIFESTS, own_key="layers", other_key
 
 
 class Descriptor(Value):
-    """The description of another file in a document: its kind, digest and size. OCI descriptor.md"""
+    """The description of another file in a document: kind, digest and size. OCI descriptor.md"""
 
     media_type: str
     digest: str
@@ -97,7 +97,7 @@ class Descriptor(Value):
 
     @property
     def is_image(self) -> bool:
-        """Tell whether this can be something to run, and is no statement of a builder or a signer about an image."""
+        """Tell whether the entry may be an image to run, and no statement of a builder or a signer about an image."""
         unknown = self.platform is not None and self.platform.os == self.platform.architecture == "unknown"
         return not unknown and not self.artifact_type and self.annotation(_ATTESTATION) is None
 
@@ -106,8 +106,8 @@ def read_layout(blobs: Blobs, file_name: str, processor: Processor, reference: s
     """
     Return the image `reference` of a layout, for a processor.
 
-    `reference` is a tag, a name with a tag, or a digest; without it there must be one image. `file_name` becomes the
-    image's name if the layout does not say a better one. ImageError says what there is if the choice is not clear.
+    `reference` is a tag, a name with a tag, or a digest; without a reference there must be one image. `file_name`
+    becomes the image's name if the layout has no better name. ImageError lists the images if the choice is not clear.
     """
     source = blobs.source
     _check_layout(blobs)
@@ -126,7 +126,7 @@ def read_layout(blobs: Blobs, file_name: str, processor: Processor, reference: s
 
 
 def entry_for(processor: Processor, document: bytes, where: str) -> str | None:
-    """Return the digest of the image for a processor in an index, None if the document is no index."""
+    """Return the digest of the image for a processor in an index, None for another document."""
     try:
         if not read_json(document, where)["manifests"].given:
             return None
@@ -136,7 +136,7 @@ def entry_for(processor: Processor, document: bytes, where: str) -> str | None:
 
 
 def configuration_of(document: bytes, where: str) -> str | None:
-    """Return the digest of an image's configuration by its manifest; None if that says none, as Docker's schema 1."""
+    """Return the configuration's digest in a manifest; None for a manifest without, as Docker's schema 1."""
     try:
         digest = read_json(document, where)["config"]["digest"]
         return check_digest(digest.string(), digest.where) if digest.given else None
@@ -166,7 +166,7 @@ def _check_layout(blobs: Blobs) -> None:
 
 
 def _read_blob(blobs: Blobs, descriptor: Descriptor) -> bytes:
-    """Return a document after checking its size and digest."""
+    """Return a document after a check of size and digest."""
     where = f"{blobs.source}: {descriptor.digest}"
     data = read_document(blobs.open(descriptor.path), where)
     if len(data) != descriptor.size_bytes:
@@ -224,7 +224,7 @@ def _read_descriptor(node: Node) -> Descriptor:
 
 
 def _choose_named(entries: list[Descriptor], reference: str | None, processor: Processor, source: str) -> Descriptor:
-    """Return the entry of the top index that is meant."""
+    """Return the wanted entry of the top index."""
     if reference is not None:
         chosen = [entry for entry in entries if _is_meant(entry, reference)]
         if not chosen:
@@ -235,7 +235,7 @@ def _choose_named(entries: list[Descriptor], reference: str | None, processor: P
         raise ImageError(f"{source}: no image in its index")
     if len({entry.digest for entry in chosen}) == 1:
         return chosen[0]
-    # Several platforms of one image, which nobody put into an index of their own.
+    # Several platforms of one image, without a nested index.
     if len({entry.tag for entry in chosen}) == 1 and all(entry.platform is not None for entry in chosen):
         return _choose_for(processor, chosen, source)
     raise ImageError(f"{source}: more than one image: {_listing(chosen)}: choose one by adding :TAG or @DIGEST")
@@ -266,7 +266,7 @@ def _choose_for(processor: Processor, entries: list[Descriptor], where: str) -> 
     if not entries:
         raise ImageError(f"{where}: an index without an image")
     if len(entries) == 1 and entries[0].platform is None:
-        return entries[0]  # its configuration says what it is for
+        return entries[0]  # the configuration has the platform
     unknown = Platform(os="", architecture="")
     index = choose_platform([entry.platform or unknown for entry in entries], processor)
     if index is None:
@@ -277,7 +277,7 @@ def _choose_for(processor: Processor, entries: list[Descriptor], where: str) -> 
 
 
 def _full_name(entry: Descriptor) -> ImageName | None:
-    """Return the name of an entry if it says more than a tag."""
+    """Return the name of an entry, None if only a tag is known."""
     for key in _FULL_NAMES:
         text = entry.annotation(key)
         if text is not None and ("/" in text or ":" in text):

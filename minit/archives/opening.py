@@ -24,7 +24,7 @@ _CONFIG_NAME = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json)?")
 
 
 class ArchivedImage(Value):
-    """An image as manifest.json lists it: paths in the archive, and the names it has."""
+    """An image in manifest.json: paths in the archive, and names."""
 
     config: str
     tags: tuple[str, ...]
@@ -35,7 +35,7 @@ def read_docker_archive(blobs: Blobs, file_name: str, reference: str | None = No
     """
     Return the image `reference`, a name, a tag or an image ID, of an archive of `docker save`.
 
-    Without `reference` there must be one image. `file_name` becomes the name of an image that has none.
+    Without `reference` there must be one image. `file_name` becomes the name of an image without a name.
     """
     source = blobs.source
     images = _read_list(blobs)
@@ -92,7 +92,7 @@ def _read_entry(node: Node) -> ArchivedImage:
 
 
 def _choose(images: tuple[ArchivedImage, ...], reference: str | None, source: str) -> tuple[ArchivedImage, str | None]:
-    """Return the image that is meant, and by which of its names."""
+    """Return the wanted image, and the wanted name of several."""
     if not images:
         raise ImageError(f"{source}: no image in it")
     if reference is None:
@@ -156,16 +156,16 @@ def open_image(
     reference: str, make_spool: Callable[[], BinaryIO], processor: Processor | None = None
 ) -> Iterator[LayeredImage]:
     """
-    Yield the image a reference with a transport means; its layers can be read within the with block.
+    Yield the image of a reference with a transport; the layers can be read within the with block.
 
     After the path may come `:` and a tag or a name, or `@` and a digest. `make_spool` gives an empty file, open for
-    reading and writing, for what a compressed archive expands to. Of an image for several processors that for
-    `processor` is chosen, or for this machine's. ImageError if there is no such image, it is broken, or the choice is
-    not clear.
+    reading and writing, for the content of a compressed archive. An index has images for several processors: the image
+    for `processor` is chosen, or for this machine's. ImageError if there is no such image, the image is broken, or the
+    choice is not clear.
     """
     transport, _, rest = reference.partition(":")
     path, name = _split(rest)
-    # An archive is called what it is without its ending, a directory what it is.
+    # An image without a name is called by the file or directory.
     title = path.resolve().name
     blobs: Blobs = DirectoryBlobs(path) if transport == OCI else ArchiveBlobs(path, make_spool)
     try:
@@ -178,7 +178,7 @@ def open_image(
 
 
 def _split(text: str) -> tuple[Path, str | None]:
-    """Return path and name of `PATH[:NAME|@DIGEST]`; a colon belongs to the path if there is such a file."""
+    """Return path and name of `PATH[:NAME|@DIGEST]`; a colon belongs to the path of an existing file."""
     if not text:
         raise ImageError("expected a path after the colon of the image's name")
     if Path(text).exists():

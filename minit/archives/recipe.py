@@ -1,8 +1,9 @@
 """
-An ACI that lies in pieces: its own headers, and the contents of its files in unpacked layers.
+An ACI in pieces: the headers in a recipe, the contents of files in unpacked layers.
 
-A recipe says how to put it together, byte for byte. It is a file: the headers, compressed; a row for each regular file
-with the bytes of headers before its content, its size, its layer and its number there; a trailer in JSON; its length.
+A recipe puts the ACI together, byte for byte. The file has the headers, compressed; a row for each regular file with
+the bytes of headers before the content, the size, the layer and the number there; a trailer in JSON; the trailer's
+length. An assembled file is compared with the digest of its import.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _STDIO_LINKS = (
 
 
 class Recipe(Value):
-    """The recipe in the file `path`: the layers' diff_ids, the size of the ACI, and those of the parts of the file."""
+    """The recipe in the file `path`: the layers' diff_ids, the size of the ACI, the sizes of the file's parts."""
 
     path: Path
     layers: tuple[str, ...]
@@ -60,14 +61,14 @@ class Recipe(Value):
     file_count: int
 
     def headers(self) -> bytes:
-        """Return all headers, the manifest with its data among them."""
+        """Return all headers, with the manifest and the manifest's data."""
         try:
             return zlib.decompress(_read(self.path, 0, self.header_bytes))
         except zlib.error as error:
             raise ImageError(f"{self.path}: damaged recipe: {error}") from error
 
     def files(self) -> Iterator[tuple[int, int, int, int]]:
-        """Read, and then yield, for each regular file: bytes of headers before it, its size, its layer, its number."""
+        """Read, and then yield, for each regular file: bytes of headers before the content, size, layer, number."""
         table = array("Q", _read(self.path, self.header_bytes, self.file_count * _COLUMNS * 8))
         return (
             (table[start], table[start + 1], table[start + 2] >> _LAYER_SHIFT, table[start + 2] & _NUMBER)
@@ -77,9 +78,9 @@ class Recipe(Value):
 
 def write_recipe(manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequence[str], file: BinaryIO) -> None:
     """
-    Write the recipe of the ACI that layers become, the lowest first; `names` are theirs in errors.
+    Write the recipe of the ACI of layers, the lowest first; errors call the layers by `names`.
 
-    ImageError if they cannot be applied.
+    ImageError if layers cannot be applied.
     """
     tree = LayerTree()
     for layer, name in zip(layers, names, strict=True):
@@ -92,7 +93,7 @@ def write_recipe(manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequen
     output = _Writer(file)
     output.add(encode_header(new_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST))
     output.add(manifest + padding(len(manifest)))
-    # The layers may have an entry for it, which then says how it looks.
+    # An entry of a layer for the same directory follows, and counts.
     output.add(encode_header(new_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS))
     for number, layer in enumerate(layers):
         _write_kept(number, layer, plan, output)
@@ -105,7 +106,7 @@ def write_recipe(manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequen
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file; ImageError if it is none."""
+    """Return the recipe in a file; ImageError for another file."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size < _LENGTH.size:
@@ -131,7 +132,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 class _Writer:
-    """Writes the parts of a recipe to its file, the table last."""
+    """Writes the parts of a recipe to a file, the table last."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -145,7 +146,7 @@ class _Writer:
         self._size_bytes += len(header)
 
     def add_file(self, layer: int, number: int, size_bytes: int) -> None:
-        """Say that the content of a file follows here."""
+        """Note the content of a file here."""
         self._table.extend((self._since_file, size_bytes, layer << _LAYER_SHIFT | number))
         self._since_file = 0
         self._size_bytes += size_bytes + len(padding(size_bytes))
@@ -170,7 +171,7 @@ class _Writer:
 
 
 def _write_kept(number: int, layer: UnpackedLayer, plan: Plan, output: _Writer) -> None:
-    """Write the headers of the entries that count, with another name or target where the plan has one."""
+    """Write the headers of kept entries, with the name or target of the plan."""
     first_key = number << _LAYER_SHIFT
     # Most entries are neither moved nor links.
     changed = {key - first_key for key in (*plan.paths, *plan.hard_links) if key >> _LAYER_SHIFT == number}
@@ -208,7 +209,7 @@ def _read(path: Path, start: int, size_bytes: int) -> bytes:
 
 
 class DamagedLayerError(ImageError):
-    """A file of an unpacked layer is not what it was."""
+    """A file of an unpacked layer has changed since the import."""
 
     def __init__(self, layer: UnpackedLayer, what: str) -> None:
         super().__init__(f"layer {layer.diff_id} is damaged: {what}")
@@ -217,10 +218,10 @@ class DamagedLayerError(ImageError):
 
 class OpenLayers:
     """
-    The layers of a recipe, whose files stay readable wherever the process goes: `fds` are their directories.
+    The layers of a recipe, whose files stay readable in any root: `fds` are the directories.
 
-    The contents are compared with what they were, but for layers with the diff_ids `unpacked`. `lock` is a descriptor
-    to be closed with them.
+    Contents are compared with the digests of the import, but for layers with the diff_ids `unpacked`. The descriptor
+    `lock` is closed with the layers.
     """
 
     def __init__(self, layers: Sequence[UnpackedLayer], lock: int | None, unpacked: Container[str]) -> None:
@@ -252,7 +253,7 @@ class OpenLayers:
             self._lock = None
 
     def content(self, layer: int, number: int, size_bytes: int) -> Iterator[bytes]:
-        """Yield the content of a file; DamagedLayerError, at its end, if it is another one than it was."""
+        """Yield the content of a file; DamagedLayerError, at the end, if the file has changed."""
         digest, left = hashlib.sha256() if self._is_compared[layer] else None, size_bytes
         try:
             fd = os.open(str(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fds[layer])
@@ -272,9 +273,10 @@ class OpenLayers:
 
 def open_layers(layers: Sequence[UnpackedLayer], lock: int | None = None, unpacked: Container[str] = ()) -> OpenLayers:
     """
-    Open the layers of a recipe, in its order; a context manager. `lock` is closed with them, if that succeeds.
+    Open the layers of a recipe, in the recipe's order; a context manager. `lock` is closed with the layers, or stays
+    the caller's after an error.
 
-    The contents of layers with the diff_ids `unpacked` are not compared with what they were.
+    The contents of layers with the diff_ids `unpacked` are not compared with the digests of the import.
     """
     try:
         return OpenLayers(layers, lock, unpacked)
@@ -302,9 +304,9 @@ def _pieces(
 
 def assembled_id(recipe: Recipe, layers: Sequence[UnpackedLayer], unpacked: Container[str] = ()) -> str:
     """
-    Return the ID of the image that a recipe makes of its layers; DamagedLayerError if one is not what it was.
+    Return the ID of the image that a recipe makes of layers; DamagedLayerError if a layer has changed.
 
-    The files of those with the diff_ids `unpacked` have just been written, and are not compared with what they were.
+    The files of layers with the diff_ids `unpacked` have just been written, and are not compared.
     """
     digest = hashlib.sha512()
     with open_layers(layers, unpacked=unpacked) as opened, ReadAhead(joined(pieces(recipe, opened))) as ahead:
@@ -314,7 +316,7 @@ def assembled_id(recipe: Recipe, layers: Sequence[UnpackedLayer], unpacked: Cont
 
 
 class OpenBlob(io.RawIOBase):
-    """The uncompressed tar of an image, to be read once; `fds` are the descriptors that it needs for that."""
+    """The uncompressed tar of an image, to be read once; reading needs the descriptors `fds`."""
 
     size_bytes: int
     fds: Sequence[int]
@@ -343,7 +345,7 @@ class BlobFile(OpenBlob):
 
 
 class AssembledAci(OpenBlob):
-    """The ACI of a recipe; closes `layers` with it."""
+    """The ACI of a recipe; the end closes `layers`, too."""
 
     def __init__(self, recipe: Recipe, layers: OpenLayers) -> None:
         self.recipe = recipe

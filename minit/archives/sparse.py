@@ -1,7 +1,7 @@
 """
-Sparse files in tar archives: which parts of a file an archive has, and the file that they make.
+Sparse files in tar archives: the stored parts of a file, and the whole file.
 
-GNU tar's old format with its own type of entry, and its formats 0.0, 0.1 and 1.0 in pax headers. GNU tar manual,
+GNU tar's old format with an own type of entry, and the formats 0.0, 0.1 and 1.0 in pax headers. GNU tar manual,
 "Storing Sparse Files"
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 SEGMENTS_LIMIT = 1 << 20  # of one file; a map has 16 bytes of memory for each
 PREFIX = "GNU.sparse."
 MAP = PREFIX + "map"
-# The map of format 0.0: two records for each segment.
+# The map of format 0.0: two records a segment.
 OFFSET, LENGTH = PREFIX + "offset", PREFIX + "numbytes"
 
 _BLOCK = 512
@@ -25,7 +25,7 @@ _KEYS_1 = frozenset(PREFIX + key for key in ("major", "minor", "name", "realsize
 _DECIMAL = re.compile(rb"[0-9]{1,19}\Z")
 _DIGITS_LIMIT = 19
 
-# In the old format: offset and length, 12 bytes each, in the header itself and in blocks that may follow it.
+# In the old format: offset and length, 12 bytes each, in the header and in blocks that may follow.
 _FIELD = 12
 _BLOCK_SEGMENTS = 21
 _HEADER_MAP = 41  # all positions in the header from where POSIX has the prefix on
@@ -35,15 +35,15 @@ _BLOCK_EXTENDED = 504
 
 
 class BadMapError(Exception):
-    """An error in the map of a sparse file, as the rest of a sentence about it."""
+    """An error in the map of a sparse file, as the rest of a sentence about the file."""
 
 
 class SparseFile:
     """
-    The content of a sparse file, read strictly forward: holes, and in `segments` the data that the archive has.
+    The content of a sparse file, read strictly forward: holes, and the stored data of `segments`.
 
-    `segments` has an offset and a length for each, in bytes. `read` gives exactly as many bytes of the data as asked
-    for. BadMapError if the map contradicts itself or the number of bytes that are stored.
+    `segments` has offset and length of each segment, in bytes. `read` returns exactly the wanted number of bytes.
+    BadMapError for a map with contradictions, or with another sum than the stored bytes.
     """
 
     def __init__(self, segments: array[int], size_bytes: int, stored_bytes: int, read: Callable[[int], bytes]) -> None:
@@ -66,13 +66,13 @@ class SparseFile:
         return bytes(content)
 
     def pieces(self, size_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Yield, in pieces of at most `size_bytes`, what is no hole: its offset and the data."""
+        """Yield offset and data of all but the holes, in pieces of at most `size_bytes`."""
         while piece := self._take(size_bytes, self.size_bytes):
             yield piece
         self._position = self.size_bytes
 
     def _take(self, size_bytes: int, end: int) -> tuple[int, bytes] | None:
-        """Return the next data and its offset, or None if it does not begin before `end`."""
+        """Return the next data with the offset, or None if the data begins at `end` or later."""
         if self._index == len(self._segments):
             return None
         offset, length = self._segments[self._index : self._index + 2]
@@ -88,7 +88,7 @@ class SparseFile:
 
 
 def _checked(segments: array[int], size_bytes: int, stored_bytes: int) -> array[int]:
-    """Return the segments without an empty one at the end, where GNU tar puts it after a hole."""
+    """Return the segments without the empty segment that GNU tar puts after a hole at the end."""
     kept = array("Q")
     end = stored = 0
     was_empty = False
@@ -115,7 +115,7 @@ def _checked(segments: array[int], size_bytes: int, stored_bytes: int) -> array[
 
 
 def collect_pairs(pairs: list[tuple[str, bytes]]) -> bytes:
-    """Return the records of format 0.0, in their order, as the map that format 0.1 would have; else BadMapError."""
+    """Return the records of format 0.0, in order, as a map of format 0.1; else BadMapError."""
     if [key for key, _ in pairs] != [OFFSET, LENGTH] * (len(pairs) // 2):
         raise BadMapError("whose offsets and lengths do not alternate")
     for _, value in pairs:
@@ -125,9 +125,9 @@ def collect_pairs(pairs: list[tuple[str, bytes]]) -> bytes:
 
 def read_pax_map(records: Mapping[str, bytes], read: Callable[[int], bytes]) -> tuple[array[int], int]:
     """
-    Return the segments and the real size that pax records give; a map in the data, as of 1.0, is taken by `read`.
+    Return the segments and the real size in pax records; `read` gives the map in the data, as of format 1.0.
 
-    `read` returns less than asked for at the end of the data. BadMapError if there is no map or none that is one.
+    `read` returns less than asked for at the end of the data. BadMapError for no map, or a broken map.
     """
     version = (records.get(PREFIX + "major"), records.get(PREFIX + "minor"))
     if version == (b"1", b"0"):
@@ -147,10 +147,10 @@ def read_old_map(
     rest: bytes, number: Callable[[bytes], int], read_block: Callable[[], bytes]
 ) -> tuple[array[int], int]:
     """
-    Return the segments and the real size that a header of GNU's old format gives.
+    Return the segments and the real size in a header of GNU's old format.
 
-    `rest` is the header from where others have the prefix on; `number` reads a numeric field, `read_block` the block
-    of 512 bytes that comes next. BadMapError if it is none.
+    `rest` is the header from the prefix of other formats on; `number` reads a numeric field, `read_block` the next
+    block of 512 bytes. BadMapError for a broken map.
     """
     segments = array("Q")
     complete = _add_fields(segments, rest[_HEADER_MAP:_HEADER_EXTENDED], number)
@@ -167,7 +167,7 @@ def read_old_map(
 
 
 def _add_fields(segments: array[int], fields: bytes, number: Callable[[bytes], int]) -> bool:
-    """Add the segments of a header and say whether it has unused places, which end the map."""
+    """Add the segments of a header; return whether an unused place ends the map."""
     for start in range(0, len(fields), 2 * _FIELD):
         if not fields[start]:
             if fields[start:].strip(b"\0"):
@@ -187,7 +187,7 @@ def _read_map(read: Callable[[int], bytes]) -> array[int]:
 
 
 def _read_lines(count: int, text: bytes, read: Callable[[int], bytes]) -> tuple[array[int], bytes]:
-    """Return so many numbers, the first of them in `text`, and what is left of the block with the last one."""
+    """Return `count` numbers, which begin in `text`, and the rest of the block with the last number."""
     numbers = array("Q")
     while True:
         *lines, text = text.split(b"\n", count - len(numbers))

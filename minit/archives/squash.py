@@ -26,8 +26,8 @@ def write_aci(
     Hand an image as one uncompressed ACI to `write`, and return image ID and manifest.
 
     The empty `directory` takes all layers uncompressed. The same image gives the same bytes. Fails with an ImageError,
-    before anything is written, if a layer is damaged, is not what its digest says, or cannot be applied. Reports bytes
-    of layers read.
+    before anything is written, if a layer is damaged, has another digest, or cannot be applied. Reports bytes of layers
+    read.
     """
     layers = []
     meter = Meter(image, progress)
@@ -48,7 +48,7 @@ def write_aci(
 
 
 class Meter:
-    """Reports the bytes of layers read, of all together; a layer is called by its number."""
+    """Reports the bytes of layers read, of all together; layers are called by number."""
 
     def __init__(self, image: LayeredImage, progress: Progress) -> None:
         self._progress = progress
@@ -59,7 +59,7 @@ class Meter:
         self._told = 0
 
     def of(self, number: int) -> Tell:
-        """Return what is to be told of a layer."""
+        """Return the function that takes the progress of a layer."""
         return lambda read_bytes, _: self.tell(number, read_bytes)
 
     def tell(self, number: int, read_bytes: int) -> None:
@@ -70,5 +70,5 @@ class Meter:
             self._progress(self._step, self._told, self._total)
 
     def complete(self, number: int) -> None:
-        """Say that a layer has been read, or need not be."""
+        """Note a layer as read, or as not needed."""
         self.tell(number, self._sizes[number])

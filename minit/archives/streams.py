@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _CHUNK = 256 << 10
-# The first piece that a stream is given, then twice as much each time: what is left of one is copied, and read again.
+# The first piece of a stream, then twice as much each time: an unused rest of a piece is copied, and read again.
 _PIECE_BYTES = 512
-# Beginning a stream costs as much as some ten thousand bytes. Formats with a stream for each file have more in them.
+# Beginning a stream costs as much as some ten thousand bytes. Formats with a stream for each file have larger streams.
 _FREE_STREAMS = 1000
 _STREAM_BYTES, _PACKED_BYTES = 512, 64
 _NO_PADDING = re.compile(rb"[^\0]")
 _XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
-_ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told otherwise
+_ZSTD_WINDOW_LOG = 27  # 128 MiB, which zstd(1) accepts by default
 
 _AHEAD_BYTES = 1 << 20
 _CHUNKS_AHEAD = 8
-_POLL_SECONDS = 0.1  # between looks at whether anybody still wants what is read
+_POLL_SECONDS = 0.1  # between checks for a reader that has gone
 
 
 class Limits(Value):
-    """The largest decompressed image that does not count as a bomb."""
+    """The largest decompressed image that is no decompression bomb."""
 
     size_bytes: int = 20 << 30
     ratio: int = 1000
-    # Short of this, no ratio is suspicious: a small image full of zeros is just that.
+    # Below this size no ratio is suspicious: a small image may be full of zeros.
     ratio_from_bytes: int = 64 << 20
 
 
@@ -53,7 +53,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Readable(Protocol):
-    """A file that is read from its beginning to its end."""
+    """A file, read from beginning to end."""
 
     def read(self, size: int, /) -> bytes | None:
         """Return up to `size` bytes; nothing at the end."""
@@ -72,7 +72,7 @@ class _Decompressor(Protocol):
 
 
 class _Gunzip:
-    """zlib's decompressor with the interface of its siblings."""
+    """zlib's decompressor with the interface of bz2's and lzma's."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -98,7 +98,7 @@ def _unxz() -> _Decompressor:
 
 
 class _Unzstd:
-    """zstd's decompressor; what it says of damaged data is a ValueError here."""
+    """zstd's decompressor; damaged data is a ValueError here."""
 
     def __init__(self) -> None:
         self._zstd = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
@@ -127,7 +127,7 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
     (b"BZh", "bzip2", bz2.BZ2Decompressor),
     (b"\xfd7zXZ\x00", "xz", _unxz),
     (b"\x28\xb5\x2f\xfd", "zstd", _Unzstd),
-    # A frame of zstd to be skipped, which some programs begin with; the first byte of others differs.
+    # A skippable frame of zstd, with which some programs begin; other skippable frames have another first byte.
     (b"\x50\x2a\x4d\x18", "zstd", _Unzstd),
 )
 
@@ -136,8 +136,7 @@ class Uncompressed(io.RawIOBase):
     """
     The uncompressed tar inside an image file, whatever its compression; reading enforces `limits`.
 
-    `file` is not closed. `consumed_bytes` tells how far into it the reader is. ImageError if the image is
-    damaged or too large.
+    `file` is not closed. `consumed_bytes` is the position in `file`. ImageError if the image is damaged or too large.
     """
 
     def __init__(self, file: Readable, source: str, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -145,7 +144,7 @@ class Uncompressed(io.RawIOBase):
         self._source = source
         self._limits = limits
         self._produced_bytes = 0
-        self._hole_bytes = 0  # apart, since another thread may count them
+        self._hole_bytes = 0  # apart, since another thread may count holes
         self._input, self._place = file.read(_CHUNK) or b"", 0
         self._piece_bytes, self._streams = _PIECE_BYTES, 1
         self.consumed_bytes = len(self._input)
@@ -173,7 +172,7 @@ class Uncompressed(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return up to `size` uncompressed bytes, all if that is negative; nothing at the end."""
+        """Return up to `size` uncompressed bytes, all for a negative size; nothing at the end."""
         if size < 0:
             return self.readall()
         data = self._copy(size) if self._decompressor is None else self._decompress(size)
@@ -182,12 +181,12 @@ class Uncompressed(io.RawIOBase):
         return data
 
     def count_holes(self, size_bytes: int) -> None:
-        """Count zeros that a file in the tar is said to have, and that will be written, as if they had been in it."""
+        """Count the zeros of a sparse file, which will be written, like bytes of the tar."""
         self._hole_bytes += size_bytes
         self._check_limits()
 
     def _has_input(self) -> bool:
-        """Read on if all that was read has been taken; tell whether there is more."""
+        """Read more input if none is left; tell whether there is any."""
         if self._place == len(self._input):
             self._input, self._place = self._file.read(_CHUNK) or b"", 0
             self.consumed_bytes += len(self._input)
@@ -222,7 +221,7 @@ class Uncompressed(io.RawIOBase):
             raise ImageError(f"{self._source}: damaged {self._format} data: {error}") from error
 
     def _start_next_stream(self) -> bool:
-        """Go on with what follows a finished stream: concatenated streams are one file, zeros are padding."""
+        """Go on after a finished stream: concatenated streams are one file, zeros are padding."""
         assert self._decompressor is not None and self._new is not None
         self._place -= len(self._decompressor.unused_data)  # of the last piece
         while (found := _NO_PADDING.search(self._input, self._place)) is None:
@@ -252,7 +251,7 @@ class Uncompressed(io.RawIOBase):
 
 
 class Tee(io.RawIOBase):
-    """Hands on what it reads from `source`, after giving it to every sink."""
+    """Reads from `source`, and gives every sink the same bytes first."""
 
     def __init__(self, source: io.RawIOBase, *sinks: Callable[[memoryview], object]) -> None:
         self._source = source
@@ -263,7 +262,7 @@ class Tee(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """Fill `buffer` from the source, copy that to the sinks, and return how many bytes it is."""
+        """Fill `buffer` from the source, copy the bytes to the sinks, and return the number of bytes."""
         view = memoryview(buffer).cast("B")
         count = self._source.readinto(view) or 0
         for sink in self._sinks:
@@ -272,7 +271,7 @@ class Tee(io.RawIOBase):
 
 
 class Pieces(io.RawIOBase):
-    """Reads from what an iterator yields, of any size."""
+    """Reads from an iterator of pieces of any size."""
 
     def __init__(self, pieces: Iterator[memoryview | bytes]) -> None:
         self._pieces = pieces
@@ -283,7 +282,7 @@ class Pieces(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """Fill `buffer` and return how many bytes it got; 0 at the end."""
+        """Fill `buffer` and return the number of bytes; 0 at the end."""
         view = memoryview(buffer).cast("B")
         filled = 0
         while filled < len(view):
@@ -314,9 +313,9 @@ def joined(pieces: Iterator[memoryview | bytes]) -> Iterator[bytes]:
 
 class ReadAhead(io.RawIOBase):
     """
-    Hands on what a thread gets of `source`, and the error that ended it.
+    Reads from `source` in a thread, and raises the error that ended the source.
 
-    `close` ends the thread; nobody else may use `source` before.
+    `close` ends the thread; until then only the thread may use `source`.
     """
 
     def __init__(self, source: Iterator[bytes]) -> None:
@@ -333,7 +332,7 @@ class ReadAhead(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """Fill `buffer` with what has been read and return how many bytes; 0 at the end."""
+        """Fill `buffer` from the thread and return the number of bytes; 0 at the end."""
         view = memoryview(buffer).cast("B")
         if not self._left and not self._ended:
             chunk = self._chunks.get()
@@ -347,7 +346,7 @@ class ReadAhead(io.RawIOBase):
         return count
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield, in place of `readinto`, what has been read."""
+        """Yield the chunks of the thread, in place of `readinto`."""
         while not self._ended:
             chunk = self._chunks.get()
             if isinstance(chunk, BaseException):

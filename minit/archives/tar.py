@@ -1,9 +1,8 @@
 """
 A strict, streaming reader of tar archives: ustar, GNU and pax headers, tar(5).
 
-Anything that two readers could understand differently is refused rather than guessed: links that claim to have data,
-maps of sparse files in disorder, NULs in names, global pax headers that set anything. Memory stays bounded however the
-archive lies about itself, and every fault is an ImageError that names the archive and the entry.
+Ambiguous archives are refused: links with data, maps of sparse files in disorder, NULs in names, global pax headers
+with more than a comment. Memory stays bounded for any archive, and every fault is an ImageError with archive and entry.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from minit.base.harmless import harmless
 ENTRIES_LIMIT = 2_000_000
 NAME_LIMIT_BYTES = 4096
 DEPTH_LIMIT = 128
-# One pax or GNU header that describes the next entry; in practice they have a few KiB.
+# A pax or GNU header about the next entry; in practice a few KiB.
 EXTENSION_LIMIT_BYTES = 1 << 20
-_EXTENSIONS_LIMIT = 4  # of them for one entry
+_EXTENSIONS_LIMIT = 4  # headers about one entry
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
@@ -41,7 +40,7 @@ _XATTR_PREFIX = "SCHILY.xattr."
 # name mode uid gid size mtime checksum typeflag linkname magic uname gname major minor prefix padding
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
 _CHECKSUM = slice(148, 156)
-_MIDDLE = 334  # of what follows it
+_MIDDLE = 334  # of the rest after the checksum
 _POSIX_MAGIC = b"ustar\x0000"
 _GNU_MAGIC = b"ustar  \0"
 
@@ -67,12 +66,12 @@ _REFUSED = {b"M": "part of a multi-volume archive"}
 
 class TarReader:
     """
-    Iterates over the entries of an uncompressed tar; `read` gives the data of the current one.
+    Iterates over the entries of an uncompressed tar; `read` gives the data of the current entry.
 
-    `file` must return short reads at its end only; it is read strictly forward and not closed. `source` names
-    the archive in errors. With `rooted`, absolute names and link targets begin at the archive's top, as in layers;
-    else they are refused. With `skip`, which moves `file` forward by a number of bytes, data that nobody reads is
-    skipped. With `has_data` only entries of the paths it names are followed by their data, which lies elsewhere else.
+    `file` must return short reads only at the end, is read strictly forward and not closed. Errors call the archive
+    `source`. With `rooted`, absolute names and link targets begin at the archive's top, as in layers; else absolute
+    names are refused. `skip` moves `file` forward by a number of bytes, and skips unread data. With `has_data`, only
+    entries with a path for which `has_data` is true have data in `file`.
     """
 
     def __init__(
@@ -102,11 +101,11 @@ class TarReader:
             yield entry
 
     def read(self, size_bytes: int) -> bytes:
-        """Return up to `size_bytes` of the current entry's content, zeros where holes are; empty at its end."""
+        """Return up to `size_bytes` of the current entry's content, holes as zeros; empty at the end."""
         return self._stored(size_bytes) if self._sparse is None else self._sparse.read(size_bytes)
 
     def pieces(self, size_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Yield, in pieces of at most `size_bytes`, the current entry's content but for its holes: offset and data."""
+        """Yield offset and data of the current entry's content without holes, in pieces of at most `size_bytes`."""
         if self._sparse is not None:
             yield from self._sparse.pieces(size_bytes)
             return
@@ -116,7 +115,7 @@ class TarReader:
             offset += len(data)
 
     def fault(self, path: str, what: str) -> ImageError:
-        """Return the error that says what is wrong with an entry."""
+        """Return the error about an entry."""
         return ImageError(f"{self._source}: entry {shown(path)}: {what}")
 
     def _stored(self, size_bytes: int) -> bytes:
@@ -145,7 +144,7 @@ class TarReader:
             if block in (b"", _ZEROS):
                 if extensions:
                     self._refuse("ends after a header that describes the next entry")
-                # The end is two blocks of zeros; archives without them, or with one, are common.
+                # The end is two blocks of zeros; archives without, or with one block, are common.
                 if self._file.read(_BLOCK).strip(b"\0"):
                     self._refuse("goes on after its end")
                 return None
@@ -219,15 +218,15 @@ class TarReader:
             extensions[key] = value
 
     def _check_global(self, records: dict[str, bytes]) -> None:
-        # git-archive puts the commit into `comment`. Anything else would change all the entries that follow,
-        # which Go's reader, and so rkt, does not do.
+        # git-archive puts the commit into `comment`. Any other key would change all entries that follow; Go's reader,
+        # and so rkt, ignores such keys.
         for key in records:
             if key != "comment":
                 self._refuse(f"a global pax header that sets {shown(key)} (only a comment is understood)")
 
     def _entry(self, fields: tuple[bytes, ...], extensions: dict[str, bytes]) -> Entry:
         name, mode, uid, gid, size, mtime, _, typeflag, link, magic, _, _, major, minor, prefix = fields
-        # Programs that know nothing of sparse files are given another name than that of the real file.
+        # For programs without support of sparse files the header has another name than the real file.
         raw_path = extensions.get(sparse.PREFIX + "name", extensions.get("path"))
         if raw_path is None:
             raw_path = _until_nul(name)
@@ -238,7 +237,7 @@ class TarReader:
         if kind is None:
             self._refuse_entry(path, _REFUSED.get(typeflag, f"has the unknown type {shown(os.fsdecode(typeflag))}"))
         if kind is Kind.FILE and raw_path.endswith(b"/"):
-            kind = Kind.DIRECTORY  # tar(5): how archives older than POSIX write one
+            kind = Kind.DIRECTORY  # tar(5): the form of archives older than POSIX
 
         size_bytes = self._pax_number(extensions, "size", path)
         if size_bytes is None:
@@ -295,7 +294,7 @@ class TarReader:
         return block
 
     def _clean(self, raw: bytes, what: str) -> str:
-        """Clean a path as Go's path.Clean does, but refuse one that is absolute or leaves the archive."""
+        """Clean a path as Go's path.Clean does, but refuse an absolute path, or a path out of the archive."""
         text = os.fsdecode(raw)
         if len(raw) > NAME_LIMIT_BYTES:
             self._refuse_entry(text, f"has a {what} longer than {NAME_LIMIT_BYTES} bytes")
@@ -343,7 +342,7 @@ class TarReader:
         return number
 
     def _number(self, raw: bytes, what: str, path: str | None = None, *, signed: bool = False) -> int:
-        """Read an octal field, or GNU's base-256 form for what octal digits cannot hold."""
+        """Read an octal field, or GNU's base-256 form for larger numbers."""
         if raw[0] in (0x80, 0xFF):
             number = int.from_bytes(raw[1:], "big", signed=raw[0] == 0xFF)
             limit = _SECONDS_LIMIT if signed else 1 << 63
@@ -390,14 +389,14 @@ class TarReader:
 
 
 def shown(name: str) -> str:
-    """Return a name from an archive as it may be printed: quoted, escaped, cut."""
+    """Return a printable form of a name from an archive: quoted, escaped, cut."""
     printable = harmless(name[:_SHOWN_LIMIT]).replace("\t", "\\x09").replace('"', "\\x22")
     return f'"{printable}{"…" if len(name) > _SHOWN_LIMIT else ""}"'
 
 
 def _sum(block: bytes) -> int:
-    """Return the sum of a header's bytes, with spaces in the place of its checksum."""
-    # The lower half of Adler-32 is 1 more than the sum of the bytes, and less than its modulus for so few.
+    """Return the sum of a header's bytes, with spaces in the place of the checksum."""
+    # The lower half of Adler-32 is 1 more than the sum of the bytes, and less than the modulus for so few.
     parts = block[: _CHECKSUM.start], block[_CHECKSUM.stop : _MIDDLE], block[_MIDDLE:]
     first, second, third = map(zlib.adler32, parts)
     return (first & 0xFFFF) + (second & 0xFFFF) + (third & 0xFFFF) - 3 + 8 * 0x20

@@ -1,4 +1,8 @@
-"""An entry of a tar archive as a value, and the extended attributes that entries of images keep."""
+"""
+Entries of tar archives: as values, and written as ustar with pax records; the same bytes for the same entries.
+
+Images that are built, exported or converted are written here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ CAPABILITIES = "security.capability"
 
 
 class Kind(Enum):
-    """The kind of file that an entry creates."""
+    """The kind of an entry's file."""
 
     FILE = "regular file"
     HARD_LINK = "hard link"
@@ -25,7 +29,7 @@ class Kind(Enum):
 
 
 class Entry(NamedTuple):
-    """One entry, its numbers checked, its path cleaned and relative (empty for the top directory)."""
+    """One entry, with checked numbers and a cleaned, relative path (empty for the top directory)."""
 
     path: str
     kind: Kind
@@ -38,11 +42,11 @@ class Entry(NamedTuple):
     link_target: str = ""  # as written for a symbolic link, cleaned and relative for a hard link
     device: int = 0  # as mknod(2) takes it
     xattrs: tuple[tuple[str, bytes], ...] = ()
-    hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
+    hole_bytes: int = 0  # of size_bytes, not in the archive: the holes of a sparse file
 
 
 class LayerEntry(NamedTuple):
-    """Of an entry of a layer what decides which entries of an image count."""
+    """The parts of a layer's entry that decide about the entries of an image."""
 
     path: str
     kind: Kind
@@ -50,12 +54,12 @@ class LayerEntry(NamedTuple):
 
 
 def is_kept_attribute(name: str) -> bool:
-    """Return whether images keep an extended attribute of this name; the same two kinds as in rkt."""
+    """Return whether images keep the extended attribute `name`; the same two kinds as in rkt."""
     return name == CAPABILITIES or name.startswith("user.")
 
 
 def kept_attributes(fd: int) -> tuple[tuple[str, bytes], ...]:
-    """Return the extended attributes of an open file that images keep, in the order of their names."""
+    """Return the extended attributes of an open file that images keep, in the order of names."""
     try:
         names = os.listxattr(fd)
     except OSError:
@@ -65,7 +69,7 @@ def kept_attributes(fd: int) -> tuple[tuple[str, bytes], ...]:
 
 _BLOCK_BYTES = 512
 _END = bytes(2 * _BLOCK_BYTES)
-# To compress little takes as long as to compress much.
+# A call to compress little takes as long as a call to compress much.
 _PIECE_BYTES = 1 << 18
 
 KINDS = {
@@ -76,7 +80,7 @@ KINDS = {
     stat.S_IFBLK: Kind.BLOCK_DEVICE,
     stat.S_IFIFO: Kind.FIFO,
 }
-"""The kinds of files that an archive has, by their types in inode(7)."""
+"""The kinds of files in archives, by the types of inode(7)."""
 
 _TYPEFLAGS = {
     Kind.FILE: b"0",
@@ -96,7 +100,7 @@ _SECOND_NS = 1_000_000_000
 def new_entry(
     path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "", mtime_ns: int = 0
 ) -> Entry:
-    """Return an entry that depends on nothing but these: root's, without a time from the beginning of time."""
+    """Return an entry that depends only on the arguments: root's, without a time from the beginning of time."""
     return Entry(
         path=path,
         kind=kind,
@@ -120,7 +124,7 @@ def entry_of(
     link_target: str = "",
     xattrs: tuple[tuple[str, bytes], ...] = (),
 ) -> Entry:
-    """Return an entry for a file of one of KINDS with this status, and another `owner`, as uid and gid, if given."""
+    """Return an entry for a file of KINDS with a status; `owner` replaces uid and gid."""
     kind = KINDS[stat.S_IFMT(status.st_mode)]
     uid, gid = (status.st_uid, status.st_gid) if owner is None else owner
     return Entry(
@@ -142,7 +146,7 @@ class TarWriter:
     """
     Hands an archive to `write` in pieces of some size; a piece is invalid when `write` returns.
 
-    `position` is the number of bytes of the archive so far, those included that are still kept back.
+    `position` is the number of bytes of the archive so far, kept back bytes included.
     """
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
@@ -160,10 +164,10 @@ class TarWriter:
         records: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """
-        Add an entry with its data; without them an entry that has any is to be followed by `copy`.
+        Add an entry with `data`; without `data`, `copy` must follow for an entry with a size.
 
-        It gets another name than its path if there is one, and becomes a hard link, without data, with `hard_link_to`.
-        `records` are more pax records.
+        `name` replaces the path, and `hard_link_to` makes the entry a hard link without data. `records` are more pax
+        records.
         """
         if data is not None:
             entry = entry._replace(size_bytes=len(data))
@@ -174,7 +178,7 @@ class TarWriter:
             self.put(data + padding(len(data)))
 
     def copy(self, size_bytes: int, read: Callable[[int], bytes]) -> bool:
-        """Add the data of the entry that was added last; False if `read`, which is told a size, ends before that."""
+        """Add the data of the last entry; False if `read`, which is called with a size, ends too early."""
         left = size_bytes
         while left:
             data = read(min(left, _PIECE_BYTES))
@@ -186,14 +190,14 @@ class TarWriter:
         return True
 
     def put(self, data: bytes) -> None:
-        """Add bytes as they are, of entries that were encoded before."""
+        """Add the bytes of entries that were encoded before."""
         self._buffer += data
         self.position += len(data)
         if len(self._buffer) >= _PIECE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what was kept back."""
+        """Hand over the bytes that were kept back."""
         with memoryview(self._buffer) as view:
             self._write(view)
         self._buffer = bytearray()
@@ -205,14 +209,14 @@ class TarWriter:
 
 
 def padding(size_bytes: int) -> bytes:
-    """Return the zeros that fill the last block of so much data."""
+    """Return the zeros that fill the last block of data."""
     return bytes(-size_bytes % _BLOCK_BYTES)
 
 
 def encode_header(
     entry: Entry, path_text: str, hard_link_to: str | None = None, others: Iterable[tuple[bytes, bytes]] = ()
 ) -> bytes:
-    """Return the blocks that announce `entry` under the name `path_text`; its data follows, padded to whole blocks."""
+    """Return the blocks that announce `entry` under the name `path_text`; data follows, padded to whole blocks."""
     kind, link_target, size = entry.kind, entry.link_target, entry.size_bytes
     if hard_link_to is not None:
         kind, link_target, size = Kind.HARD_LINK, hard_link_to, 0
@@ -268,7 +272,7 @@ def _block(
         os.major(device),
         os.minor(device),
     )
-    # The lower half of Adler-32 is 1 more than the sum of the bytes, and less than its modulus for so few.
+    # The lower half of Adler-32 is 1 more than the sum of the bytes, and less than the modulus for so few.
     checksum = (zlib.adler32(before) & 0xFFFF) + (zlib.adler32(after) & 0xFFFF) - 2 + 8 * 0x20
     return b"%b%06o\0 %b%b" % (before, checksum, after, bytes(_BLOCK_BYTES - len(before) - 8 - len(after)))
 
@@ -280,7 +284,7 @@ def _time(nanoseconds: int) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """Return `LENGTH KEY=VALUE\\n`, whose length counts its own digits."""
+    """Return `LENGTH KEY=VALUE\\n`; the length counts the own digits, too."""
     body = b" %b=%b\n" % (key, value)
     length = len(body) + 1
     while len(str(length)) + len(body) != length:

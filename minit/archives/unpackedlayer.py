@@ -1,9 +1,9 @@
 """
-A layer as a directory: its entries as headers of an ACI, and each regular file by itself, by the number of its entry.
+A layer as a directory: the entries as headers of an ACI, and each regular file by itself, by the number of the entry.
 
-`headers` has these one after the other, without data, `names` what decides which entries count, and `table` a row for
-each. `files` has the contents, with the owner, mode, attributes and times that they have in a tree, which links them.
-`record` says what the layer was. No name that a layer brings is a name in the directory.
+`headers` has the headers without data, `names` path, kind and link target of each entry, `table` a row for each entry.
+`files` has the contents, with the owner, mode, attributes and times of files in a tree, which links the files.
+`record` describes the layer. No name of a layer's entry is a name in the directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOTFS = "rootfs"
 FILES = "files"
 
 _HEADERS, _NAMES, _TABLE, _RECORD = "headers", "names", "table", "record"
-# The end of the entry's header, and of a regular file the size and the SHA-256 of its content.
+# The end of the entry's header, and for a regular file the size and the SHA-256 of the content.
 _ROW = struct.Struct("<Q?Q32s")
 _KINDS = tuple(Kind)
 _NUL = "\0"  # in no name
@@ -39,13 +39,13 @@ _CHUNK = 1 << 20
 _RECORD_LIMIT_BYTES = 1 << 16
 
 Own = Callable[[int, Entry, TarReader], None]
-"""Gives an open file the owner, mode, attributes and times of its entry."""
+"""Gives an open file the owner, mode, attributes and times of an entry."""
 Tell = Callable[[int, int], None]
-"""Is told how many bytes of a layer's file have been read, and how many those have become so far, with all holes."""
+"""Takes the bytes that were read of a layer's file, and the uncompressed bytes of these, with all holes."""
 
 
 class Row(NamedTuple):
-    """An entry of a layer: where its header ends, and size and SHA-256 of a regular file."""
+    """An entry of a layer: the end of the header, and size and SHA-256 of a regular file."""
 
     end: int
     is_file: bool
@@ -57,8 +57,8 @@ class UnpackedLayer(Value):
     """
     A layer in the directory `path`.
 
-    `digest`, if it is known, and `packed_bytes` are those of the file that it came in; `tar_bytes` is what that gave,
-    and `size_bytes` that with all holes.
+    `digest`, if known, and `packed_bytes` describe the layer's original file; `tar_bytes` is the size of the
+    uncompressed tar, and `size_bytes` the same with all holes.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class UnpackedLayer(Value):
     packed_bytes: int
 
     def entries(self) -> Iterator[LayerEntry]:
-        """Yield what decides which entries count."""
+        """Yield kind, path and link target of all entries, which decide about the entries of an image."""
         fields = os.fsdecode((self.path / _NAMES).read_bytes()).split(_NUL)
         for start in range(0, len(fields) - 1, 3):
             kind, path, target = fields[start : start + 3]
@@ -88,9 +88,9 @@ def unpack_layer(
     layer: Layer, directory: Path, limits: Limits, own: Own | None = None, tell: Tell | None = None
 ) -> UnpackedLayer:
     """
-    Unpack a layer into an empty directory, and `tell` how far that is, now and then.
+    Unpack a layer into an empty directory, and `tell` the progress, now and then.
 
-    ImageError if it is damaged, or not what its digest says. Without `own` the files belong to the caller.
+    ImageError if the layer is damaged, or has another digest. Without `own` the files belong to the caller.
     """
     (directory / FILES).mkdir(mode=0o700)
     files = os.open(directory / FILES, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ def unpack_layer(
 
 
 def read_unpacked(directory: Path) -> UnpackedLayer:
-    """Return the layer in a directory that `unpack_layer` has filled; ImageError if it is damaged."""
+    """Return the layer in a directory that `unpack_layer` has filled; ImageError if the record is damaged."""
     source = str(directory / _RECORD)
     try:
         record = read_json((directory / _RECORD).read_bytes()[:_RECORD_LIMIT_BYTES], source)
@@ -163,7 +163,7 @@ def _write_file(files: int, number: int, entry: Entry, tar: TarReader, own: Own 
 
 
 class _Content:
-    """A layer, uncompressed by a thread, and the digests of what was read of it."""
+    """A layer, uncompressed by a thread, with the digests of file and tar."""
 
     def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits, tell: Tell | None) -> None:
         self._layer = layer
@@ -181,21 +181,21 @@ class _Content:
         self.tar = TarReader(self._stream, layer.name, rooted=True)
 
     def count_holes(self, size_bytes: int) -> None:
-        """Count the holes of a sparse file, which are zeros in the ACI; ImageError if they are too large."""
+        """Count the holes of a sparse file, which are zeros in the ACI; ImageError for a layer that is too large."""
         if size_bytes:
             self._uncompressed.count_holes(size_bytes)
             self.hole_bytes += size_bytes
             self._report()
 
     def check(self) -> None:
-        """Read what is left and compare the digests; ImageError if one is wrong."""
+        """Read to the end and compare the digests; ImageError for a wrong digest."""
         while self._stream.read(_CHUNK):
             pass
         self.check_file()
         self._check("diff_id", self._layer.diff_id, self._diff_id)
 
     def check_file(self) -> None:
-        """Read what is left of the file itself, whatever is in it, and compare its digest."""
+        """Read the file to the end, whatever the content, and compare the digest."""
         self.close()
         if self._digest is not None and self._layer.digest is not None:
             while self._file.read(_CHUNK):
@@ -232,14 +232,14 @@ class _Content:
 
 @contextmanager
 def _open_layer(layer: Layer, limits: Limits, tell: Tell | None) -> Iterator[_Content]:
-    """Yield the content of a layer, and check it after the with block."""
+    """Yield the content of a layer, and check the digests after the with block."""
     with layer.open() as file:
         content = _Content(layer, file, limits, tell)
         try:
             yield content
             content.check()
         except ImageError:
-            content.check_file()  # if the file is damaged that is what to say, whatever came of it
+            content.check_file()  # a damaged file is the reason to report, whatever the damage has caused
             raise
         finally:
             content.close()

@@ -1,4 +1,10 @@
-"""The manifest of an image that is made of another one: that image's, with what a user says instead. Pure."""
+"""
+Images made of other images: files are copied into the root of an app, commands run there, the root becomes an image.
+
+The root belongs to an app in a pod without overlay. Before a command runs, files of this machine are put there as `cp`
+puts files. Then the pod runs like any other, and the app is as confined as any. If more files are to be copied
+afterwards, a new pod inherits the root of the ended pod. `image build --from` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,7 @@ from minit.stage0.start.newpod import PodRequest, prepare_pod
 
 Pairs = Sequence[tuple[str, str]]
 
-# Of the converted image alone: which one it was, in Docker's words.
+# Only true for the converted image, in Docker's words.
 _OF_THE_SOURCE = ("originalname", "imageid", "parentimageid", "manifesthash")
 _COMMANDS = ("entrypoint", "cmd")
 _DOCKER = "appc.io/docker/"
@@ -41,12 +47,12 @@ _APP = "build"
 _ROOTFS = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(_APP)}"
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _SHELL = "/bin/sh"
-# Each command has a shell of its own. The first that fails is the last.
+# Each command has a shell of its own. The first failure ends the build.
 _SCRIPT = 'for command do /bin/sh -c "$command" || { code=$?; echo "failed: $command" >&2; exit $code; }; done'
 
 
 class ImageChanges(Value):
-    """What an image has instead of that of the image it is made from; None, or nothing, leaves the other's."""
+    """Fields of an image in the place of the base image's; None, or an empty field, leaves the base image's."""
 
     name: str
     exec: tuple[str, ...] = ()
@@ -60,10 +66,10 @@ class ImageChanges(Value):
 
 
 def built_manifest(base: bytes, changes: ImageChanges) -> bytes:
-    """Return the manifest of an image that has all files of its own; ManifestError for what cannot be one."""
+    """Return the manifest of an image with all files; ManifestError for an impossible manifest."""
     document = jsontext.parse(base, "image manifest")
     assert isinstance(document, dict)
-    # The files that these are about are in the image now.
+    # The image has the files of its dependencies now.
     manifest = {key: value for key, value in document.items() if key not in ("dependencies", "pathWhitelist")}
     manifest["name"] = changes.name
     version = [] if any(name == "version" for name, _ in changes.labels) else ["version"]
@@ -88,7 +94,7 @@ def built_manifest(base: bytes, changes: ImageChanges) -> bytes:
 
 
 def _merged(pairs: object, changes: Pairs, dropped: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Return name-value pairs of a manifest with changes of them, each at its place."""
+    """Return name-value pairs of a manifest with changes, which keep the order of the pairs."""
     entries = pairs if isinstance(pairs, list) else []
     values = {entry["name"]: entry["value"] for entry in entries if entry["name"] not in dropped} | dict(changes)
     return [{"name": name, "value": value} for name, value in values.items()]
@@ -111,7 +117,7 @@ Step = CopyStep | RunStep
 
 
 class Builder(Value):
-    """What a build needs; `run` becomes the stage1 of a pod, as `run_pod` does."""
+    """All for a build; `run` becomes the stage1 of a pod, as `run_pod` does."""
 
     data: Path
     store: Store
@@ -129,9 +135,9 @@ class Builder(Value):
         self, steps: Sequence[Step], environment: tuple[tuple[str, str], ...], working_directory: str | None
     ) -> Iterator[int]:
         """
-        Yield a descriptor of the root that the steps make, in their order; it is gone after the with block.
+        Yield a descriptor of the root that the steps make, in order; the root is gone after the with block.
 
-        PodError, with the exit code, if a command fails. Nothing of the build is left then either.
+        PodError, with the exit code, if a command fails. Nothing of the build is left in either case.
         """
         with ExitStack() as stack:
             last: Pod | None = None
@@ -184,7 +190,7 @@ class Builder(Value):
 
     def _run(self, pod: Pod) -> None:
         child = fork(IMAGE_BUILD, lambda: self.run(pod))
-        # The lock of a pod that has ended would be ours.
+        # After the pod's end this process would hold the lock.
         pod.close()
         try:
             _, status = os.waitpid(child, 0)
@@ -210,7 +216,7 @@ class Builder(Value):
 
 
 def _bare(manifest: ImageManifest) -> ImageManifest:
-    """Return a manifest without what would hide files of the image, run programs of it or open ports."""
+    """Return a manifest without mount points, event handlers and ports, so that nothing hides files of the image."""
     app = manifest.app
     return (
         manifest if app is None else replace(manifest, app=replace(app, mount_points=(), event_handlers=(), ports=()))

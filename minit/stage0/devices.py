@@ -1,4 +1,9 @@
-"""The device nodes of the host that an app is to have, one by one."""
+"""
+Devices of the host for an app: device nodes by path, and devices of vendors by the Container Device Interface.
+
+The vendors' files belong to the host and to root. The files are read for each app that asks for one of the devices. The
+option --device and `minit cri` call this module.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,14 @@ _USUAL_ACCESS = "rwm"
 _NODE_KINDS = ("c", "b", "u")
 _PROPAGATIONS = ("private", "slave", "shared")
 _OPTIONS = ("nodev", "noexec", "nosuid")
-_NO_OPTIONS = ("bind", "rbind", "rw", "dev", "exec", "suid")  # what a mount is without them
+_NO_OPTIONS = ("bind", "rbind", "rw", "dev", "exec", "suid")  # the defaults of a mount
 
 
 def nodes_of(device: Device) -> Iterator[Device]:
     """
-    Give the nodes that a device stands for now: links are followed, a directory is all below it.
+    Yield the present nodes of a device: links are followed, a directory stands for all nodes below.
 
-    OSError if it is not there, or is neither a device nor a directory.
+    OSError if the path is missing, or is neither a device nor a directory.
     """
     source = os.path.realpath(device.source, strict=True)
     status = os.stat(source)
@@ -40,7 +45,7 @@ def nodes_of(device: Device) -> Iterator[Device]:
         yield replace(device, source=source)
         return
     for directory, inner, names in os.walk(source):
-        # What is mounted below, /dev/pts say, is no device of the host.
+        # Nodes of file systems that are mounted below, as /dev/pts, are no devices of the host.
         inner[:] = sorted(name for name in inner if os.lstat(f"{directory}/{name}").st_dev == status.st_dev)
         for name in sorted(names):
             path = f"{directory}/{name}"
@@ -54,7 +59,7 @@ def _is_device(status: os.stat_result) -> bool:
 
 
 class HostMount(Value):
-    """A path of the host, its place in an app, and how it is mounted there."""
+    """A path of the host, the place in an app, and the options of the mount."""
 
     source: str
     target: str
@@ -66,7 +71,7 @@ class HostMount(Value):
 
 
 class Edits(Value):
-    """What an app is to have beside its own."""
+    """Additions to an app."""
 
     environment: tuple[tuple[str, str], ...] = ()
     devices: tuple[Device, ...] = ()
@@ -74,12 +79,12 @@ class Edits(Value):
     gids: tuple[int, ...] = ()
 
     def and_then(self, other: Edits) -> Edits:
-        """Return these and those of another."""
+        """Return the additions of both."""
         return Edits(**{field: getattr(self, field) + getattr(other, field) for field in Edits._fields})
 
 
 class _File(Value):
-    """A vendor's file; `priority` is that of its directory."""
+    """A vendor's file; `priority` is the index of the directory."""
 
     path: str
     priority: int
@@ -87,15 +92,15 @@ class _File(Value):
 
 
 def is_cdi_name(text: str) -> bool:
-    """Return whether a device is one of a vendor's: `vendor/class=name`."""
+    """Return whether a device has a vendor's name: `vendor/class=name`."""
     return _NAME.fullmatch(text) is not None
 
 
 def find_edits(names: Sequence[str], directories: Sequence[Path]) -> Edits:
     """
-    Return what the files in `directories` say of devices, named each once.
+    Return the edits for devices, each named once, by the files in `directories`.
 
-    Those in a later directory count more. ManifestError if there is no such device, or it takes what minit has not.
+    Files in a later directory count more. ManifestError for an unknown device, or for edits that minit does not have.
     """
     found = Edits()
     if not names:
@@ -115,7 +120,7 @@ def find_edits(names: Sequence[str], directories: Sequence[Path]) -> Edits:
 
 
 def _read_files(directories: Sequence[Path]) -> tuple[list[_File], list[str]]:
-    """Return the files, and what is wrong with those that cannot be read."""
+    """Return the files, and the errors of unreadable files."""
     files, faults = [], []
     for priority, directory in enumerate(directories):
         if not directory.is_dir():
@@ -135,7 +140,7 @@ def _read(path: Path) -> Node:
     if path.suffix == ".json":
         value = jsontext.parse(data, str(path))
     else:
-        from minit.stage0.kubernetes.reading.yamltext import parse_documents  # of which few hosts have a file
+        from minit.stage0.kubernetes.reading.yamltext import parse_documents  # few hosts have a file in YAML
 
         documents = parse_documents(data, str(path))
         if len(documents) != 1:
@@ -149,7 +154,7 @@ def _read(path: Path) -> Node:
 
 
 def _find(files: Sequence[_File], name: str) -> tuple[_File, Node]:
-    """Return the device of a name, and its file; ManifestError if there is none, or files disagree."""
+    """Return the device of a name, and the file; ManifestError for an unknown device, or if files disagree."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ManifestError("expected VENDOR/CLASS=NAME")
@@ -170,7 +175,7 @@ def _find(files: Sequence[_File], name: str) -> tuple[_File, Node]:
 
 
 def _read_edits(edits: Node) -> Edits:
-    """Return what a part of a file says; an absent node says nothing."""
+    """Return the edits of a node; an absent node has none."""
     if not edits.given:
         return Edits()
     for field in _REFUSED_EDITS:
@@ -190,7 +195,7 @@ def _variable(node: Node) -> tuple[str, str]:
 
 
 def _device(node: Node) -> Device:
-    # Its mode and owner are those of the host's node.
+    # The host's node has mode and owner.
     node["type"].optional(lambda given: given.one_of("", *_NODE_KINDS))
     path = node["path"].absolute_path()
     return Device(

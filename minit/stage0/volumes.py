@@ -1,11 +1,12 @@
 """
-The named volumes below a data directory: their places, making them, and taking them away.
+Named volumes: directories that outlive pods, and begin with a copy of the image's files at the place of the mount.
 
     minit/volumes/NAME/data       the files
-    minit/volumes/NAME/created    its time is when the volume was made
+    minit/volumes/NAME/created    the mtime is the time of the volume's making
     minit/volumes/NAME/used       there since a pod first had the volume
 
-A volume appears and vanishes whole, by a rename.
+A volume appears and vanishes whole, by a rename. A manifest has a directory of the host in the volume's place, so that
+stage1 knows nothing of names. `minit/stage0/start/volumefilling.py` copies the image's files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NAMED = "named"
 """The kind of a volume whose source is a name, until it is in a manifest."""
 NAME_FORM = "a name of letters, digits, dots, dashes and underscores that begins with a letter or digit"
 
-# Docker's names. They begin with no dot, as the scratch directory beside them does.
+# Docker's names. None begins with a dot, as the scratch directory beside the volumes does.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PRIVATE_MODE = 0o700  # nobody on the host reaches setuid programs that a pod leaves in a volume
 _DATA_MODE = 0o755
@@ -36,7 +37,7 @@ _FILE_MODE = 0o644
 
 
 class NamedVolume(Value):
-    """A volume of the store; `path` is where its files are on the host, times are in nanoseconds since 1970."""
+    """A volume of the store; `path` is the directory with the files, times are in nanoseconds since 1970."""
 
     name: str
     path: str
@@ -44,12 +45,12 @@ class NamedVolume(Value):
 
 
 def is_volume_name(text: str) -> bool:
-    """Tell whether a volume may have this name."""
+    """Tell whether a volume may be called `text`."""
     return _NAME.fullmatch(text) is not None
 
 
 def located(volume: Volume, data: Path) -> Volume:
-    """Return a volume as a manifest has it: one of kind `named` is a directory of the host."""
+    """Return a volume in the form of a manifest: a directory of the host for the kind `named`."""
     if volume.kind != NAMED:
         return volume
     assert volume.source is not None
@@ -64,7 +65,7 @@ def names_in(manifest: PodManifest, data: Path) -> frozenset[str]:
 
 
 def name_of(volume: Volume, data: Path) -> str | None:
-    """Return which named volume a volume of a manifest is, or is a part of; None for any other."""
+    """Return the name if a manifest's volume is a named volume or a part of a named volume, else None."""
     top = f"{data / 'minit/volumes'}/"
     if volume.source is None or not volume.source.startswith(top):
         return None
@@ -73,7 +74,7 @@ def name_of(volume: Volume, data: Path) -> str | None:
 
 
 def home_of(data: Path, name: str) -> Path:
-    """Return the directory of a volume, there or not; StoreError for what is no name."""
+    """Return the directory of a volume, there or not; StoreError for an impossible name."""
     if not is_volume_name(name):
         raise StoreError(f'"{name}" cannot name a volume: expected {NAME_FORM}')
     return data / "minit/volumes" / name
@@ -95,7 +96,7 @@ def create_volume(data: Path, name: str) -> bool:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            return False  # somebody else was faster
+            return False  # another process was faster
         sync_directory(home.parent)
     return True
 
@@ -116,7 +117,7 @@ def list_volumes(data: Path) -> list[NamedVolume]:
 
 
 def take_away(data: Path, name: str, scratch: Path) -> None:
-    """Move a volume that no pod has into a scratch directory; StoreError if there is none, or it has mounts in it."""
+    """Move a volume that no pod has into a scratch directory; StoreError for no volume, or for mounts in the volume."""
     home = home_of(data, name)
     if not home.exists():
         raise StoreError(f'there is no volume "{name}"')
@@ -130,7 +131,7 @@ def take_away(data: Path, name: str, scratch: Path) -> None:
 
 @contextmanager
 def volume_scratch(data: Path) -> Iterator[Path]:
-    """Yield a scratch directory on the file system of the volumes; all in it is removed at the end."""
+    """Yield a scratch directory on the file system of the volumes, which is removed at the end."""
     make_directory(data / "minit/volumes", _PRIVATE_MODE)
     with scratch_directory(data / "minit/volumes/.tmp") as scratch:
         yield scratch

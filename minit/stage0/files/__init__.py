@@ -1,5 +1,5 @@
 """
 Files and directories of the host that survive a crash, stay within bounds, and become entries of archives.
 
-All of stage0 calls it, and it knows nothing of images and pods. Read `durable.py` first.
+All of stage0 calls these modules, which know nothing of images and pods. Read `durable.py` first.
 """

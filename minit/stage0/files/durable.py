@@ -17,16 +17,16 @@ _ANOTHER = "use another one (--dir)"
 
 def make_directory(path: Path, mode: int) -> None:
     """
-    Make `path` with exactly `mode`, and its parents likewise; leave it as it is if it exists.
+    Make `path` with exactly `mode`, and parents likewise; an existing directory stays unchanged.
 
-    A set-group-ID bit inherited from the parent is kept: packaged hosts mark rkt's directories that way.
+    An inherited set-group-ID bit stays: packages of hosts mark rkt's directories so.
     """
     try:
         try:
             os.mkdir(path, 0o700)
         except FileNotFoundError:
             make_directory(path.parent, mode)
-            # Where nothing can be made at all, as in /proc, it is not found again.
+            # Where nothing can be made, as in /proc, this is FileNotFoundError again.
             os.mkdir(path, 0o700)
     except FileExistsError:
         if not path.is_dir():
@@ -51,7 +51,7 @@ def sync_file(path: Path) -> None:
 
 
 def create_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file with exactly `mode` and make its content durable; FileExistsError if there is one."""
+    """Write a new file with exactly `mode` and make the content durable; FileExistsError for an existing file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with open(fd, "wb") as file:
         os.fchmod(fd, mode)
@@ -61,7 +61,7 @@ def create_file(path: Path, data: bytes, mode: int) -> None:
 
 
 def move_into_place(source: Path, target: Path) -> None:
-    """Rename `source`, which must be durable already, over `target` and make the new name durable."""
+    """Rename `source`, which must be durable, over `target` and make the new name durable."""
     os.rename(source, target)
     sync_directory(target.parent)
 
@@ -78,7 +78,7 @@ def disk_errors(action: str, place: Path, remedy: str = _ANOTHER) -> Iterator[No
     """
     Turn an OSError of the with block, which does `action` on the file system of `place`, into a StoreError.
 
-    Where the error names a file, that may be on another one; what is below `place` often is.
+    A file that the error names may be on another file system; files below `place` often are.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def disk_errors(action: str, place: Path, remedy: str = _ANOTHER) -> Iterator[No
 
 
 def disk_error(action: str, place: Path, error: OSError, remedy: str) -> StoreError:
-    """Return the StoreError that says why `action` failed on the file system of `place`."""
+    """Return the StoreError for a failure of `action` on the file system of `place`."""
     if error.errno in _FULL:
         real = Path(os.path.realpath(place))
         mount_point = next(path for path in (real, *real.parents) if os.path.ismount(path))
@@ -98,9 +98,9 @@ def disk_error(action: str, place: Path, error: OSError, remedy: str) -> StoreEr
 
 
 def _named_place(error: OSError) -> Path | None:
-    """Return where the file is that an error names, if that is not relative to something."""
+    """Return the directory of the file that an error names, None for a relative name."""
     name = error.filename2 or error.filename
     if not isinstance(name, (str, bytes)) or not os.path.isabs(name):
         return None
-    # A link to it is no part of it.
+    # A link may be at the end of the name.
     return Path(os.fsdecode(name)).parent

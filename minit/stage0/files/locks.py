@@ -1,8 +1,8 @@
 """
 The advisory locks that stage0 programs share on rkt's data directory.
 
-Every lock is a BSD flock(2) on a close-on-exec descriptor opened read-only; it is released when the last
-copy of that descriptor is closed. A non-blocking call that meets a holder raises BlockingIOError.
+Every lock is a BSD flock(2) on a close-on-exec descriptor opened read-only, and is released when the last copy of the
+descriptor is closed. A non-blocking call that meets a holder raises BlockingIOError.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lock_directory(path: Path, *, exclusive: bool, blocking: bool = True) -> int
 
 @contextmanager
 def directory_lock(path: Path, *, exclusive: bool, blocking: bool = True) -> Iterator[int]:
-    """Hold the lock of a directory for the length of a with block; yields its descriptor."""
+    """Hold the lock of a directory for the length of a with block; yields the descriptor."""
     fd = lock_directory(path, exclusive=exclusive, blocking=blocking)
     try:
         yield fd
@@ -51,10 +51,10 @@ def directory_lock(path: Path, *, exclusive: bool, blocking: bool = True) -> Ite
 @contextmanager
 def key_lock(directory: Path, name: str, *, exclusive: bool, blocking: bool = True) -> Iterator[int]:
     """
-    Hold the lock file `name` in `directory` for the length of a with block; yields its descriptor.
+    Hold the lock file `name` in `directory` for the length of a with block; yields the descriptor.
 
-    The file, and the directory, are made when missing. Others may delete and recreate the file while we
-    wait: a lock on a deleted file excludes nobody, so the name is looked up again afterwards.
+    File and directory are made when missing. Other processes may delete and recreate the file while this one waits: a
+    lock on a deleted file excludes nobody, so the name is looked up again afterwards.
     """
     fd = _lock_key(directory, name, exclusive, blocking)
     try:
@@ -64,7 +64,7 @@ def key_lock(directory: Path, name: str, *, exclusive: bool, blocking: bool = Tr
 
 
 def drop_key_locks(directory: Path, is_needed: Callable[[str], bool]) -> None:
-    """Remove the lock files in `directory` whose names are not needed any more and which nobody holds."""
+    """Remove the lock files in `directory` that nobody needs or holds any more."""
     for name in os.listdir(directory) if directory.exists() else []:
         if not is_needed(name):
             try:

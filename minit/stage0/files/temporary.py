@@ -20,7 +20,7 @@ from minit.stage0.files.durable import disk_errors, make_directory, sync_directo
 from minit.stage0.files.locks import directory_lock, lock_directory
 from minit.stage0.files.untrusted import remove_content
 
-# rkt's own temporary directory holds other programs' files too; only this prefix is ours.
+# rkt's own temporary directory holds files of other programs too; only files with this prefix are minit's.
 _PREFIX = "minit-"
 
 _FILE_MODE = 0o644
@@ -29,9 +29,9 @@ _DIRECTORY_MODE = 0o755
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Yield a new directory (mode 0700) in `parent`, which is made when missing; remove it at the end."""
+    """Yield a new directory (mode 0700) in `parent`, which is made when missing; remove the directory at the end."""
     make_directory(parent, 0o770)
-    # The parent is locked, lest somebody collects the new directory between mkdir and flock.
+    # The parent is locked, lest another process collects the new directory between mkdir and flock.
     with directory_lock(parent, exclusive=True):
         _collect_leftovers(parent)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -59,7 +59,7 @@ def _collect_leftovers(parent: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory, whatever a pod has left in it; a mount point in it stays, with what leads to it."""
+    """Remove a directory, whatever a pod has left there; a mount point stays, with the directories above."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -71,7 +71,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def output_file(path: Path, *, overwrite: bool, exists: str) -> Iterator[BinaryIO]:
-    """Yield a file that becomes `path`, 0644, when the with block ends well; StoreError `exists` if there is one."""
+    """Yield a file that becomes `path`, 0644, when the with block ends well; StoreError `exists` for an old file."""
     target = Path(os.path.realpath(path))
     if target.exists() and not overwrite:
         raise StoreError(exists)
@@ -99,7 +99,7 @@ def output_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     Yield an empty directory, 0755, that becomes `path` when the with block ends well; parents are made.
 
-    The old file goes only then. A mount below it is an error, and stays.
+    The old file goes only then. A mount below the old file is an error, and stays.
     """
     target = Path(os.path.abspath(path))
     if os.path.lexists(target) and not overwrite:

@@ -1,8 +1,8 @@
 """
-The entries of a tar put into a directory, whatever is there and whatever happens to it meanwhile.
+The entries of a tar put into a directory, whatever the directory has and whatever happens there meanwhile.
 
-Each entry's parent is looked up from the directory on, and no link is followed, so that nothing is written elsewhere
-by an archive with links, or by somebody who makes links while it is read.
+Each entry's parent is looked up from the directory on, and no link is followed, so that nothing is written elsewhere:
+neither links in the archive nor links that are made meanwhile lead out.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _REASONS = {
 
 class TreePlacer:
     """
-    Puts entries below the directory `root`; directories that are there stay, other files are replaced.
+    Puts entries below the directory `root`; present directories stay, other files are replaced.
 
-    All belongs to `owner`, a user and a group, and has no bits that run it as somebody else. With None owners, those
-    bits and attributes are kept, and with `ids` become those of the host. `note` is told what is left out: devices.
+    All files belong to `owner`, a user and a group, and have no set-id bits. With None, owners, set-id bits and
+    attributes are kept, and `ids` maps them to the host. `note` is told of entries that are left out: devices.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TreePlacer:
         self._times: list[tuple[str, tuple[int, int]]] = []
 
     def place_all(self, tar: TarReader) -> None:
-        """Put all entries; StoreError, with the entry, for one that cannot be put, after which no other is."""
+        """Put all entries; StoreError, with the entry, at the first entry that cannot be put."""
         for entry in tar:
             if not entry.path:
                 continue
@@ -58,7 +58,7 @@ class TreePlacer:
             except OSError as error:
                 reason = _REASONS.get(error.errno or 0) or reason_of(error.errno or 0)
                 raise StoreError(f"cannot write {shown(entry.path)}: {reason}") from error
-        # What is made in a directory changes its times.
+        # New entries change the times of a directory.
         for path, times in reversed(self._times):
             with suppress(OSError):  # gone, or no directory any more
                 fd = syscalls.openat2(self._root, path, _DIRECTORY, resolve=_BENEATH)
@@ -133,7 +133,7 @@ class TreePlacer:
             self._set_attributes(fd, entry)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         except BaseException:
-            # Half a file is worse than none.
+            # Half a file is worse than no file.
             with suppress(OSError):
                 os.unlink(name, dir_fd=parent)
             raise

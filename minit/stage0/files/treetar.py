@@ -1,8 +1,8 @@
 """
-A directory as entries of a tar: what an app has left in its root, whatever that is.
+A directory as entries of a tar: the root of an app, whatever the app has left there.
 
-Each directory is opened by its name in the one above, and no link is followed, so that neither the length of a path nor
-the depth of a tree has a limit but the archive's.
+Each directory is opened by name in the parent directory, and no link is followed, so that only the archive limits the
+length of a path and the depth of a tree.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RES
 _ACROSS_MOUNTS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# Each entry repeats its path: without a limit a chain of a million directories would be a terabyte.
+# Each entry repeats the path: without a limit a chain of a million directories would be a terabyte.
 _PATH_LIMIT = 1 << 16
 _SURE_LENGTH = NAME_LIMIT_BYTES // 4  # of a path whose characters have four bytes each
 
 _BLOCK = 512
-# Smaller holes are zeros, for whoever reads archives and knows no sparse files.
+# Smaller holes are zeros, for readers that know no sparse files.
 _LEAST_BYTES = 1 << 20
 
 _Segments = list[tuple[int, int]]
-"""Offset and length of what is no hole, in bytes."""
+"""Offset and length of data between holes, in bytes."""
 
 
 class TreeWriter:
     """
     Adds a directory to a tar, depth first and sorted by names; a file's second name is a hard link.
 
-    `write` takes the archive in pieces, `count` the bytes of files so far, `note` what was left out. With `ids` the
-    owners are those that the pod with these ids has. With `forgiving`, files that cannot be opened, as they are gone or
-    have become something else meanwhile, are left out too. With `is_live` what is mounted in the directory is added as
-    well, but for the kernel's own file systems; else nothing may be mounted there.
+    `write` takes the archive in pieces, `count` the bytes of files so far, `note` the files that are left out. `ids`
+    maps the host's owners to the pod's. With `forgiving`, files that cannot be opened, since other processes have
+    removed or replaced them, are left out too. With `is_live` file systems that are mounted in the directory are added,
+    but for the kernel's own; else nothing may be mounted there.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TreeWriter:
         self._left_out: set[tuple[int, int]] = set()
 
     def add_tree(self, root: int, name: str, left_out: Iterable[os.stat_result] = ()) -> None:
-        """Add the directory `root` as `name`, and all below it but the files `left_out`."""
+        """Add the directory `root` as `name`, with all below but the files `left_out`."""
         self._left_out = {(status.st_dev, status.st_ino) for status in left_out}
         fd = os.dup(root)
         try:
@@ -108,7 +108,7 @@ class TreeWriter:
             os.close(fd)
 
     def add_entry(self, directory: int, entry: str, name: str) -> None:
-        """Add an entry of the directory `directory` as `name`, with all below it if it is a directory itself."""
+        """Add an entry of the directory `directory` as `name`; a directory with all below."""
         if not stat.S_ISDIR(os.stat(entry, dir_fd=directory, follow_symlinks=False).st_mode):
             self._add(directory, entry, name, 0)
             return
@@ -127,7 +127,7 @@ class TreeWriter:
         self._tar.finish()
 
     def _add(self, directory: int, entry: str, name: str, depth: int) -> bool:
-        """Add one entry of a directory; return whether it is a directory to look into."""
+        """Add one entry of a directory; return whether the entry is a directory to descend into."""
         status = self._look(name, os.stat, entry, dir_fd=directory, follow_symlinks=False)
         if status is None or (status.st_dev, status.st_ino) in self._left_out:
             return False
@@ -148,10 +148,10 @@ class TreeWriter:
             target = self._look(name, os.readlink, entry, dir_fd=directory) if kind == stat.S_IFLNK else ""
             if target is not None:
                 self._add_entry(name, status, target)
-        return False  # as a socket, too, which means nothing without its process
+        return False  # a socket is left out: without the process a socket means nothing
 
     def _look(self, name: str, call: Callable[..., T], *arguments: Any, **settings: Any) -> T | None:
-        """Return the result of a call about the tree; if it fails, and that is forgiven, note it and return None."""
+        """Return the result of a call about the tree; note a forgiven failure and return None."""
         try:
             return call(*arguments, **settings)
         except OSError as error:
@@ -172,7 +172,7 @@ class TreeWriter:
             return False
         kind = KINDS[stat.S_IFMT(status.st_mode)]
         first = name
-        # Not of a link to a link: rkt cannot extract that.
+        # No hard link to a symbolic link: rkt cannot extract such links.
         if kind not in (Kind.DIRECTORY, Kind.SYMLINK) and status.st_nlink > 1:
             first = self._names.setdefault((status.st_dev, status.st_ino), name)
         has_content = fd is not None and first == name
@@ -208,9 +208,9 @@ class TreeWriter:
         self._count(self._bytes)
 
     def _owner(self, name: str, status: os.stat_result) -> tuple[int, int] | None:
-        """Return the owner in the image; None, and a note, for one that the pod does not know."""
+        """Return the owner in the image; None, and a note, for an owner that the pod does not know."""
         if self._ids is None or (status.st_uid, status.st_gid) == (0, 0):
-            return status.st_uid, status.st_gid  # stage0's own files, like etc/mtab, are root's in any pod
+            return status.st_uid, status.st_gid  # stage0's files, like etc/mtab, belong to root in any pod
         uid, gid = self._ids.from_host(status.st_uid), self._ids.from_host(status.st_gid)
         if uid is None or gid is None:
             self._note(f"left out {name}: its owner {status.st_uid}:{status.st_gid} is none of the pod's ({self._ids})")
@@ -241,17 +241,17 @@ def _replace(old: int, new: int) -> int:
 
 class _SparseContent:
     """
-    The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
+    The stored part of the open file `fd` of `realsize_bytes`: a map, and the data of `segments`.
 
     The form is GNU tar's format 1.0 in pax headers (GNU tar manual, "Storing Sparse Files"). An app can make a file of
-    terabytes that takes nothing on the disk, and so must its image.
+    terabytes that takes nothing on the disk, and the image must take nothing either.
 
-    `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
+    `size_bytes` is the number of bytes that `read` returns in all, `records` the pax records for the file `name`.
     """
 
     def __init__(self, fd: int, name: str, realsize_bytes: int, segments: _Segments) -> None:
         self._fd = fd
-        # Ended by an empty one, which tells GNU tar the size of a file that ends with a hole.
+        # An empty segment ends the map, and tells GNU tar the size of a file with a hole at the end.
         whole = [*segments, (realsize_bytes, 0)]
         numbers = "".join(f"{offset}\n{length}\n" for offset, length in whole)
         data = f"{len(whole)}\n{numbers}".encode()
@@ -262,7 +262,7 @@ class _SparseContent:
         self.records = [(f"{PREFIX}{key}".encode(), value) for key, value in values.items()]
 
     def read(self, size_bytes: int = _BLOCK) -> bytes:
-        """Return so many of the bytes that follow, fewer at the end, or if the file has become shorter."""
+        """Return the next `size_bytes`, fewer at the end, or if the file has become shorter."""
         data, self._map = self._map[:size_bytes], self._map[size_bytes:]
         while len(data) < size_bytes and self._segments:
             offset, length = self._segments.pop()
@@ -276,7 +276,7 @@ class _SparseContent:
 
 
 def _find_segments(fd: int, size_bytes: int) -> _Segments | None:
-    """Return what is no hole in a file; None if its holes are not worth it, or its pieces too many."""
+    """Return the data segments of a file; None if the holes are too small, or the segments too many."""
     if os.fstat(fd).st_blocks * _BLOCK > size_bytes - _LEAST_BYTES:
         return None
     segments: _Segments = []
@@ -286,7 +286,7 @@ def _find_segments(fd: int, size_bytes: int) -> _Segments | None:
             start = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                break  # nothing but a hole follows
+                break  # only a hole follows
             raise
         end = min(os.lseek(fd, start, os.SEEK_HOLE), size_bytes)
         segments.append((start, end - start))

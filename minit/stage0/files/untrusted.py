@@ -13,7 +13,7 @@ from pathlib import Path
 from minit.base.value import Value
 from minit.linux import syscalls
 
-# Deeper directories are moved up before they are emptied: a pod may nest them far beyond the limit of open files.
+# Deeper directories are moved up and then emptied: a pod may nest directories far beyond the limit of open files.
 _MAX_DEPTH = 64
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
@@ -21,17 +21,17 @@ _BLOCK_BYTES = 512
 
 
 def remove_content(fd: int) -> None:
-    """Remove everything in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or what cannot be removed."""
+    """Remove all in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or an undeletable file."""
     _empty(fd, fd, 0)
 
 
 def remove_entry(parent_fd: int, name: str) -> None:
-    """Remove what has a name in the directory `parent_fd`, with everything in it; OSError as for its content."""
+    """Remove the entry `name` of the directory `parent_fd`, with all below; OSError as `remove_content`."""
     _remove(parent_fd, name, parent_fd, 0)
 
 
 def _empty(fd: int, top_fd: int, depth: int) -> None:
-    """Remove everything in the directory `fd`, again if directories were moved up into it meanwhile."""
+    """Remove all in the directory `fd`, again if directories were moved up into `fd` meanwhile."""
     while True:
         with os.scandir(fd) as entries:
             names = [entry.name for entry in entries]
@@ -71,16 +71,16 @@ class DiskUsage(Value):
 
 
 def used_bytes(path: Path, seen: set[int] | None = None) -> int:
-    """Return the bytes that `disk_usage` finds."""
+    """Return the bytes of `disk_usage`."""
     return disk_usage(path, seen).size_bytes
 
 
 def disk_usage(path: Path, seen: set[int] | None = None) -> DiskUsage:
     """
-    Return what a directory takes with all below it, nothing if there is none.
+    Return the usage of a directory with all below, nothing for a missing directory.
 
-    A file with several names counts once, and not at all if its inode is among the `seen`, to which it is added. No
-    link is followed and no mount point crossed; what cannot be read, or is gone meanwhile, does not count.
+    A file with several names counts once, and not at all if `seen` has the inode, which is added to `seen`. No link is
+    followed and no mount point crossed; a file that cannot be read, or is gone meanwhile, does not count.
     """
     try:
         root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,5 +1,5 @@
 """
-Collecting what nobody needs any more: pods that ended, with what their stage1 left on the host, images and trees.
+Garbage collection: ended pods, with the traces of stage1 on the host, images, trees and named volumes.
 
-`gc`, `rm` and `image gc` call it. Trees and images of pods stay. Read `podgc.py` first.
+`gc`, `rm` and `image gc` call these modules. Trees and images of pods stay. Read `podgc.py` first.
 """

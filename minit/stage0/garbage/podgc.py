@@ -40,12 +40,12 @@ from minit.stage0.pods.poddirectory import (
     walk_pods,
 )
 
-# Between making an embryo and locking it lie microseconds; an hour allows for a suspended machine.
+# An embryo is locked microseconds after its making; an hour allows for a suspended machine.
 _EMBRYO_AGE_SECONDS = 3600
 
 
 def mark(data: Path, note: Note) -> None:
-    """Move pods that ended, and those whose preparation was aborted, to where they are collected from."""
+    """Move ended pods, and pods with an aborted preparation, to the directories for garbage."""
     for pod in walk_pods(data, [RUN], note):
         if pod.state is PodState.EXITED:
             with ends_settled(data):
@@ -58,7 +58,7 @@ def mark(data: Path, note: Note) -> None:
 
 
 def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
-    """Move pods that were prepared longer ago and never run to the garbage."""
+    """Move prepared pods that are older than `expire_seconds` and never ran to the garbage."""
     for pod in walk_pods(data, [PREPARED], note):
         if pod.state is PodState.PREPARED and _age_seconds(pod) >= expire_seconds:
             _move(pod, GARBAGE, f'moving expired prepared pod "{pod.uuid}" to garbage', note)
@@ -67,9 +67,9 @@ def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
 
 def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> bool:
     """
-    Delete the pods marked longer ago, and all garbage; one that cannot be deleted is noted and left for later.
+    Delete pods that were marked `grace_seconds` ago, and all garbage; a failed deletion is noted and left for later.
 
-    Return whether all that stage1 has to undo is undone.
+    Return whether stage1 has undone everything.
     """
     is_finished = True
     with Deletions(note) as deletions:
@@ -98,7 +98,7 @@ def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note,
 
 
 def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
-    """Delete a pod that does not run; PodError if it does, or is being made or deleted."""
+    """Delete a pod; PodError for a running pod, or a pod that is being made or deleted."""
     with ends_settled(pod.data):
         pod.refresh()
         has_run = pod.state in (PodState.EXITED, PodState.EXITED_GARBAGE)
@@ -115,9 +115,9 @@ def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
 
 def release(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     """
-    Have stage1 give back what a pod that has ended still has outside its directory, its networks say, which stays.
+    Have stage1 give back what an ended pod has outside of the pod directory, as networks; the directory stays.
 
-    PodError if it runs or is being removed. No error if that was done before; a removal does it once more.
+    PodError for a pod that runs or is being removed. A second call is no error, and a removal does the same again.
     """
     if pod.state is PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" is {pod.state}, nothing given back (stop it first)')
@@ -127,7 +127,7 @@ def release(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
 
 
 def _is_ours(pod: Pod) -> bool:
-    """Wait for the lock of a pod and return whether it is still there, or somebody else has just deleted it."""
+    """Wait for the lock of a pod and return whether the pod is still there: another process may have deleted it."""
     pod.lock(blocking=True)
     return pod.refresh()
 
@@ -144,7 +144,7 @@ def _move(pod: Pod, place: str, message: str, note: Note) -> None:
 
 
 def _sync(data: Path) -> None:
-    """Make all moves durable at once, each of which would wait for the disk."""
+    """Make all moves durable at once: each would wait for the disk."""
     for place in (EXITED_GARBAGE, GARBAGE):
         with suppress(FileNotFoundError):
             sync_directory(data / "pods" / place)
@@ -152,7 +152,7 @@ def _sync(data: Path) -> None:
 
 @contextmanager
 def _noted(pod: Pod, note: Note) -> Iterator[None]:
-    """Tell the failure of one pod, so that the others are still collected."""
+    """Note the failure of one pod, so that the other pods are still collected."""
     try:
         yield
     except (OSError, MinitError) as error:
@@ -164,15 +164,15 @@ def _is_abandoned_embryo(pod: Pod) -> bool:
 
 
 def _age_seconds(pod: Pod) -> float:
-    """Return how long ago the directory was last renamed, which changes its ctime."""
+    """Return the time since the last rename of the directory, which sets the ctime."""
     return time.time() - os.fstat(pod.fd).st_ctime
 
 
 def start_remover(pod: Pod, local_config: str, note: Note, *, debug: bool, start: int | None = None) -> int:
     """
-    Start the process that removes a pod at its end, and return its number; `note` gets what goes wrong there.
+    Start the process that removes a pod at the pod's end, and return the pid; `note` gets failures of the process.
 
-    It does not begin before the end of file on `start`, if that is given.
+    The process waits for the end of file on `start`, if `start` is given.
     """
     data, uuid = pod.data, pod.uuid
 
@@ -185,13 +185,13 @@ def start_remover(pod: Pod, local_config: str, note: Note, *, debug: bool, start
 
 
 def _remove_at_end(data: Path, uuid: str, local_config: str, note: Note, *, debug: bool) -> None:
-    # Whoever ends a pod with all that belongs to it, as service managers do, ends this process with the pod.
+    # A service manager that ends a pod with all processes ends this process, too.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with Store(data) as store, Stage1Cleanup(TreeStore(data, store), local_config, debug=debug) as cleanup:
         try:
             with open_pod(data, uuid) as pod:
-                # Shared: nobody who looks meanwhile takes the pod for a running one.
+                # Shared, so that no process that checks meanwhile treats the pod as running.
                 flock(pod.fd, exclusive=False)
                 if pod.refresh() and pod.state not in DELETED_STATES:
                     remove(pod, cleanup, note)

@@ -1,9 +1,9 @@
 """
-Having stage1 clean up after pods that ended, in `exited-garbage`.
+Having stage1 clean up after ended pods, in `exited-garbage`.
 
-That is its entrypoint `gc`, a program for each pod. minit's own stage1 also has `gc_many`, under the annotation
-`minit/stage1/gc-many`: it is started once, gets the UUIDs as lines on standard input, and answers each with a line of
-UUID and exit code when the pod is done.
+The entrypoint `gc` is a program for each pod. minit's own stage1 also has `gc_many`, under the annotation
+`minit/stage1/gc-many`: one program that gets UUIDs as lines on standard input, and answers each with a line of UUID and
+exit code when the pod is done.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from minit.stage0.pods.podstatus import read_stage1_tree_id
 from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.stage1.entrypoints import call, declared_path, gc_flags, interface_version, read_stage1_manifest
 
-# Pods are of few images. One program more or less is no difference then.
+# Pods have few different images, so few collectors suffice.
 _MAX_COLLECTORS = 4
 
 
 class Stage1Cleanup:
-    """The `gc` of any stage1; a context manager that ends the programs it has started."""
+    """The `gc` of any stage1; a context manager that ends the started programs."""
 
     def __init__(self, trees: TreeStore, local_config: str, *, debug: bool) -> None:
         self._trees = trees
@@ -58,8 +58,8 @@ class Stage1Cleanup:
         """
         Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted.
 
-        UnfinishedError if it was killed, or says itself that it has not finished: what it has not come to would be left
-        for ever, while a later one finishes it.
+        UnfinishedError if the entrypoint was killed, or reports unfinished work: after a deletion the rest of the work
+        would be left for ever, while a later call finishes the rest.
         """
         rootfs = pod.path / paths.POD_STAGE1_ROOTFS
         mounted = False
@@ -70,7 +70,7 @@ class Stage1Cleanup:
                 note(f'pod "{pod.uuid}": stage1 has no gc entrypoint, skipping stage1 GC')
                 return
             version = interface_version(manifest)
-            # The overlay is gone after a reboot. Its upper layer still has stage1's records of what to clean up.
+            # The overlay is gone after a reboot. The upper layer still has the records for stage1's cleaning.
             if pod.has_file(paths.POD_OVERLAY_PREPARED) and not _is_mount(pod, rootfs):
                 tree_id = read_stage1_tree_id(pod)
                 layers = pod.path / "overlay" / tree_id
@@ -105,13 +105,13 @@ class Stage1Cleanup:
                     note(f'pod "{pod.uuid}": cannot unmount stage1: {describe(error)}')
 
     def _program_for_many(self, pod: Pod, manifest: ImageManifest) -> Path | None:
-        """Return the program that collects many pods, None if there is none: the tree's, which outlives the pod."""
+        """Return the program that collects many pods, from the tree, which outlives the pod; None without one."""
         entrypoint = manifest.annotation(paths.ANNOTATION_GC_MANY)
         if not entrypoint:
             return None
         with suppress(OSError, MinitError):
             tree_id = read_stage1_tree_id(pod)
-            # As long as a pod refers to a tree, nobody removes it.
+            # Nothing removes a tree while a pod refers to the tree.
             if self._trees.is_rendered(tree_id):
                 return self._trees.path(tree_id) / "rootfs" / entrypoint.lstrip("/")
         return None
@@ -143,7 +143,7 @@ class _Collector:
         self.has_ended = False
 
     def collect(self, uuid: str) -> int:
-        """Return the exit code for a pod: that of the program if it ends first, EXIT_FAILURE for no proper answer."""
+        """Return the exit code for a pod: the program's if the program ends, EXIT_FAILURE for no proper answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{uuid}\n".encode())
@@ -151,16 +151,16 @@ class _Collector:
             if len(words) == 2 and words[0] == uuid and words[1].removeprefix("-").isdecimal():
                 return int(words[1])
             if words:
-                self.end()  # by a signal, if it has more to say
+                self.end()  # SIGPIPE ends a program that writes more
                 return EXIT_FAILURE
         return self.end() or EXIT_FAILURE
 
     def kill(self) -> None:
-        """Kill the program, and with it what it does for a pod."""
+        """Kill the program and all work for a pod."""
         self._process.kill()
 
     def end(self) -> int:
-        """Have the program end, wait for it and return its exit code."""
+        """Have the program end, and return the exit code."""
         self.has_ended = True
         with self._process:
             pass
@@ -168,7 +168,7 @@ class _Collector:
 
 
 def _is_mount(pod: Pod, place: Path) -> bool:
-    """Return whether something is mounted on a directory of a pod, or on the way to it."""
+    """Return whether a directory of a pod, or a directory on the way there, is a mount point."""
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
     try:
         os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH, resolve=resolve))
@@ -178,6 +178,6 @@ def _is_mount(pod: Pod, place: Path) -> bool:
 
 
 def _refuse_links(pod: Pod, place: Path) -> None:
-    """Raise OSError if a link is on the way from the pod directory to a directory in it."""
+    """Raise OSError for a link on the way from the pod directory to `place`."""
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
     os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH | os.O_DIRECTORY, resolve=resolve))

@@ -27,16 +27,16 @@ from minit.stage0.volumes import list_volumes, names_in, take_away, volume_scrat
 
 @contextmanager
 def no_pod_is_prepared(data: Path) -> Iterator[None]:
-    """Keep minit and rkt from preparing pods, and so from referring to more trees, for the length of a with block."""
+    """Keep minit and rkt from preparing pods, and so from new references to trees, for the length of a with block."""
     with key_lock(data / "locks", "prepareLock", exclusive=True):
         yield
 
 
 def tree_users(data: Path, note: Note) -> dict[str, list[str]]:
     """
-    Return the IDs of the trees that pods refer to, each with their UUIDs.
+    Return the IDs of the trees that pods refer to, each with the UUIDs of the pods.
 
-    To be called in `no_pod_is_prepared`. StoreError if a pod's files cannot be read: it may refer to any tree.
+    To be called in `no_pod_is_prepared`. StoreError for unreadable files of a pod, which may refer to any tree.
     """
     users: dict[str, list[str]] = {}
     for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
@@ -56,9 +56,9 @@ def images_of_pods(data: Path, note: Note, *, running_only: bool) -> frozenset[s
 
 def volume_users(data: Path, note: Note) -> dict[str, list[str]]:
     """
-    Return the names of the volumes that pods have, running or not, each with their UUIDs.
+    Return the names of the volumes that pods have, running or not, each with the UUIDs of the pods.
 
-    StoreError if a pod's manifest cannot be read: it may have any volume.
+    StoreError for an unreadable manifest of a pod, which may have any volume.
     """
     users: dict[str, list[str]] = {}
     for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
@@ -68,7 +68,7 @@ def volume_users(data: Path, note: Note) -> dict[str, list[str]]:
 
 
 class Needs(Value):
-    """The images that a pod's apps and volumes are made from, its trees and its named volumes."""
+    """The images of a pod's apps and volumes, the trees and the named volumes."""
 
     images: frozenset[str] = frozenset()
     trees: frozenset[str] = frozenset()
@@ -76,7 +76,7 @@ class Needs(Value):
 
 
 def needs_of(pod: Pod) -> Needs:
-    """Return what a pod refers to, nothing of one that is gone; StoreError if its files cannot be read."""
+    """Return the references of a pod, none of a pod that is gone; StoreError for unreadable files."""
     trees = frozenset(_trees_of(pod))
     with _readable(pod):
         manifest = read_pod_manifest(pod)
@@ -87,9 +87,9 @@ def needs_of(pod: Pod) -> Needs:
 
 
 def _trees_of(pod: Pod) -> Iterator[str]:
-    """Yield the trees of a pod; one that is incomplete or half deleted has those it names."""
+    """Yield the trees of a pod; an incomplete or half deleted pod has the trees that its files name."""
     with _readable(pod):
-        # One by one: rkt forgets the apps' trees of a pod that names none for stage1, and deletes them.
+        # One by one: rkt forgets the apps' trees of a pod without a stage1 tree, and deletes these trees.
         if pod.has_file("stage1TreeStoreID"):
             yield read_stage1_tree_id(pod)
         for name in _names_of_apps(pod):
@@ -115,7 +115,7 @@ def _readable(pod: Pod) -> Iterator[None]:
     try:
         yield
     except (OSError, MinitError) as error:
-        # Deleted meanwhile, or never finished by a program that died: no one will ever run it.
+        # Deleted meanwhile, or never finished by a program that died: the pod will never run.
         gone = True
         with suppress(OSError):
             gone = not pod.refresh() or pod.place == PREPARE
@@ -129,9 +129,9 @@ def collect_trees(
     data: Path, trees: TreeStore, kept: StoredImage | None, note: Note, *, gone_only: bool = False
 ) -> None:
     """
-    Remove the trees that no pod refers to, but for that of the image `kept`.
+    Remove the trees that no pod refers to, but for the tree of the image `kept`.
 
-    With `gone_only` those of images stay that are in the store. A failure with one is noted, and the others go on.
+    With `gone_only` trees of images in the store stay. A failed removal is noted, and the others go on.
     """
     with trees.removal() as remove, no_pod_is_prepared(data):
         needed = {*tree_users(data, note), *([] if kept is None else [trees.tree_id_of(kept.id)])}
@@ -158,10 +158,10 @@ def collect_images(
     running_only: bool = True,
 ) -> int:
     """
-    Remove minit's images that no pod was prepared from for that long and no running pod has, but for `kept`.
+    Remove minit's images that no pod was prepared from for `grace_seconds` and no running pod has, but for `kept`.
 
-    Without `running_only`, and on the node of a kubelet, those of all pods stay, with all their names. Return how many
-    were removed.
+    Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. Return the number
+    of removed images.
     """
     running_only = running_only and not (data / CRI_RECORDS).exists()
     needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
@@ -180,7 +180,7 @@ def collect_images(
         except StoreError:
             if store.has(image.id):
                 raise
-            continue  # somebody else was faster
+            continue  # another process was faster
         say(f'successfully removed aci for image: "{image.id}"')
         removed += 1
     store.collect_leftovers()
@@ -188,7 +188,7 @@ def collect_images(
 
 
 def render_anew(data: Path, trees: TreeStore, image_id: str, note: Note, progress: Progress) -> None:
-    """Replace the tree of an image by a new one; StoreError if pods refer to the old one."""
+    """Replace the tree of an image by a new tree; StoreError if pods refer to the old tree."""
     with no_pod_is_prepared(data):
         tree_id = trees.tree_id_of(image_id)
         users = tree_users(data, note).get(tree_id)
@@ -200,7 +200,7 @@ def render_anew(data: Path, trees: TreeStore, image_id: str, note: Note, progres
 
 
 def remove_volume(data: Path, name: str, note: Note) -> None:
-    """Remove a volume with all its files; StoreError if there is none, or a pod has it."""
+    """Remove a volume with all files; StoreError for no volume, or for the volume of a pod."""
     with volume_scratch(data) as scratch, no_pod_is_prepared(data):
         users = volume_users(data, note).get(name)
         if users:
@@ -209,7 +209,7 @@ def remove_volume(data: Path, name: str, note: Note) -> None:
 
 
 def prune_volumes(data: Path, say: Note, note: Note, tell_failure: Callable[[MinitError], None]) -> None:
-    """Remove all volumes that no pod has; `say` is told their names, a failure with one does not stop the others."""
+    """Remove all volumes that no pod has; `say` gets the names, and a failure does not stop the others."""
     with volume_scratch(data) as scratch, no_pod_is_prepared(data):
         for name in unused_volumes(data, note):
             try:

@@ -1,7 +1,7 @@
 """
-The room that a data directory takes, and what of it nobody needs: `system df`, and what `system prune` would remove.
+The disk usage of a data directory, and the unneeded part: `system df`, and the effect of `system prune`.
 
-Pods that have ended are not needed, and neither is what only they refer to.
+Ended pods are not needed, nor are images, trees and volumes that only ended pods refer to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_CACHES = OF_IMAGES | {"layer"}
 
 
 class Item(Value):
-    """Something that takes room: its name, its directory or file, and whether it can go."""
+    """A directory or file that takes room: the name, the size, and whether a pod needs the file."""
 
     name: str
     size_bytes: int
@@ -34,7 +34,7 @@ class Item(Value):
 
 class Survey(Value):
     """
-    All that takes room, by its kind: `trees` are unpacked images, `caches` come back when they are removed.
+    All disk usage by kind: `trees` are unpacked images, removed `caches` come back.
 
     A file that layers and trees share counts for the layer.
     """
@@ -51,9 +51,9 @@ def survey(
     data: Path, store: Store, trees: TreeStore, kept: StoredImage | None, caches: Sequence[Path], note: Note
 ) -> Survey:
     """
-    Return what takes room in a data directory, and in the directories `caches` elsewhere, with sizes on the disk.
+    Return the disk usage of a data directory, and of the directories `caches` elsewhere.
 
-    The image `kept` and its tree are needed. StoreError if the files of a pod that has not ended cannot be read.
+    The image `kept` and the tree of `kept` are needed. StoreError for unreadable files of a pod that has not ended.
     """
     images, needed_trees, volumes = set[str](), set[str](), set[str]()
     pods = []

@@ -1,8 +1,16 @@
 """
-Links to the files of layers, of which a tree is made: one process makes them, another one gives them their names.
+The extractor's child process: writes entries of images into a directory that the process cannot leave.
 
-They lie in directories of `_TOGETHER`, so that both seldom need the same one. No name that an image brought is used
-before the second process is confined.
+The process pivots into the directory in a mount namespace of its own before it reads a single byte of an image, and
+still resolves every parent with openat2(2) below the new root, following no link. From that moment on nothing can be
+imported, or a python file of the image would run with minit's privileges.
+
+The parent, `minit.stage0.images.extract`, gets lines of `minit.stage0.images.workers`: PROGRESS with the bytes read of
+all layers together, and DONE with the written bytes of regular files.
+
+A tree of layers has hard links to the files of the layers. One process makes the links in directories of `_TOGETHER`
+links, so that both processes seldom need the same directory; the confined process gives the links their names. No name
+of an image is used before the second process is confined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The resource use of a running pod and its apps at one point of time: control groups and network interfaces."""
+"""
+The resource use of a running pod and its apps at one point of time: control groups and network interfaces.
+
+proc(5) has the counters of interfaces, in a file of the pod's network namespace.
+"""
 
 from __future__ import annotations
 
