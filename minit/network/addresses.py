@@ -1,7 +1,7 @@
 """
-Addresses of both families as the CNI writes them: what Go's net.ParseIP and net.ParseCIDR read.
+Addresses of both families as the CNI writes them (Go's net.ParseIP and net.ParseCIDR), and domain names of packets.
 
-Of an address that is IPv4 written as IPv6 (`::ffff:192.0.2.1`) the IPv4 address counts. There are no zones.
+An IPv4 address written as IPv6 (`::ffff:192.0.2.1`) is read as IPv4. There are no zones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONGEST_NAME = 253
 
 
 def parse_address(text: str) -> IPAddress:
-    """Return the address that `text` is; ValueError if it is none."""
+    """Return the address in `text`; ValueError for any other text."""
     address = ip_address(text)
     if isinstance(address, IPv4Address):
         return address
@@ -44,7 +44,7 @@ def parse_address(text: str) -> IPAddress:
 
 
 def parse_interface(text: str) -> IPInterface:
-    """Return the address and the length of its prefix in `ADDRESS/LENGTH`; ValueError if it is no such text."""
+    """Return address and prefix length of `ADDRESS/LENGTH`; ValueError for any other text."""
     address, _, length = text.partition("/")
     if not (length.isascii() and length.isdigit()) or (len(length) > 1 and length[0] == "0"):
         raise ValueError(f"not an address with the length of its prefix: {text!r}")
@@ -52,12 +52,12 @@ def parse_interface(text: str) -> IPInterface:
 
 
 def parse_destination(text: str) -> IPNetwork:
-    """Return the network that the address in `ADDRESS/LENGTH` is in; ValueError if it is no such text."""
+    """Return the network of the address in `ADDRESS/LENGTH`; ValueError for any other text."""
     return parse_interface(text).network
 
 
 def parse_subnet(text: str) -> IPNetwork:
-    """Return the network `ADDRESS/LENGTH`; ValueError if it is no such text or has bits beyond the prefix."""
+    """Return the network `ADDRESS/LENGTH`; ValueError for any other text and for bits beyond the prefix."""
     interface = parse_interface(text)
     if interface.ip != interface.network.network_address:
         raise ValueError(f"bits beyond the prefix: {text!r}")
@@ -65,12 +65,12 @@ def parse_subnet(text: str) -> IPNetwork:
 
 
 def only(address: IPAddress) -> IPNetwork:
-    """Return the network of one address."""
+    """Return the network of a single address."""
     return ip_interface(address).network
 
 
 def parse_hardware_address(text: str) -> str:
-    """Return the address of an Ethernet link, `00:00:5e:00:53:01`, in the kernel's form; ValueError if it is none."""
+    """Return an Ethernet address, `00:00:5e:00:53:01`, in the kernel's form; ValueError for any other text."""
     if not _HARDWARE_ADDRESS.fullmatch(text):
         raise ValueError(f"not a hardware address: {text!r}")
     return text.lower().replace("-", ":")
@@ -78,9 +78,10 @@ def parse_hardware_address(text: str) -> str:
 
 def parse_domain_names(data: bytes, *, compressed: bool = False) -> tuple[str, ...]:
     """
-    Return the names, without the dot at their ends; none if anything of them is broken.
+    Return the names in an option of DHCP or of a router advertisement (RFC 1035, 3.1; RFC 3397), without final dots.
 
-    One that is `compressed` may end with a pointer to what comes before it. Zeros at the end are padding.
+    If any part is broken, there are no names. A `compressed` name may end with a pointer to an earlier place. Zeros at
+    the end are padding.
     """
     names = []
     at = 0
@@ -99,12 +100,12 @@ def parse_domain_names(data: bytes, *, compressed: bool = False) -> tuple[str, .
 
 
 def is_domain_name(text: str) -> bool:
-    """Tell whether `text` has only what may be in a name of resolv.conf."""
+    """Tell whether `text` has only characters that a name in resolv.conf may have."""
     return all(letter.isascii() and (letter.isalnum() or letter in "-._") for letter in text)
 
 
 def _read_labels(data: bytes, at: int, compressed: bool) -> tuple[list[str], int]:
-    """Return the labels of the name at `at`, and where the next one is."""
+    """Return the labels of the name at `at`, and where the next name begins."""
     labels: list[str] = []
     after: int | None = None
     begun = at

@@ -1,8 +1,8 @@
 """
-Finding the configurations of networks: those of the stage1 image, the vendor's, and the administrator's.
+Finding the configurations of networks: in the stage1 image, of the vendor, and of the administrator.
 
-A later directory has the last word on a network it knows by the same name. Which of the files matter, and what is said
-about them, is as in rkt: files for networks that nobody asked for are not looked at beyond their name.
+A later directory overrides a network of the same name. The choice of files and the messages are rkt's: of a file for a
+network that nobody asked for, only the name is read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def _config_directories(local_config: str) -> tuple[str, ...]:
 
 def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[NetworkConfig], list[str]]:
     """
-    Return the networks that the entries of --net ask for, and the lines to print about what was found.
+    Return the networks that the entries of --net ask for, and the lines to print about the files.
 
-    NetworkError names the file that cannot be read or used. A network that is not there is no error here.
+    NetworkError names a file that cannot be read or used. A missing network is no error here.
     """
     networks: dict[str, NetworkConfig] = {}
     lines: list[str] = []
@@ -69,7 +69,7 @@ def _list_files(directory: str) -> list[str]:
 
 
 def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: list[str]) -> NetworkConfig | None:
-    """Return the network in a file, None if it is not wanted."""
+    """Return the network in a file, None for an unwanted network."""
     data = _read(f"{directory}/{file_name}")
     if data is None:
         lines.append(f"ignoring {directory}/{file_name}: not a regular file")
@@ -77,7 +77,7 @@ def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: l
     try:
         name = parse_network_name(data, file_name, directory)
     except ManifestError as error:
-        # rkt reads no lists: what an administrator has of them never kept one of its pods from starting.
+        # rkt reads no lists: a list of an administrator never kept a pod of rkt's from starting.
         asks_for_all = wants_network(wanted, "")
         if not file_name.endswith(LIST_SUFFIX) or asks_for_all:
             raise
@@ -89,7 +89,7 @@ def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: l
 
 
 def _read(path: str) -> bytes | None:
-    """Return the content of a regular file, None if it is something else, which to open may wait or do harm."""
+    """Return the content of a regular file, None for any other kind, whose opening may wait or do harm."""
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):

@@ -1,7 +1,7 @@
 """
-The network namespace of a pod, which has a name of its own on the host, as `ip netns` gives them (ip-netns(8)).
+The network namespace of a pod, which has a name on the host, as those of `ip netns` (ip-netns(8)).
 
-The name is made of the pod's UUID, so that it is found even if nothing recorded it.
+The name is made of the pod's UUID: it is found even if nothing recorded it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def namespace_path(uuid: str) -> str:
 
 
 def make_namespace(path: str) -> None:
-    """Make a network namespace and mount it at `path`; this process stays in its own."""
+    """Make a network namespace and mount it at `path`; this process stays in its own namespace."""
     try:
         _share_directory()
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
@@ -53,7 +53,7 @@ def own_namespace() -> Iterator[int]:
 
 
 def return_to(own: int) -> None:
-    """Put this process back into the network namespace of a descriptor; StrandedError if that cannot be done."""
+    """Put this process back into the network namespace of a descriptor; StrandedError if the kernel refuses."""
     try:
         syscalls.setns(own, syscalls.CLONE_NEWNET)
     except OSError as error:
@@ -61,13 +61,13 @@ def return_to(own: int) -> None:
 
 
 def remove_namespace(path: str) -> None:
-    """Take the name from a network namespace, which ends with its last process; no error if it has none."""
+    """Take the name from a network namespace, which ends with its last process; no error if it has no name."""
     try:
         syscalls.umount2(path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     except FileNotFoundError:
         return
     except OSError as error:
-        # EINVAL: nothing is mounted, as after a reboot or when making it was cut short.
+        # EINVAL: nothing is mounted, as after a reboot or an interrupted start.
         if error.errno != errno.EINVAL:
             raise
     try:
@@ -77,7 +77,7 @@ def remove_namespace(path: str) -> None:
 
 
 def is_namespace(path: str) -> bool:
-    """Tell whether `path` leads to a namespace: a mount of one, or a file of proc_pid_ns(5)."""
+    """Tell whether `path` leads to a namespace: a mounted namespace, or a file of proc_pid_ns(5)."""
     try:
         return os.stat(path).st_dev == os.stat(_OWN).st_dev
     except OSError:
@@ -93,11 +93,11 @@ def is_own_namespace(path: str) -> bool:
 
 
 def _share_directory() -> None:
-    """Make the directory a shared mount: what is unmounted there has to go from other mount namespaces too."""
+    """Make the directory a shared mount, so that an unmount there reaches other mount namespaces too."""
     os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
     directory = os.open(_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # As ip(8) does: two that find it is no mount would mount it twice.
+        # As ip(8) does: two processes that find no mount would mount the directory twice.
         fcntl.flock(directory, fcntl.LOCK_EX)
         try:
             syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
@@ -119,13 +119,13 @@ def open_namespace(path: str) -> int:
         os.close(fd)
         if error.errno != errno.EINVAL:
             raise
-        # After a reboot the file that it was bound on is left.
+        # A reboot leaves the file that a namespace was bound on.
         raise FileNotFoundError(errno.ENOENT, "no network namespace", path) from error
     return fd
 
 
 def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
-    """Return what `function` does in the network namespace of a descriptor, and come back."""
+    """Call `function` in the network namespace of a descriptor, return its result, and come back."""
     with own_namespace() as own:
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         try:

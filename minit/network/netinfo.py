@@ -1,8 +1,10 @@
 """
-The record of the pod's networks in its directory: `netns`, `net-info.json` and the copies in `net/`.
+The record of the pod's networks in the pod directory: `netns`, `net-info.json`, and the files of each in `net/`.
 
-The copy of a configuration is there from before the network is attached until it is detached, so that whoever cleans
-up knows what is left to do, however much of the rest is missing.
+The copy of a configuration exists from before the attachment until the detachment, so that a cleaner knows what is left
+to do, however much else is missing. Beside the copy, `FILE.plugins` has the chosen plugins, so that the plugins that
+added the pod also delete it, whatever was installed since. `FILE.result` is the outcome of ADD as far as ADD got; later
+requests give it to the plugins.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ _MAX_CACHED_BYTES = 4 << 20
 
 class NetInfo(Value):
     """
-    One network of `net-info.json`: `ip` and `mask` are dotted quads, `ip6` has the length of its prefix.
+    A network of `net-info.json`: `ip` and `mask` are dotted quads, `ip6` has a prefix length.
 
-    They are empty while it is being attached, and of a family that it does not have. rkt knows nothing of `ip6`.
+    The addresses are empty during the attachment, and for a missing family. rkt does not know `ip6`.
 
-    `file_name` is the name of the configuration's copy, `plugin` the path of its first plugin as it was found.
+    `file_name` is the name of the configuration's copy, `plugin` the path of the first plugin.
     """
 
     name: str
@@ -46,18 +48,18 @@ class NetInfo(Value):
 
 
 def copy_configuration(network: PlannedNetwork) -> None:
-    """Put the configuration of a network that is about to be attached into the pod directory."""
+    """Put the configuration of a network into the pod directory before the attachment."""
     os.makedirs(paths.POD_NET, 0o755, exist_ok=True)
     write_pod_file(f"{paths.POD_NET}/{network.config.file_name}", network.config.text)
 
 
 def forget_configuration(file_name: str) -> None:
-    """Remove the copy of the configuration of a network that is detached."""
+    """Remove the copy of the configuration of a detached network."""
     remove_pod_file(f"{paths.POD_NET}/{file_name}")
 
 
 def write_net_info(networks: Iterable[NetInfo]) -> None:
-    """Write what stage0 shows of the pod's networks."""
+    """Write the pod's networks for stage0."""
     entries = [
         {
             "netName": network.name,
@@ -76,9 +78,9 @@ def write_net_info(networks: Iterable[NetInfo]) -> None:
 
 def read_attached() -> tuple[list[PlannedNetwork], list[str]]:
     """
-    Return the networks that are not detached yet, in the order in which they were attached, and what is unreadable.
+    Return the networks that are still attached, in the order of attachment, and the unreadable ones.
 
-    Where `net-info.json` does not help, the copies do: they are in the same order, and interfaces are numbered by it.
+    The copies stand in for a bad `net-info.json`: they sort in the order of attachment, which numbers the interfaces.
     """
     problems = []
     copies = _copies()
@@ -110,7 +112,7 @@ def write_namespace(path: str) -> None:
 
 
 def forget_network() -> None:
-    """Remove the records of a pod whose networks were all undone before it ran."""
+    """Remove the records of a pod whose networks were all undone before the pod ran."""
     for name in (paths.POD_NET_INFO, paths.POD_NETNS):
         remove_pod_file(name)
 
@@ -143,7 +145,7 @@ def _read_net_info() -> list[tuple[str, str, str]]:
 
 
 def cache_plugins(file_name: str, plugins: Sequence[str]) -> None:
-    """Note the chosen plugins of a network, before the first of them is run."""
+    """Note the chosen plugins of a network before the first plugin runs."""
     _write(_plugins_path(file_name), plugins)
 
 
@@ -154,7 +156,7 @@ def cached_plugins(file_name: str) -> tuple[str, ...]:
 
 
 def cache_result(file_name: str, result: JsonObject) -> None:
-    """Note the outcome of ADD, of a list that of the plugins so far."""
+    """Note the outcome of ADD, for a list the outcome of the plugins so far."""
     _write(_result_path(file_name), result)
 
 
@@ -165,7 +167,7 @@ def cached_result(file_name: str) -> JsonObject | None:
 
 
 def forget(file_name: str) -> None:
-    """Remove what is noted of a network; no error if there is nothing."""
+    """Remove the notes about a network; no error if there are none."""
     remove_pod_file(_result_path(file_name))
     remove_pod_file(_plugins_path(file_name))
 
@@ -188,5 +190,5 @@ def _read(path: str) -> object:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         return jsontext.parse(read_bounded(fd, path, _MAX_CACHED_BYTES), path)
     except (OSError, MinitError):
-        # The specification provides for a lost result: a plugin then deletes what it finds.
+        # The specification provides for a lost result: a plugin then deletes whatever exists.
         return None

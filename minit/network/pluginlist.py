@@ -1,9 +1,9 @@
 """
-Attaching a pod to a network, checking that, and detaching it again, by the CNI.
+Attaching a pod to a network, checking the attachment, and detaching the pod, by the CNI.
 
-A plain configuration is handled as in rkt: the plugin gets the file as it is. A list is handled as the specification
-says: each plugin gets its part with what the one before it came to. A plugin is a program, or one that is built in.
-The working directory is the pod directory, and the network namespace the host's.
+A plain configuration is handled as in rkt: the plugin gets the file unchanged. For a list each plugin gets its part
+with the result of the plugin before, as the specification says. A plugin is a program or built in. The working
+directory is the pod directory, and the network namespace the host's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RKTS_VARIABLES = {"CNI_VERSION": "0.1.0"}  # the specification has no such para
 _CHECK_SINCE = "0.4.0"
 _RESULT_ON_DELETE_SINCE = "0.4.0"
 
-# Keys of a plugin in a list that come from the list, or not at all (CNI, "Deriving request configuration").
+# Keys of a plugin in a list that come from the list, or are dropped (CNI, "Deriving request configuration").
 _DERIVED = ("cniversion", "name", "prevresult", "capabilities")
 
 
 def plugin_path(network: PlannedNetwork, search: PluginSearch) -> str:
-    """Return what `net-info.json` calls the network's plugin, of a list the first; NetworkError if it is not there."""
+    """Return the plugin's path for `net-info.json`, for a list the first plugin's; NetworkError if there is none."""
     return search.find(network.config.plugins[0].type)
 
 
@@ -41,10 +41,10 @@ def attach(
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Result:
     """
-    Add the pod to a network and return what came of it, which is then noted in the pod directory.
+    Add the pod to a network and return the result, which is then in the pod directory.
 
-    NetworkError is what the failed plugin says; what had been done by then is undone. When the descriptor `cancelled`
-    becomes readable the plugin that runs is killed, as it is when its time is over.
+    NetworkError has the words of the failed plugin; all earlier steps are undone. When the descriptor `cancelled`
+    becomes readable, the running plugin is killed, as after its time limit.
     """
     config = network.config
     attachment = _Attachment(config, request, search, timeout_seconds, cancelled)
@@ -56,7 +56,7 @@ def attach(
         try:
             detach(network, request, search, timeout_seconds)
         except MinitError as problem:
-            # A plugin that cannot work at all says the same about both.
+            # A plugin that cannot work at all says the same about both requests.
             if str(problem) != str(error):
                 raise NetworkError(f"{error} (and it could not be undone: {problem})") from error
         raise
@@ -66,9 +66,9 @@ def detach(
     network: PlannedNetwork, request: Request, search: PluginSearch, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> None:
     """
-    Delete the pod from a network, also if it never joined it, or has left it.
+    Delete the pod from a network, even if the pod never joined the network or has left it.
 
-    The plugins before one that fails are run all the same; NetworkError then says what all of them had to say.
+    A failure does not stop the other plugins; NetworkError then has the words of all failed plugins.
     """
     config = network.config
     attachment = _Attachment(config, request, search, timeout_seconds)
@@ -94,9 +94,9 @@ def check(
     network: PlannedNetwork, request: Request, search: PluginSearch, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> bool:
     """
-    Ask the plugins whether the pod is attached as it was; NetworkError says what is not as it was.
+    Ask the plugins whether the pod is still attached as before; NetworkError has the difference.
 
-    False if they cannot be asked: the configuration forbids it, or is older than this request of the specification.
+    False if there is no check: the configuration forbids it, or is older than CHECK.
     """
     config = network.config
     if config.disable_check or not is_at_least(config.cni_version, _CHECK_SINCE):
@@ -111,7 +111,7 @@ def check(
 
 
 class _Attachment:
-    """The requests about one interface, to each plugin of the configuration."""
+    """The requests about an interface, to each plugin of the configuration."""
 
     def __init__(
         self,
@@ -139,22 +139,22 @@ class _Attachment:
         for plugin, found in zip(self._config.plugins, plugins):
             written = self.call("ADD", plugin, found, previous)
             result = self._requests.read(written, plugin.type)
-            # As it is, what minit knows nothing of passes on, too.
+            # The result is passed on unchanged: fields unknown to minit pass too.
             previous = written if written.get("cniVersion") == version else write_result(result, version)
-            # After each of them: if the next one fails, those before it may need the result to undo what they did.
+            # After each plugin: if the next plugin fails, the plugins before may need the result for their undoing.
             netinfo.cache_result(self._config.file_name, previous)
         return result
 
     def call(self, command: str, plugin: PluginConfig, found: str, previous: JsonObject | None) -> JsonObject:
-        """Make a request of a plugin and return the JSON object it answers with, an empty one but for ADD."""
-        # rkt knows no CHECK, and no plugin can do it without the result.
+        """Make a request of a plugin and return the JSON object of the answer, an empty object but for ADD."""
+        # rkt knows no CHECK, and no plugin can check without the result.
         is_plain = not self._config.is_list and command != "CHECK"
         config = _derive(self._config, plugin, previous)
         return self._requests.make(command, plugin.type, found, config, plugin.text if is_plain else None)
 
 
 def _derive(config: NetworkConfig, plugin: PluginConfig, previous: JsonObject | None) -> JsonObject:
-    """Return what a plugin is asked to do."""
+    """Return the configuration for a plugin of a list."""
     own = jsontext.parse(plugin.text, _place(config))
     assert isinstance(own, dict)  # it was one when the configuration was parsed
     if config.is_list:

@@ -1,8 +1,8 @@
 """
-A built-in plugin as a program of its own, by the protocol of the CNI: for other plugins, and for other runtimes.
+A built-in plugin as a program that speaks the CNI's protocol, for other plugins and other runtimes.
 
-The request is in the environment and on standard input, the answer, also one about a failure, a line of JSON on
-standard output.
+The request is in the environment and on standard input; the answer, also about a failure, is a line of JSON on standard
+output.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_INTERFACE_BYTES = 15
 
 
 def run_program(name: str, environment: Mapping[str, str], image: str) -> int:
-    """Be the plugin `name` of the stage1 image at `image` for one request, and return the exit code."""
+    """Serve a single request as the plugin `name` of the stage1 image at `image`; return the exit code."""
     os.umask(_UMASK)
     answer: JsonObject | None
     try:
@@ -70,7 +70,7 @@ def run_program(name: str, environment: Mapping[str, str], image: str) -> int:
     try:
         write_all(1, jsontext.dump(answer) + b"\n")
     except OSError as error:
-        # A result that nobody gets is a failure to the runtime, which then has the plugin delete what there is.
+        # To the runtime a lost result is a failure: the runtime then has the plugin delete the attachment.
         complain(f"{name}: cannot answer: {describe(error)}")
         return _FAILED
     return code
@@ -79,7 +79,7 @@ def run_program(name: str, environment: Mapping[str, str], image: str) -> int:
 def answer_request(
     name: str, environment: Mapping[str, str], read_request: Callable[[], bytes], image: str
 ) -> tuple[JsonObject | None, int]:
-    """Do what a request to the plugin `name` asks for; return the answer, None for none, and the exit code."""
+    """Carry out a request to the plugin `name`; return the answer, None for none, and the exit code."""
     version = CNI_VERSIONS[-1]
     try:
         if name not in paths.BUILT_IN_PLUGINS:
@@ -121,7 +121,7 @@ def error_answer(error: BaseException, version: str) -> JsonObject:
 
 
 def _versions(read_request: Callable[[], bytes]) -> JsonObject:
-    # Who asks by hand gives nothing on standard input, and old runtimes do not either.
+    # A person at a terminal gives nothing on standard input, nor do old runtimes.
     asked = None
     if not os.isatty(0):
         try:
@@ -170,7 +170,7 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
 
 
 def _check_namespace(parameters: Parameters) -> None:
-    """Refuse what is no network namespace, but to DEL, which needs none, and that of this process."""
+    """Refuse a path without a network namespace, but for DEL, and the namespace of this process."""
     path = parameters.namespace
     if parameters.command != "DEL" and not is_namespace(path):
         try:
@@ -208,11 +208,11 @@ def _serve(name: str, parameters: Parameters, config: JsonObject, version: str, 
 
 class Parameters(Value):
     """
-    A request to a plugin, but for the configuration: environment variables of the CNI (its specification, section 2).
+    The variables of a request to a plugin (CNI specification, section 2).
 
-    What is required and what is refused, and in which words, is as in the reference plugins. `directories` are those of
-    CNI_PATH, which is optional: a built-in plugin needs it only to find others. `may_be_own_namespace` is
-    CNI_NETNS_OVERRIDE: the namespace may be the one that the plugin runs in.
+    Requirements, refusals and messages are those of the reference plugins. `directories` are those of CNI_PATH, which
+    is optional: a built-in plugin needs them only to find other plugins. `may_be_own_namespace` is CNI_NETNS_OVERRIDE:
+    the namespace may be the plugin's own.
     """
 
     command: str
@@ -225,7 +225,7 @@ class Parameters(Value):
 
 
 def read_parameters(environment: Mapping[str, str]) -> Parameters:
-    """Return the parameters in the environment; PluginError names the variables that are missing or wrong."""
+    """Return the parameters in the environment; PluginError names missing or wrong variables."""
     command = environment.get("CNI_COMMAND", "")
     required = ("CNI_COMMAND", *_REQUIRED.get(command, ()))
     missing = [name for name in required if not environment.get(name)]

@@ -1,4 +1,4 @@
-"""Requests to plugins, be they programs or built in, also those that one of them makes of another."""
+"""Finding plugins and making requests of them, programs or built in, also requests of a plugin to another plugin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JsonObject = dict[str, object]
 
 TIMEOUT_SECONDS = 60.0
 
-# Of the reference plugins host-local, static, and all that make a link or change one.
+# Of the reference plugins host-local and static, and all that make or change a link.
 _KNOWN = frozenset(("IP", "GATEWAY", "MAC"))
 _PERMISSION = "IgnoreUnknown"
 
@@ -41,11 +41,11 @@ _SYSTEM = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
 
 class PluginRequests:
     """
-    Requests about one interface of a pod, or about none.
+    Requests about an interface of a pod, or about none.
 
-    `version` is that of the specification, `source` the file that errors in a configuration name. `variables` are more
-    of the environment than the specification has. When the descriptor `cancelled` becomes readable, the program that
-    runs is killed, as it is when its time is over; a plugin that is built in gives up.
+    `version` is the specification's version, `source` the file named by errors of a configuration. `variables` are more
+    of the environment than the specification has. When the descriptor `cancelled` becomes readable, a running program
+    is killed, as after its time limit; a built-in plugin gives up.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class PluginRequests:
         self, command: str, plugin_type: str, path: str, config: JsonObject, text: bytes | None = None
     ) -> JsonObject:
         """
-        Make a request of the plugin at `path` and return the JSON object it answers with, an empty one but for ADD.
+        Make a request of the plugin at `path` and return the JSON object of the answer, an empty object but for ADD.
 
-        A program reads `text`, if it is given, in the place of `config`. NetworkError is what the plugin says.
+        A program reads `text`, if given, in the place of `config`. NetworkError has the plugin's words.
         """
         if self._search.is_built_in(plugin_type, path):
             return self.make_of_builtin(command, plugin_type, config)
@@ -83,7 +83,7 @@ class PluginRequests:
         return _parse_answer(output, plugin_type) if command == "ADD" else {}
 
     def make_of_builtin(self, command: str, plugin_type: str, config: JsonObject) -> JsonObject:
-        """Make a request of a plugin that is built in."""
+        """Make a request of a built-in plugin."""
         node = Node(config, None, self._source)
         call = Call(
             config=node,
@@ -108,7 +108,7 @@ class PluginRequests:
     def _delegate(
         self, command: str, plugin_type: str, fields: Mapping[str, object], previous: Result | None
     ) -> Result:
-        """Make a request of a plugin that another one names (`Delegate`)."""
+        """Make a request of a plugin for another plugin (`Delegate`)."""
         config = {name: value for name, value in fields.items() if name.lower() != "prevresult"}
         if previous is not None:
             config["prevResult"] = write_result(previous, self._version)
@@ -151,9 +151,9 @@ def _parse_answer(output: bytes, plugin_type: str) -> JsonObject:
 
 def tolerated(args: str) -> str:
     """
-    Return `args` with the permission to ignore keys, which rkt's plugins did not need, if every key is somebody's.
+    Return `args` with permission to ignore keys, which rkt's plugins did not need, if each key belongs to a plugin.
 
-    A key that nobody is known for is left to be refused: a wish that is not granted should be noticed.
+    A key that belongs to no plugin is left for the refusal: the user should notice an unfulfilled wish.
     """
     keys = {pair.partition("=")[0] for pair in args.split(";")}
     return f"{args};{_PERMISSION}=1" if keys <= _KNOWN else args
@@ -163,14 +163,14 @@ def _run_plugin(
     path: str, request: bytes, environment: Mapping[str, str], timeout_seconds: float, cancelled: int | None
 ) -> bytes:
     """
-    Return what the plugin at `path` prints when it is given `request`.
+    Return the output of the plugin at `path` for `request`.
 
-    The plugin runs in a session of its own and dies with this process; its standard error is the caller's. It is
-    killed, with what it started, if it takes too long, prints too much, or the descriptor `cancelled` becomes readable.
-    NetworkError is what the plugin says in the CNI's form, or how it ended if it says nothing.
+    The plugin runs in its own session and dies with this process; its standard error is the caller's. The plugin and
+    its children are killed if it takes too long, prints too much, or `cancelled` becomes readable. NetworkError has the
+    plugin's words in the CNI's form, or the way it ended if it printed none.
     """
     name = f'plugin "{os.path.basename(path)}"'
-    # A process that ignores it is not told how a child ended.
+    # A process that ignores SIGCHLD is not told how a child ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         pid, output = _start(path, request, environment)
@@ -200,18 +200,20 @@ def _run_plugin(
 
 
 def _first_line(output: bytes) -> str:
-    """Return the first line of what a plugin printed as it can be part of a message."""
+    """Return the first line of a plugin's output in a form for messages."""
     lines = output.decode(errors="replace").split("\n")
     first = next((line.strip() for line in lines if line.strip()), "")
     return _printable(first)
 
 
 def _start(path: str, request: bytes, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Start the plugin and return its pid and the descriptor of its output; OSError if it cannot be executed."""
+    """
+    Start the plugin; return its pid and the descriptor of its output; OSError if the kernel cannot execute the plugin.
+    """
     ours = []
     theirs = []
     try:
-        # A file, not a pipe: nobody has to write while the plugin reads, or cares if it never does.
+        # A file, not a pipe: nobody has to write while the plugin reads, and a plugin may read nothing.
         standard_input = os.memfd_create("request", os.MFD_CLOEXEC)
         theirs.append(standard_input)
         while request:
@@ -258,9 +260,9 @@ def _tell(report: int, error: BaseException) -> int:
 
 def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, cancelled: int | None) -> bytes:
     """
-    Return what the plugin prints until it ends, which it has when this returns.
+    Return the output of the plugin, which has ended by then.
 
-    A process that it leaves running may keep the output open for ever: that is nobody's concern here.
+    A process left running by the plugin may keep the output open for ever, which does not matter here.
     """
     watched = {output, pidfd} if cancelled is None else {output, pidfd, cancelled}
     end = time.monotonic() + timeout_seconds
@@ -270,7 +272,7 @@ def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, can
         events = wait_readable(watched, left) if left > 0 else ()
         if not events:
             raise NetworkError(f"{name} did not finish within {timeout_seconds:g} seconds")
-        # Before its output is read: what it prints before it ends must not be missed.
+        # Before the read: the last output before the plugin's end must not be missed.
         has_ended = pidfd in events
         if output in events or has_ended:
             block = _read_block(output)
@@ -288,7 +290,7 @@ def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, can
 
 
 def _read_block(fd: int) -> bytes | None:
-    """Return what is there to read, None if nothing is yet, nothing at the end of the file."""
+    """Return the bytes to read, None if there are none yet, empty at the end of the file."""
     try:
         return os.read(fd, _BLOCK_BYTES)
     except BlockingIOError:
@@ -296,7 +298,7 @@ def _read_block(fd: int) -> bytes | None:
 
 
 def _own_error(output: bytes) -> PluginError | None:
-    """Return the error of the CNI specification that a plugin printed, None if `output` is no such thing."""
+    """Return the error in the CNI's form that a plugin printed, None for other `output`."""
     try:
         error = jsontext.parse(output, "")
     except ManifestError:
@@ -323,9 +325,9 @@ def _printable(text: str) -> str:
 
 class PluginSearch:
     """
-    The search for plugins by their type: in `directories`, then among those built in, then in the directories `others`.
+    The search for plugins by type: in `directories`, then among built-in plugins, then in the directories `others`.
 
-    `root` is where the stage1 image is whose programs the built-in ones are.
+    `root` is the stage1 image, which has programs of the built-in plugins.
     """
 
     def __init__(self, directories: Sequence[str], root: str, others: Sequence[str] = ()) -> None:
@@ -348,8 +350,8 @@ class PluginSearch:
         """
         Tell whether the plugin at `path` is called, not executed.
 
-        In the image's directory that goes by the name alone. When a pod is removed its image may not be there any more,
-        or have got a file of that name from whoever broke into the pod.
+        In the image's directory the name alone decides. At a pod's removal the image may be gone, or have a file of the
+        name from an intruder in the pod.
         """
         if plugin_type not in paths.BUILT_IN_PLUGINS:
             return False
@@ -359,13 +361,13 @@ class PluginSearch:
             return False
 
     def environment_path(self, program: str) -> str:
-        """Return CNI_PATH for a program, where it finds the plugins that it delegates to."""
+        """Return CNI_PATH for a program, in which the program finds plugins to delegate to."""
         is_first = os.path.dirname(program) in self.directories
         return ":".join(self.directories if is_first else (*self.directories, *self.others))
 
 
 def search_for_pod(local_config: str, others: Sequence[str] = _SYSTEM) -> PluginSearch:
-    """Return the search of a pod, whose directory is the working directory: rkt's directories come first."""
+    """Return the search for a pod, whose directory is the working directory: rkt's directories come first."""
     directories = (f"{local_config}/net.d", _VENDOR, paths.POD_PLUGINS)
     return PluginSearch(directories, paths.POD_STAGE1_ROOTFS, others)
 

@@ -1,10 +1,10 @@
 """
-The names of pods on the same networks, in hosts files that are kept up to date: no daemon answers for them.
+The names of pods on the same networks, in hosts files that are kept up to date, without a daemon; and resolv.conf(5).
 
-Each pod has a record and a hosts file in a directory of the host, which no pod has. The file is mounted in its apps,
-read-only, and is rewritten in place by whoever starts or ends a pod. So nobody reaches into another pod. All is done
-under one lock, and each time from the records alone: whoever was killed in between is corrected by the next one, and
-the records of pods that have ended without a word go.
+Each pod has a record and a hosts file in a directory of the host that no pod sees. The hosts file is mounted read-only
+in the pod's apps; every start and end of a pod rewrites it in place. So nobody reaches into another pod. Each change
+holds a single lock and starts from the records alone: the next change corrects an interrupted one, and removes the
+records of pods that have ended without notice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_RESOLV_CONF_BYTES = 1 << 16
 
 
 def reserve(pod: NamedPod) -> None:
-    """Make record and hosts file of a pod that is about to be connected; NetworkError if that cannot be."""
+    """Make record and hosts file of a pod before its networks; NetworkError if either cannot be made."""
     with _failure(), _locked():
         _write_record(replace(pod, names=(*_name_of_pod(), *pod.names)))
         if pod.base is not None:
@@ -42,7 +42,7 @@ def reserve(pod: NamedPod) -> None:
 
 
 def publish(uuid: str, addresses: Sequence[tuple[str, tuple[str, ...]]]) -> None:
-    """Tell the pods on the same networks where a pod is, and it where they are; NetworkError if that cannot be."""
+    """Tell the pods on the same networks a pod's address, and the pod theirs; NetworkError for a failed write."""
     with _failure(), _locked():
         pods = _read_records()
         if uuid in pods:
@@ -52,7 +52,7 @@ def publish(uuid: str, addresses: Sequence[tuple[str, tuple[str, ...]]]) -> None
 
 
 def change_apps(uuid: str, *, added: tuple[str, ...] = (), removed: tuple[str, ...] = ()) -> None:
-    """Tell others of apps that come to a pod, or leave it; NetworkError if that cannot be."""
+    """Tell other pods about apps that come to a pod or leave it; NetworkError for a failed write."""
     if not os.path.lexists(_record_of(uuid)):
         return
     with _failure(), _locked():
@@ -65,7 +65,7 @@ def change_apps(uuid: str, *, added: tuple[str, ...] = (), removed: tuple[str, .
 
 
 def withdraw(uuid: str) -> None:
-    """Have the others forget a pod that has ended; nothing if it has no name any more. NetworkError as above."""
+    """Have other pods forget a pod that has ended; nothing if the pod has no name any more. NetworkError as above."""
     if not any(map(os.path.lexists, _files_of(uuid))):
         return
     with _failure(), _locked():
@@ -125,7 +125,7 @@ def _new_of(uuid: str) -> str:
 
 
 def _files_of(uuid: str) -> tuple[str, ...]:
-    # The record last: it is what other pods go by.
+    # The record last: other pods go by the record.
     return hosts_of_pod(uuid), _new_of(uuid), _record_of(uuid)
 
 
@@ -139,9 +139,9 @@ def _write_record(pod: NamedPod) -> None:
 
 def _write_in_place(path: str, data: bytes) -> None:
     """
-    Write a file that is mounted in apps, which a new one in its place would not be.
+    Write a file that is mounted in apps; a new file in its place would not be mounted.
 
-    A reader never meets half a line: what is shorter than before is filled up with line feeds first.
+    A reader never meets half a line: a shorter text is first filled up with line feeds.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -181,7 +181,7 @@ def _failure() -> Iterator[None]:
 
 
 def read_resolv_conf(path: str) -> Dns:
-    """Return what the file at `path` says; NetworkError if it cannot be read."""
+    """Return the settings in the host's resolv.conf(5) at `path`, for pods that resolve names as the host does."""
     try:
         text = _read(path)
     except OSError as error:
@@ -190,11 +190,11 @@ def read_resolv_conf(path: str) -> Dns:
 
 
 def parse_resolv_conf(text: str) -> Dns:
-    """Return what a resolv.conf says: all name servers, search domains and options, and the last domain."""
+    """Return the settings in a resolv.conf: all name servers, search domains and options, and the last domain."""
     found: dict[str, list[str]] = {"nameserver": [], "domain": [], "search": [], "options": []}
     for line in text.splitlines():
         keyword, *values = line.split() or [""]
-        # A comment's first word is none of these.
+        # The first word of a comment is not a keyword.
         if values and keyword in found:
             found[keyword] += values if keyword in ("search", "options") else values[:1]
     return Dns(

@@ -1,4 +1,4 @@
-"""Requests to a plugin of the CNI and its answers: parameters, results, error codes (CNI specification, 2 and 5)."""
+"""Requests to a plugin of the CNI, and answers: parameters, results, error codes (CNI specification, 2 and 5)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ ANY_OTHER = 999
 
 class Interface(Value):
     """
-    A link that a plugin made; `sandbox` is the path of its network namespace, empty for the host's.
+    A link made by a plugin; `sandbox` is the path of its network namespace, empty for the host's.
 
-    From `mtu` on the fields are those of 1.1.0: its number of bytes, the socket of a user-space network, and the
-    address on the PCI bus of a network card.
+    The fields from `mtu` on are those of 1.1.0: the MTU in bytes, the socket of a user-space network, and the PCI
+    address of a network card.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Address(Value):
 
 class Route(Value):
     """
-    A route of the pod; without a gateway it goes by the address's own.
+    A route of the pod; without a gateway it takes the address's gateway.
 
-    From `mtu` on the fields are those of 1.1.0: bytes of a packet and of a TCP segment in it, and the metric, table and
-    scope of ip-route(8).
+    The fields from `mtu` on are those of 1.1.0: bytes of a packet and of a TCP segment, and the metric, table and scope
+    of ip-route(8).
     """
 
     destination: IPNetwork
@@ -85,7 +85,7 @@ class Dns(Value):
 
 
 class Result(Value):
-    """The outcome of ADD, whatever version of the specification it was written in."""
+    """The outcome of ADD, of any version of the specification."""
 
     interfaces: tuple[Interface, ...] = ()
     addresses: tuple[Address, ...] = ()
@@ -94,7 +94,7 @@ class Result(Value):
 
     @property
     def ipv4(self) -> Address | None:
-        """The pod's first IPv4 address, the only one that rkt knows; None without any."""
+        """The pod's first IPv4 address, which alone rkt knows; None without any."""
         return self.first_address(4)
 
     def first_address(self, version: int) -> Address | None:
@@ -105,17 +105,17 @@ class Result(Value):
         return None
 
     def _is_inside(self, address: Address) -> bool:
-        # A plugin may also report addresses that it gave to the host's end.
+        # A plugin may also report addresses of the host's end.
         index = address.interface
         return index is None or not 0 <= index < len(self.interfaces) or bool(self.interfaces[index].sandbox)
 
 
 def read_result(value: object, source: str, version: str) -> Result:
     """
-    Return the result in a JSON value, of the version that it says, or of `version` if it says none.
+    Return the result in a JSON value, of the version in the value, or else of `version`.
 
-    In those before 0.3.0, name servers without an IPv4 address count for nothing, as in rkt. ManifestError names
-    `source` and the place in it.
+    In a result before 0.3.0, name servers without an IPv4 address do not count, as in rkt. ManifestError names `source`
+    and the place.
     """
     root = Node(value, None, source)
     if root["cniVersion"].optional(Node.string):
@@ -134,8 +134,8 @@ def write_result(result: Result, version: str) -> JsonObject:
     """
     Return `result` as the JSON object of a version of the specification.
 
-    Before 0.3.0 only the first address of each family has a place, and the routes of these families; before 1.1.0 of
-    an interface and of a route only the first fields.
+    Before 0.3.0 there is room for only the first address of each family, and the routes of these families; before 1.1.0
+    for only the first fields of an interface and of a route.
     """
     written: JsonObject = {"cniVersion": version}
     has_details = is_at_least(version, _DETAILS_SINCE)
@@ -195,7 +195,7 @@ def read_route(node: Node) -> Route:
     return Route(
         destination=destination,
         gateway=_read_ip(node["gw"]),
-        # The reference plugins write these of no value as 0.
+        # The reference plugins write 0 for a missing value.
         mtu=node["mtu"].optional(_read_number) or None,
         advertised_mss=node["advmss"].optional(_read_number) or None,
         priority=node["priority"].optional(_read_number) or None,
@@ -214,7 +214,7 @@ def _read_ip(node: Node) -> IPAddress | None:
 
 
 def read_dns(node: Node) -> Dns:
-    """Return the settings of a result or of a configuration, none of an absent one."""
+    """Return the settings of a result or of a configuration, empty for an absent node."""
     return Dns(
         nameservers=node["nameservers"].each(Node.string),
         domain=node["domain"].optional(Node.string) or "",
@@ -270,9 +270,9 @@ def _without_empty(fields: JsonObject) -> JsonObject:
 
 class Request(Value):
     """
-    The attachment of one interface of a pod to one network.
+    The attachment of an interface of a pod to a network.
 
-    `namespace` is the path of the pod's network namespace, empty when it has vanished; `args` is CNI_ARGS as given.
+    `namespace` is the path of the pod's network namespace, empty for a vanished namespace; `args` is CNI_ARGS as given.
     """
 
     container_id: str

@@ -1,12 +1,12 @@
 """
-The plugins that are built in, with the addresses of host-local, static or dhcp.
+The built-in plugins, with addresses of host-local, static or dhcp.
 
-ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
-the pod alone. flannel has a bridge made. tuning and bandwidth change a link of another one, portmap leads ports to it,
-and firewall keeps bridges apart.
+ptp and bridge have a link on the host and another in the pod; loopback, macvlan, ipvlan, vlan, host-device and dummy
+have a link in the pod alone. flannel has a bridge made. tuning and bandwidth change the link of another plugin, portmap
+leads ports to the pod, and firewall keeps bridges apart.
 
-They do what the reference plugins of these names do, for machines that have none. They are called by
-`minit/network/pluginrequests.py`. Read `call.py` first.
+Each behaves as the reference plugin of its name, for machines without the reference plugins.
+`minit/network/pluginrequests.py` calls them. Read `call.py` first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ BUILTINS = {
 
 
 def ask_builtin(command: str, plugin_type: str, call: Call) -> Result:
-    """Return what a plugin of BUILTINS answers to ADD, an empty result for all other commands."""
+    """Return the answer of a plugin of BUILTINS to ADD, an empty result for all other commands."""
     builtin = BUILTINS[plugin_type]
     if command == "ADD":
         return builtin.add(call)

@@ -1,8 +1,8 @@
 """
-The common part of ptp and bridge: leasing, the pair of links between pod and host, masquerading, and undoing all of it.
+The common part of the plugins: leasing, the pair of links between pod and host, masquerading, checking, and undoing.
 
-The remains of an attachment outside of the pod have names that follow from container and interface: the lease, the
-host's end of the pair, and the nf_tables table. So all of it is found again, even if its maker was killed.
+Outside the pod an attachment leaves the lease, the host's end of the pair, the nf_tables table, and small files. Their
+names follow from container and interface, so that all are found again even if their maker was killed.
 """
 
 from __future__ import annotations
@@ -50,31 +50,33 @@ def host_end(request: Request) -> str:
 
 
 def named_after(prefix: str, text: str) -> str:
-    """Return the name of an interface that follows from a text of any length."""
+    """Return the name of an interface made from a text of any length."""
     return f"{prefix}{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()}"[:_NAME_BYTES]
 
 
 def find_host_end(sides: Sides, request: Request) -> Link | None:
-    """Return the other end of the pod's link if that is one of the host's, None for another kind of link."""
+    """Return the other end of the pod's link if the end is the host's, None for another kind of link."""
     pod = sides.pod.find(request.interface)
     host = sides.host.at(pod.peer) if pod is not None and pod.kind == _VETH else None
-    # An index of another namespace may be one of the host's, too.
+    # The host may have a link of the same index as another namespace.
     return host if pod is not None and host is not None and (host.kind, host.peer) == (_VETH, pod.index) else None
 
 
 def lease(call: Call, undo: Undo) -> Result:
-    """Ask the address manager for addresses and routes; an empty result for a network without one."""
+    """Ask the address manager for addresses and routes; an empty result for a network without a manager."""
     manager = ipam_type(call.config)
     if manager is None:
         return Result()
     leased = _ask_manager(call, "ADD")
-    # Not before: of an interface that has a lease already it is refused, and that lease must stay.
+    # Not before: the manager refuses an interface that has a lease already, and the old lease must stay.
     undo.add(lambda: _ask_manager(call, "DEL"))
     return leased
 
 
 def leases_by_link(config: Node) -> bool:
-    """Tell whether the address manager needs the pod's link, and so is asked when it is there, and before it goes."""
+    """
+    Tell whether the address manager needs the pod's link: it is asked after the link is made and before its removal.
+    """
     return ipam_type(config) == _DHCP
 
 
@@ -84,7 +86,7 @@ def check_lease(call: Call) -> None:
 
 
 def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, undo: Undo) -> tuple[Link, Link]:
-    """Make the pair of links and return the host's end, which is up, and the pod's, which is not."""
+    """Make the pair of links and return the host's end, which is up, and the pod's end, which is down."""
     name = host_end(request)
     if sides.pod.find(request.interface) is not None:
         raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace")
@@ -98,7 +100,7 @@ def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, un
 
 
 def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequence[IPInterface], undo: Undo) -> None:
-    """Write what the packet filter has about the pod's link, in one transaction."""
+    """Write the rules of the packet filter for the pod's link, in one transaction."""
     if not wanted.is_needed:
         return
     sender = None
@@ -119,31 +121,31 @@ def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequ
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:
-    """Return what the network says about names, or else what its address manager says."""
+    """Return the network's DNS settings, or else its address manager's."""
     return leased if configured == Dns() else configured
 
 
 def of_interface(addresses: Iterable[Address], index: int) -> tuple[Address, ...]:
-    """Return addresses as part of a result whose interface at `index` has them."""
+    """Return addresses for a result, with `index` as their interface."""
     return tuple(replace(address, interface=index) for address in addresses)
 
 
 def delete(call: Call) -> None:
     """
-    Remove whatever there is of an attachment, with or without the pod's network namespace.
+    Remove the remains of an attachment, with or without the pod's network namespace.
 
-    Each part is tried even if another fails; NetworkError names all that did.
+    A failure does not stop the other steps; NetworkError names all failures.
     """
-    # The kernel waits for all its processors over links as well as over tables: both at once are half the time.
+    # The kernel waits for all processors over links as well as over tables: both at once take half the time.
     with ExitStack() as freed:
         remove(call, lambda: _delete_tables(call, freed), lambda: _delete_links(call))
 
 
 def collect(call: Call) -> None:
     """
-    Remove what there is outside of pods of attachments to this network that are no more.
+    Remove the remains outside of pods of vanished attachments to this network.
 
-    Their links went with their network namespaces. Each part is tried even if another fails.
+    The links went with their network namespaces. Each part is tried even if another fails.
     """
     valid = [table_name(*attachment) for attachment in valid_attachments(call.config)]
     try_all(
@@ -161,7 +163,8 @@ def remove(call: Call, *steps: Callable[[], object]) -> None:
     """
     Try all steps, and to give back the addresses.
 
-    That comes last: whoever gets them next must not meet links or rules of this pod. By the link it comes first.
+    The addresses come last: their next owner must not meet links or rules of this pod. If the manager needs the link,
+    the addresses come first.
     """
 
     def give_back() -> None:
@@ -171,7 +174,7 @@ def remove(call: Call, *steps: Callable[[], object]) -> None:
 
 
 def try_all(*steps: Callable[[], object]) -> None:
-    """Take each step even if another fails; NetworkError names all that did."""
+    """Take each step even if another fails; NetworkError names all failures."""
     problems = []
     for step in steps:
         try:
@@ -189,7 +192,7 @@ def _delete_links(call: Call) -> None:
     with Links() as host:
         if _delete_host_end(host, request):
             return
-    # The host's end of a pair that a real plugin made has a name nobody knows.
+    # minit does not know the name of a host's end made by an external plugin.
     with pod_links(request) as pod:
         link = None if pod is None else pod.find(request.interface)
         if pod is not None and link is not None and link.kind == _VETH:
@@ -197,7 +200,7 @@ def _delete_links(call: Call) -> None:
 
 
 def _delete_host_end(host: Links, request: Request) -> bool:
-    """Remove the pair by its end on the host; tell whether it was there."""
+    """Remove the pair by its end on the host; tell whether there was a pair."""
     link = host.find(host_end(request))
     if link is None or link.kind != _VETH:
         return False
@@ -218,9 +221,9 @@ def _ask_manager(call: Call, command: str) -> Result:
 
 def check_attachment(call: Call, bridge: str | None, *, is_down: bool = False) -> None:
     """
-    Raise NetworkError with the first thing that is not as the result of the last ADD says.
+    Raise NetworkError with the first difference from the result of the last ADD.
 
-    With `bridge` the host's end is to be a port of the bridge of that name; with `is_down` the pod's end is left down.
+    With `bridge` the host's end has to be a port of the bridge of that name; with `is_down` the pod's end is left down.
     """
     request, previous = call.request, call.need_result_of_add()
     check_lease(call)
@@ -254,7 +257,7 @@ def check_link(link: Link, sandbox: str, previous: Result) -> None:
 
 
 def check_addresses(present: Collection[IPInterface], pod: Link, previous: Result) -> None:
-    """Raise NetworkError if the pod's link lacks one of its addresses."""
+    """Raise NetworkError if the pod's link lacks an address of the result."""
     for address in previous.addresses:
         at = address.interface
         elsewhere = at is not None and at < len(previous.interfaces) and previous.interfaces[at].name != pod.name
@@ -263,7 +266,7 @@ def check_addresses(present: Collection[IPInterface], pod: Link, previous: Resul
 
 
 def check_routes(sides: Sides, previous: Result) -> None:
-    """Raise NetworkError if the pod lacks one of its routes."""
+    """Raise NetworkError if the pod lacks a route of the result."""
     present = {table: sides.pod.routes(table) for table in {route.table or TABLE_MAIN for route in previous.routes}}
     for route in previous.routes:
         found = present[route.table or TABLE_MAIN]
@@ -274,7 +277,10 @@ def check_routes(sides: Sides, previous: Result) -> None:
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a regular file; OSError if it cannot be read, NetworkError if it is something else."""
+    """
+    Return the content of a regular file, of an administrator, a program or a plugin; OSError if it cannot be read,
+    NetworkError if it is not regular.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -284,9 +290,9 @@ def read_file(path: str) -> bytes:
 
 def write_file(path: str, data: bytes, *, durable: bool = False) -> None:
     """
-    Write a file that is never seen without its content, and its directory if there is none.
+    Write a file that is never seen without its content, and its directory if missing.
 
-    A `durable` one is on the disk when this returns.
+    A `durable` file is on the disk when this returns.
     """
     os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
     new = f"{path}{_NEW}"
@@ -306,13 +312,13 @@ def write_file(path: str, data: bytes, *, durable: bool = False) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file and what a writer was killed over; no error if there is neither."""
+    """Remove a file and the remains of a killed writer; no error if there is neither."""
     _unlink(path)
     remove_leftover(path)
 
 
 def remove_leftover(path: str) -> None:
-    """Remove what a writer of this file was killed over."""
+    """Remove the remains of a writer killed while writing this file."""
     _unlink(f"{path}{_NEW}")
 
 

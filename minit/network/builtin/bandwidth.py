@@ -1,10 +1,10 @@
 """
-The plugin bandwidth: a limit to what a pod receives, and to what it sends, at the host's end of its link.
+The plugin bandwidth: a limit for the packets a pod receives and for those it sends, at the host's end of its link.
 
-What is sent to a pod leaves the host by that end. What a pod sends comes in there, and has to leave by some link to be
-limited: it takes a way round by an ifb. It is sent there by the packet filter, after all tables at that interface: the
-ifb brings packets back behind them, and a redirection of tc(8) comes before, so that nothing would keep a pod with a
-limit to its own addresses.
+Packets to a pod leave the host by that end, where the limit is. Packets of a pod come in by that end, but a limit needs
+an outgoing link: the packets make a detour by an ifb. The packet filter sends them to the ifb, after all tables at that
+interface: the ifb brings packets back behind the tables, and a redirection of tc(8) comes before the tables, so that
+nothing would keep a pod with a limit to its own addresses.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Limit(Value):
 
 
 class Settings(Value):
-    """What a pod may receive (ingress) and send (egress), None without a limit."""
+    """The limits for receiving (ingress) and sending (egress), None without a limit."""
 
     ingress: Limit | None
     egress: Limit | None
 
 
 def add(call: Call) -> Result:
-    """Limit what is to be limited; NetworkError, with nothing left of it, if it cannot be."""
+    """Set the limits; NetworkError, with nothing left behind, on a failure."""
     settings, result, request = read_settings(call.config), call.need_result_before(), call.request
     if settings.ingress is None and settings.egress is None:
         return result
@@ -75,10 +75,10 @@ def add(call: Call) -> Result:
 
 
 def delete(call: Call) -> None:
-    """Remove the ifb, what leads to it, and the limit of the host's end, if that is still there."""
+    """Remove the ifb, the rules that lead to the ifb, and the limit of the host's end, if that end still exists."""
     request = call.request
     table = bandwidth_table(request.container_id, request.interface)
-    # The kernel waits for all its processors over links as well as over tables: both at once are half the time.
+    # The kernel waits for all processors over links as well as over tables: both at once take half the time.
     with ExitStack() as freed:
         try_all(
             lambda: nftables.delete_tables(table, freed), lambda: _delete_ifb(table), lambda: _delete_limit(request)
@@ -86,7 +86,7 @@ def delete(call: Call) -> None:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with the first limit that is not as configured."""
+    """Raise NetworkError with the first limit that differs from the configuration."""
     settings, request = read_settings(call.config), call.request
     call.need_result_of_add()
     table = bandwidth_table(request.container_id, request.interface)
@@ -104,7 +104,7 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """Remove what there is of attachments to this network that are no more."""
+    """Remove the remains of vanished attachments to this network."""
     valid = {bandwidth_table(*attachment) for attachment in valid_attachments(call.config)}
     network, tables = network_name(call.config), nftables.read_tables(TABLE_PREFIX)
     found = {one.name for one in tables if is_bandwidth_table(one) and is_of_network(one, network)}
@@ -114,7 +114,10 @@ def collect(call: Call) -> None:
 
 
 def read_settings(config: Node) -> Settings:
-    """Return the limits of the configuration, or else of the capability `bandwidth`; ManifestError if one cannot be."""
+    """
+    Return the limits of the configuration, or else of the capability `bandwidth`; ManifestError for an impossible
+    limit.
+    """
     asked = config["runtimeConfig"]["bandwidth"]
     node = config if any(config[key].given for key in _KEYS) else asked
     for one in (config, asked):
@@ -125,11 +128,11 @@ def read_settings(config: Node) -> Settings:
 
 
 def token_bucket(rate_bits: int, burst_bits: int) -> TokenBucket:
-    """Return the limit of bits a second, of which so many may come at once, as the reference plugin has it."""
+    """Return the limit of bits a second with a burst of bits, as the reference plugin computes it."""
     rate, burst = rate_bits // _BYTE, burst_bits // _BYTE
     ticks = int(int(burst * 1e6 / rate) * _TICKS_IN_MICROSECOND)
     waiting = int(rate * _LATENCY_MICROSECONDS / 1e6) + burst
-    # What the kernel has no number for is as good as no limit.
+    # A limit too large for the kernel's number is as good as no limit.
     return TokenBucket(
         rate_bytes=rate, limit_bytes=min(waiting, _LARGEST_NUMBER), buffer_ticks=min(ticks, _LARGEST_NUMBER)
     )
@@ -157,7 +160,7 @@ def _host_end(sides: Sides, request: Request) -> Link:
 
 
 def _limit_sent(call: Call, links: Links, qdiscs: Qdiscs, host: Link, bucket: TokenBucket, undo: Undo) -> Link:
-    """Return the ifb by which now goes what the pod sends."""
+    """Return the ifb that the pod's packets pass from now on."""
     table = bandwidth_table(call.request.container_id, call.request.interface)
     name = _ifb_name(table)
     if links.find(name) is not None:

@@ -37,9 +37,10 @@ _MAX_VLAN = 4094
 
 class BridgeConfig(Value):
     """
-    The configuration of a bridge that pods are connected to.
+    The configuration of a bridge for pods.
 
-    `vlans` are those of a pod's port, None where the bridge knows no VLANs. With `is_down` the pod's end stays down.
+    `vlans` are the VLANs of a pod's port, None where the bridge knows no VLANs. With `is_down` the pod's end stays
+    down.
     """
 
     bridge: str
@@ -57,7 +58,7 @@ class BridgeConfig(Value):
 
 
 def read_bridge_config(config: Node) -> BridgeConfig:
-    """Return what a configuration says; ManifestError if it is wrong."""
+    """Return the configuration; ManifestError for a wrong one."""
     is_default_gateway = truth(config["isDefaultGateway"])
     hairpin, promiscuous = truth(config["hairpinMode"]), truth(config["promiscMode"])
     if hairpin and promiscuous:
@@ -105,7 +106,7 @@ def _vlan(node: Node) -> int:
 
 
 def add(call: Call) -> Result:
-    """Connect the pod; NetworkError, with nothing left of it but the bridge, if it cannot be."""
+    """Connect the pod; NetworkError, with nothing left behind but the bridge, on a failure."""
     settings, configured, request = read_bridge_config(call.config), dns(call.config), call.request
     wanted = protection(call.config)
     with Sides(request) as sides, Undo() as undo:
@@ -128,7 +129,7 @@ def add(call: Call) -> Result:
         attachment.guard(call, wanted, host, pod, [one.address for one in leased.addresses], undo)
         if not settings.is_down:
             sides.host.wait_until_running(host.name)
-        # One that somebody else has made takes the hardware address of a port, or that of its first address.
+        # A bridge made by another program takes the hardware address of a port, or of its first address.
         bridge = sides.host.get(bridge.name)
     return Result(
         interfaces=(
@@ -143,13 +144,13 @@ def add(call: Call) -> Result:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with what differs from the result of `add`."""
+    """Raise NetworkError with the first difference from the result of `add`."""
     settings = read_bridge_config(call.config)
     check_attachment(call, bridge=settings.bridge, is_down=settings.is_down)
 
 
 def _with_gateway(address: Address) -> Address:
-    """Return an address whose gateway, if it has none, is the first address of its subnet."""
+    """Return the address with a gateway, by default the first address of its subnet."""
     return replace(address, gateway=address.gateway or address.address.network.network_address + 1)
 
 
@@ -175,7 +176,7 @@ def _ensure_bridge(host: Links, settings: BridgeConfig) -> Link:
 
 
 def _be_gateway(host: Links, bridge: Link, settings: BridgeConfig, gateways: list[IPInterface]) -> None:
-    """Give the host the gateways' addresses, on the bridge or, of a VLAN, on a port of it."""
+    """Give the host the gateways' addresses, on the bridge or, for a VLAN, on the bridge's port of the VLAN."""
     link = bridge
     if settings.vlans is not None and settings.vlans.untagged:
         link = _ensure_vlan_port(host, bridge, settings)
@@ -185,14 +186,14 @@ def _be_gateway(host: Links, bridge: Link, settings: BridgeConfig, gateways: lis
 
 
 def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link:
-    """Return the host's own link in the VLAN, which is made if it is not there, or whole if it is there in part."""
+    """Return the host's own link in the VLAN; make or complete the link if necessary."""
     assert settings.vlans is not None
     vlans = Vlans(untagged=settings.vlans.untagged, keeps_default=settings.vlans.keeps_default)
     name = f"{bridge.name}.{vlans.untagged}"
     peer = attachment.named_after("veth", name)
     if host.find(name) is None:
         with own_namespace() as own:
-            # Another pod of the VLAN may do so at the same time, or be killed before its link is a port.
+            # Another pod of the VLAN may do the same at the same time, or be killed before its link is a port.
             host.add_veth(peer, name, own, settings.mtu, may_exist=True)
     port = host.find(peer)
     if port is not None:  # else the link is one of somebody else: a link of kind vlan on top of the bridge, say
@@ -207,9 +208,9 @@ def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link
 
 def _ensure_address(host: Links, link: Link, wanted: IPInterface, force: bool) -> None:
     """
-    Give a link the gateway's address, in place of another one if that is allowed.
+    Give a link the gateway's address, in place of another address if the configuration allows that.
 
-    Of IPv6 it may have several whose subnets do not overlap.
+    A link may have several IPv6 addresses whose subnets do not overlap.
     """
     present = [one for one in host.addresses(link) if one.version == wanted.version and not one.is_link_local]
     if wanted in present:

@@ -1,4 +1,4 @@
-"""A request to a built-in plugin, and what such a plugin is."""
+"""A request to a built-in plugin, the configuration of plugins with the keys of the reference plugins, and CNI_ARGS."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from minit.network.protocol import Dns, Request, Result, Route, read_dns, read_r
 
 Delegate = Callable[[str, str, Mapping[str, object], Result | None], Result]
 """
-Makes a request of another plugin, built in or a program: command, type, its configuration, the result before it.
+Makes a request of another plugin, built in or a program: command, type, its configuration, the result before.
 
-The answer to anything but ADD is an empty result. NetworkError is what the plugin says (CNI, "Plugin Delegation").
+The answer to anything but ADD is an empty result. NetworkError has the plugin's words (CNI, "Plugin Delegation").
 """
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
@@ -34,11 +34,11 @@ _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 
 class Call(Value):
     """
-    A request about one interface of a pod.
+    A request about an interface of a pod.
 
-    `config` is the configuration as an external plugin would read it, whose errors name its file. `previous` is the
-    result of the plugin before or, for CHECK and DEL, of the last ADD. When the descriptor `cancelled` becomes
-    readable, nobody waits for ADD any more.
+    `config` is the configuration for an external plugin, whose errors name its file; unknown keys are ignored, as by
+    the reference plugins. `previous` is the result of the plugin before or, for CHECK and DEL, of the last ADD. When
+    the descriptor `cancelled` becomes readable, nobody waits for ADD any more.
     """
 
     config: Node
@@ -49,7 +49,7 @@ class Call(Value):
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """The configuration as it is, for a plugin that this one delegates to."""
+        """The configuration unchanged, for another plugin to delegate to."""
         raw = self.config.raw()
         assert isinstance(raw, dict)  # it was one when the configuration was parsed
         return raw
@@ -59,19 +59,19 @@ class Call(Value):
         """
         The object `args.cni` of the configuration, or an absent value.
 
-        The form of `args` is everybody's own (CNI, "Configuration format"): rkt's plugins ignore a list there, for one.
+        The form of `args` is not fixed (CNI, "Configuration format"): rkt's plugins ignore a list there, for example.
         """
         return self.config["args"].if_object()["cni"].if_object()
 
     def need_result_before(self) -> Result:
-        """Return the result of the plugin before this one; NetworkError if it is the first of its list."""
+        """Return the result of the plugin before; NetworkError if this plugin is the first of its list."""
         if self.previous is None:
             where = self.config.where
             raise NetworkError(f"{where}: prevResult is missing: the plugin has to follow another one in a list")
         return self.previous
 
     def need_result_of_add(self) -> Result:
-        """Return the result that CHECK compares with; NetworkError if there is none."""
+        """Return the result for CHECK to compare with; NetworkError if there is none."""
         if self.previous is None:
             raise NetworkError("CHECK needs the result of ADD")
         return self.previous
@@ -79,9 +79,9 @@ class Call(Value):
 
 class Builtin(Value):
     """
-    A plugin as functions, each the command of that name. They raise MinitError or OSError.
+    A plugin as functions, one for each command. The functions raise MinitError or OSError.
 
-    `collect` is GC and `status` STATUS, which are about no interface; None for a plugin that has nothing to do for it.
+    `collect` is GC and `status` STATUS, which are about no interface; None for a plugin that ignores the command.
     """
 
     add: Callable[[Call], Result]
@@ -92,7 +92,7 @@ class Builtin(Value):
 
 
 def network_name(config: Node) -> str:
-    """Return the name of the network, which names the directory of its leases; ManifestError if it cannot."""
+    """Return the name of the network, which names the directory of its leases; ManifestError for an invalid name."""
     return config["name"].matching(_is_file_name, "the name of a network")
 
 
@@ -106,9 +106,8 @@ class Protection(Value):
     """
     The part of the packet filter in a pod's network.
 
-    It hides the pod behind the host's address, `ipMasq`. It keeps the pod to its addresses, as it does unless
-    `spoofCheck` is off, or at least to its hardware address, `macspoofchk`. It keeps the pod to its own subnet,
-    `restricted`.
+    `ipMasq` hides the pod behind the host's address. `spoofCheck`, unless off, keeps the pod to its addresses;
+    `macspoofchk` at least to its hardware address. `restricted` keeps the pod to its own subnet.
     """
 
     masquerades: bool
@@ -118,12 +117,12 @@ class Protection(Value):
 
     @property
     def is_needed(self) -> bool:
-        """Tell whether there is anything to do for it."""
+        """Tell whether any rule is needed."""
         return self.masquerades or self.checks_senders or self.checks_macs or self.restricts
 
 
 def protection(config: Node) -> Protection:
-    """Return what a configuration says about the packet filter."""
+    """Return the configuration of the packet filter."""
     return Protection(
         masquerades=truth(config["ipMasq"]),
         checks_senders=config["spoofCheck"].optional(Node.boolean) is not False,
@@ -138,32 +137,32 @@ def accepts_routers(config: Node) -> bool:
 
 
 def dns(config: Node) -> Dns:
-    """Return what a configuration says about names."""
+    """Return the DNS settings of a configuration."""
     return read_dns(config["dns"])
 
 
 def routes(ipam: Node) -> tuple[Route, ...]:
-    """Return the routes that go with the addresses."""
+    """Return the routes beside the addresses."""
     return ipam["routes"].each(read_route)
 
 
 def mtu(config: Node) -> int | None:
-    """Return the largest size of packets, None if it is left to the kernel."""
+    """Return the MTU in bytes, None to leave the MTU to the kernel."""
     return config["mtu"].optional(lambda node: node.integer(0, _MAX_MTU)) or None
 
 
 def file_name(node: Node, expected: str) -> str:
-    """Return a string that can name a file."""
+    """Return a string that is a valid file name."""
     return node.matching(_is_file_name, expected)
 
 
 def interface_name(node: Node) -> str | None:
-    """Return the name of an interface, None for an absent one."""
+    """Return the name of an interface, None for an absent node."""
     return node.matching(_is_interface_name, "the name of an interface") if node.raw() else None
 
 
 def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
-    """Return container and interface of each attachment that there still is, which GC must be told."""
+    """Return container and interface of each living attachment, which a request for GC has to list."""
     node = config[VALID_ATTACHMENTS]
     if not node.given:
         raise node.error("a list")
@@ -171,12 +170,12 @@ def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
 
 
 def mac_address(node: Node) -> str | None:
-    """Return a hardware address, None for an absent one."""
+    """Return a hardware address, None for an absent node."""
     return node.parsed(parse_hardware_address, "a hardware address") if node.raw() else None
 
 
 def truth(node: Node) -> bool:
-    """Return true or false, which is the default."""
+    """Return true or false; false is the default."""
     return bool(node.optional(Node.boolean))
 
 
@@ -190,7 +189,8 @@ def _is_file_name(text: str) -> bool:
 
 
 def _is_interface_name(text: str) -> bool:
-    # As the kernel's dev_valid_name(), but for %, of which it makes a number: a link would have another name.
+    # As the kernel's dev_valid_name(), but without %, which the kernel replaces by a number: the link's name would
+    # differ.
     return _is_file_name(text) and len(text.encode()) <= _MAX_INTERFACE_NAME and not set(text) & set("%: \t\n\v\f\r")
 
 
@@ -203,14 +203,19 @@ class Arguments(Value):
 
 
 def requested_addresses(call: Call) -> tuple[IPAddress | IPInterface, ...]:
-    """Return what CNI_ARGS, `args.cni.ips` and the capability `ips` ask for (CNI, "Well-known Capabilities")."""
+    """
+    Return the addresses that CNI_ARGS, `args.cni.ips` and the capability `ips` ask for (CNI, "Well-known
+    Capabilities").
+    """
     config = call.config
     asked = [*call.asked["ips"].each(_address_at), *config["runtimeConfig"]["ips"].each(_address_at)]
     return (*parse_arguments(call.request.args).addresses, *asked)
 
 
 def requested_mac(call: Call) -> str | None:
-    """Return the hardware address that CNI_ARGS, `args.cni.mac` or the capability `mac` ask for, the last one first."""
+    """
+    Return the hardware address that CNI_ARGS, `args.cni.mac` or the capability `mac` ask for; the last has priority.
+    """
     config = call.config
     asked = mac_address(config["runtimeConfig"]["mac"]) or mac_address(call.asked["mac"])
     return asked or parse_arguments(call.request.args).mac
@@ -220,8 +225,8 @@ def parse_arguments(text: str) -> Arguments:
     """
     Return the arguments in `text`.
 
-    NetworkError for what is no `KEY=VALUE`, and for an unknown key without `IgnoreUnknown=1`: a wish that nobody grants
-    should be noticed. A key that is for another plugin of a chain is known.
+    NetworkError for text other than `KEY=VALUE`, and for an unknown key without `IgnoreUnknown=1`: the user should
+    notice an unfulfilled wish. A key for another plugin of a chain is known.
     """
     addresses: tuple[IPAddress | IPInterface, ...] = ()
     gateways: tuple[IPAddress, ...] = ()

@@ -1,8 +1,8 @@
 """
-The plugin dhcp: an address that a DHCP server of the network leases, kept until the interface is detached.
+The plugin dhcp: an address leased by a DHCP server of the network, kept until the interface is detached.
 
-The daemon of the reference plugin is not needed, and `daemonSocketPath` means nothing here: each lease has a process of
-its own (`minit/network/dhcp/podlease.py`). The pod's interface has to be there before.
+The daemon of the reference plugin is not needed, and `daemonSocketPath` has no effect: each lease has its own process
+(`minit/network/dhcp/podlease.py`). The pod's interface has to be there before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LARGEST_PRIORITY = (1 << 32) - 1
 
 
 def add(call: Call) -> Result:
-    """Get a lease and start the process that keeps it; NetworkError, with neither left, if it cannot be had."""
+    """Get a lease and start the process that keeps it; NetworkError, with neither left behind, on a failure."""
     request, network = call.request, network_name(call.config)
     priority = call.config["ipam"]["priority"].optional(lambda node: node.integer(0, _LARGEST_PRIORITY)) or None
     if "IP" in _arguments(request):
@@ -75,7 +75,7 @@ def add(call: Call) -> Result:
 
 
 def delete(call: Call) -> None:
-    """End the process that keeps the lease, and give the lease back if there still is the interface."""
+    """End the process that keeps the lease, and give the lease back if the interface still exists."""
     record = find_record(network_name(call.config), call.request)
     if record is None:
         return
@@ -88,7 +88,7 @@ def delete(call: Call) -> None:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError if the interface has no lease, or nobody keeps it."""
+    """Raise NetworkError if the interface has no lease, or no process keeps the lease."""
     interface, network = call.request.interface, network_name(call.config)
     record = find_record(network, call.request)
     if record is None:
@@ -102,12 +102,12 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """End the leases of all interfaces that are no more; their servers are not told."""
+    """End the leases of all vanished interfaces; the servers are not told."""
     forget_all_but(network_name(call.config), valid_attachments(call.config))
 
 
 def read_identity(call: Call, mac: bytes) -> Identity:
-    """Return what the server is told of the interface; ManifestError if the configuration is wrong."""
+    """Return the interface's identity for the server; ManifestError for a wrong configuration."""
     ipam, request = call.config["ipam"], call.request
     ipam["daemonSocketPath"].optional(Node.string)
     arguments = _arguments(request)
@@ -128,7 +128,7 @@ def read_identity(call: Call, mac: bytes) -> Identity:
         if node["option"].raw():
             wanted.append(_option(node["option"]))
     name = f"{request.container_id}/{network_name(call.config)}/{request.interface}"
-    # The first byte says that it is no hardware address.
+    # The first byte says: not a hardware address.
     identifier = b"\0" + name.encode()[:_LONGEST_IDENTIFIER]
     return Identity(
         mac=mac,
@@ -139,7 +139,7 @@ def read_identity(call: Call, mac: bytes) -> Identity:
 
 
 def _ready_link(call: Call, namespace: int) -> Link:
-    """Return the pod's link, which is up then."""
+    """Return the pod's link after bringing it up."""
     name = call.request.interface
     with Links(namespace) as pod:
         link = pod.find(name)
@@ -154,7 +154,7 @@ def _ready_link(call: Call, namespace: int) -> Link:
 
 
 def _give_back(call: Call, lease: KeptLease) -> None:
-    """Tell the server, as well as that can be done: without a word the lease ends in its time."""
+    """Tell the server, if possible: without notice the lease ends in its time."""
     try:
         namespace = open_namespace(call.request.namespace)
     except OSError:
@@ -176,7 +176,8 @@ def _result(answer: Answer, identity: Identity, priority: int | None) -> Result:
     return Result(
         addresses=(Address(address=answer.address, gateway=gateway),),
         routes=_routes(answer, gateway, priority),
-        # As with the reference plugin the pod's name servers are the network's only if somebody asks for them.
+        # As with the reference plugin, the network's name servers are the pod's only if the configuration asks for
+        # them.
         dns=Dns(
             nameservers=tuple(map(str, answer.name_servers)) if NAME_SERVERS in identity.wanted else (),
             domain=answer.domain if DOMAIN in identity.wanted else "",
@@ -185,7 +186,7 @@ def _result(answer: Answer, identity: Identity, priority: int | None) -> Result:
 
 
 def _routes(answer: Answer, gateway: IPAddress | None, priority: int | None) -> tuple[Route, ...]:
-    """Return the routes that the server tells; those without classes stand in for all others (RFC 3442)."""
+    """Return the routes from the server; classless routes replace all others (RFC 3442)."""
     if answer.classless_routes or not gateway:
         told = answer.classless_routes or answer.static_routes
         default: tuple[Route, ...] = ()

@@ -1,8 +1,10 @@
 """
 The meta plugin firewall: from where a container may be reached, `ingressPolicy`.
 
-The reference plugin also accepts the container's packets in tables of others that drop what is forwarded. No table of
-nf_tables can accept for another one, and others' tables are left alone.
+The reference plugin also accepts the container's packets in tables of other programs that drop forwarded packets. No
+table of nf_tables can accept for another table, and tables of other programs are left alone. Each container has a table
+without rules, whose comment has the bridge and the policy. The rules that follow from all of them are in one table of
+the host (`_COMMON`), which exists while any container has a policy.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _FORWARD = Hook(kind=nftables.FILTER, point=nftables.FORWARD, priority=nftables.
 
 
 def add(call: Call) -> Result:
-    """Keep the container to its policy, and pass on what plugins before have returned."""
+    """Keep the container to its policy, and pass on the result of the plugins before."""
     previous = call.need_result_before()
     policy = _policy(call.config)
     if policy in _OPEN:
@@ -73,7 +75,7 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """Forget the policies of attachments to this network that are no more."""
+    """Forget the policies of vanished attachments to this network."""
     valid = [ingress_table(*attachment) for attachment in valid_attachments(call.config)]
     _end_isolations_of(network_name(call.config), valid)
 
@@ -94,7 +96,7 @@ def _policy(config: Node) -> str:
 
 
 def _find_bridge(host: Links, previous: Result) -> tuple[Link, list[Link]]:
-    """Return the bridge of the host in a result, and the host's ends that are its ports."""
+    """Return the bridge of the host in a result, and the host's ends among its ports."""
     links = [host.find(one.name) for one in previous.interfaces if not one.sandbox]
     for bridge in links:
         if bridge is not None and bridge.kind == _BRIDGE:
@@ -118,12 +120,12 @@ def _end_isolation(table: str) -> None:
 
 
 def _end_isolations_of(network: str, excepted: Collection[str]) -> None:
-    """Do so with those of all attachments to a network, but for tables of the names `excepted`."""
+    """End the isolation of all attachments to a network, but for tables of the names `excepted`."""
     _remove(lambda claim: is_of_network(claim, network) and claim.name not in excepted)
 
 
 def _isolation_of(table: str) -> tuple[str, str] | None:
-    """Return the policy of a container and its bridge, None if there is none or it is not carried out."""
+    """Return the policy of a container and its bridge, None if there is none or the rules are missing."""
     for claim in _claims():
         if claim.name == table and _rule_name(claim) in _common_rules():
             policy, _, bridge = _rule_name(claim).partition(" ")
@@ -137,7 +139,7 @@ def _remove(is_gone: Callable[[Table], bool]) -> None:
         for name in {claim.name for claim in claims if is_gone(claim)}:
             nftables.delete_tables(name)
         left = [_rule_name(claim) for claim in claims if not is_gone(claim)]
-        # Compared each time: whoever was here before may have been killed.
+        # Compared each time: the process before may have been killed.
         if _common_rules() == _wanted(left):
             return
         if left:

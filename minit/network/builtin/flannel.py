@@ -1,8 +1,8 @@
 """
-The plugin flannel: another plugin, normally bridge, makes the link, with the subnet that flannel has given this host.
+The plugin flannel: another plugin, normally bridge, makes the link, with the subnet that flannel has given the host.
 
-What that one is asked is kept until DEL in a file of the container's id, as by the reference plugin: flannel may have
-given another subnet meanwhile, or none.
+The request to the other plugin is kept until DEL in a file named after the container's id, as by the reference plugin:
+flannel may have given another subnet meanwhile, or none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LARGEST_MTU = 65535
 
 
 def add(call: Call) -> Result:
-    """Have the pod connected; NetworkError, with nothing left of it, if it cannot be."""
+    """Have the pod connected; NetworkError, with nothing left behind, on a failure."""
     delegated = _delegated(call)
     path, before = _place_for(call)
     write_file(path, jsontext.dump(delegated), durable=True)
@@ -50,7 +50,7 @@ def add(call: Call) -> Result:
             if before is None:
                 _delete_at(call, path, delegated)
             else:
-                # It is attached already, and stays so.
+                # The pod is attached already, and stays attached.
                 write_file(path, jsontext.dump(before), durable=True)
         except (MinitError, OSError):
             pass  # the first reason is what the user needs, and DEL finds the file
@@ -58,12 +58,12 @@ def add(call: Call) -> Result:
 
 
 def delete(call: Call) -> None:
-    """Have the pod disconnected as it was connected; nothing to do if that is not known."""
+    """Have the pod disconnected as it was connected; nothing to do if the request is unknown."""
     for path in _paths(call):
         try:
             delegated = _load(path, call)
         except ManifestError:
-            # Said once: nobody can do more about it by deleting it again.
+            # Said once: another deletion could do no more.
             remove_file(path)
             raise
         if delegated is not None:
@@ -73,7 +73,7 @@ def delete(call: Call) -> None:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with what the other plugin says about the attachment."""
+    """Raise NetworkError with the other plugin's words about the attachment."""
     for path in _paths(call):
         delegated = _load(path, call)
         if delegated is not None:
@@ -83,7 +83,7 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """Have what there is of attachments that are no more removed, and forget them."""
+    """Have the remains of vanished attachments removed, and forget the attachments."""
     valid = call.config[VALID_ATTACHMENTS].raw()
     kept = {name for attachment in valid_attachments(call.config) for name in (attachment[0], "-".join(attachment))}
     directory = _directory(call)
@@ -109,7 +109,7 @@ def status(call: Call) -> None:
 
 
 def delegated_config(config: Node, env: SubnetEnv) -> JsonObject:
-    """Return the configuration of the other plugin; ManifestError for a part of it that has no place there."""
+    """Return the configuration of the other plugin; ManifestError for a key that has no place there."""
     node = config["delegate"]
     for key in _SET_HERE:
         if node[key].given:
@@ -155,13 +155,13 @@ def _directory(call: Call) -> str:
 
 
 def _paths(call: Call) -> tuple[str, str]:
-    """Return the file of the container, and that for another network than the first one that it is attached to."""
+    """Return the container's file, and the file for a second network of the container."""
     path = f"{_directory(call)}/{call.request.container_id}"
     return path, f"{path}-{call.request.interface}"
 
 
 def _place_for(call: Call) -> tuple[str, JsonObject | None]:
-    """Return the file for this attachment, and its content if that is about this network already."""
+    """Return the file for this attachment, and its content if the file is about this network already."""
     first, second = _paths(call)
     for path in (first, second):
         try:
@@ -174,7 +174,7 @@ def _place_for(call: Call) -> tuple[str, JsonObject | None]:
 
 
 def _load(path: str, call: Call) -> JsonObject | None:
-    """Return what was asked of the other plugin, None if there is no such file, or it is about another network."""
+    """Return the request to the other plugin, None if there is no file, or the file is about another network."""
     try:
         node = read_json(read_file(path), path)
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def _object(node: Node) -> JsonObject:
 
 
 class SubnetEnv(Value):
-    """Whole networks, this host's subnets of them, the size of packets in bytes, and if flannel hides the pods."""
+    """Whole networks, the host's subnets of them, the MTU in bytes, and whether flannel hides the pods."""
 
     networks: tuple[IPNetwork, ...]
     subnets: tuple[IPNetwork, ...]
@@ -201,7 +201,7 @@ class SubnetEnv(Value):
 
 
 def _read_subnet_env(path: str) -> SubnetEnv:
-    """Return what the file says; NetworkError if it is not there, or not as flannel writes it."""
+    """Return the content of the file; NetworkError if the file is missing, or not as flannel writes it."""
     try:
         text = read_file(path).decode(errors="replace")
     except FileNotFoundError as error:
@@ -212,7 +212,7 @@ def _read_subnet_env(path: str) -> SubnetEnv:
 
 
 def parse_subnet_env(text: str, path: str) -> SubnetEnv:
-    """Return what the text of a file says, of which errors name the `path`; other variables are ignored."""
+    """Return the variables in the text of a file, whose `path` errors name; other variables are ignored."""
     given = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     missing = [
         " or ".join(names)

@@ -1,8 +1,8 @@
 """
 The plugin host-device: a link of the host, most often a network card, which is the pod's until DEL.
 
-Its alias has the name it had on the host while it is in the pod, as with the reference plugin. A kernel that removes
-a network namespace gives its cards back by itself, but neither their names nor their aliases.
+In the pod the link's alias is its name on the host, as with the reference plugin. A kernel that removes a network
+namespace gives the cards back, but neither their names nor their aliases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VIRTIO = "virtio"
 
 
 def add(call: Call) -> Result:
-    """Move the link into the pod; NetworkError, with the link on the host again, if it cannot be."""
+    """Move the link into the pod; NetworkError, with the link on the host again, on a failure."""
     config, request = call.config, call.request
     names = dns(config) if ipam_type(config) is not None else Dns()
     with Sides(request) as sides, Undo() as undo:
@@ -43,12 +43,12 @@ def add(call: Call) -> Result:
 
 
 def delete(call: Call) -> None:
-    """Move the link back to the host, where it has its old name and is down, and give back its addresses."""
+    """Move the link back to the host, with its old name and down, and give back its addresses."""
     attachment.remove(call, lambda: _move_back(call))
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with what differs from the result of `add`."""
+    """Raise NetworkError with the first difference from the result of `add`."""
     podlink.check(call, None)
 
 
@@ -63,7 +63,7 @@ def _move_back(call: Call) -> None:
 
 
 def _moved(pod: Links, request: Request, configured: str | None) -> Link | None:
-    """Return the link that ADD has moved into the pod, or that a DEL has not moved back; None if there is none."""
+    """Return the link that ADD has moved into the pod, or that DEL has left there; None if there is none."""
     link = pod.find(request.interface)
     if link is not None and link.alias:
         return link
@@ -75,7 +75,7 @@ def _take_back(pod: Links, host: Links, link: Link | None, name: str) -> None:
         return
     if host.find(name) is not None:
         raise NetworkError(f"cannot move {link.name} back to the host: there is another interface {name}")
-    # Nothing on the host is to see it by the name that it had in the pod.
+    # No program on the host may see the link by its name in the pod.
     if pod.find(name) is None:
         pod.rename(link, name, alias=name)
     with own_namespace() as own:
@@ -83,7 +83,7 @@ def _take_back(pod: Links, host: Links, link: Link | None, name: str) -> None:
 
 
 def _restore_name(host: Links, name: str) -> None:
-    """Give a link its name that the kernel moved to the host because the pod's namespace is no more."""
+    """Give back the name of a link that the kernel moved to the host after the end of the pod's namespace."""
     if host.find(name) is not None:
         return
     link = next((one for one in host.all() if one.alias == name), None)
@@ -92,7 +92,7 @@ def _restore_name(host: Links, name: str) -> None:
 
 
 def find_device(config: Node, host: Links) -> Link:
-    """Return the link, by the first of `device`, `hwaddr`, `kernelpath` and `pciBusID` that is given."""
+    """Return the link, by the first given key of `device`, `hwaddr`, `kernelpath` and `pciBusID`."""
     name, mac = interface_name(config["device"]), mac_address(config["hwaddr"])
     if name is not None:
         node, link = config["device"], host.find(name)
@@ -108,7 +108,7 @@ def find_device(config: Node, host: Links) -> Link:
 
 
 def _place(config: Node) -> tuple[Node, str]:
-    """Return the key that says where the device is, and its directory in sysfs(5)."""
+    """Return the key with the device's place, and the device's directory in sysfs(5)."""
     identity, kernel_path, address = config["runtimeConfig"]["deviceID"], config["kernelpath"], config["pciBusID"]
     if kernel_path.raw():
         return kernel_path, kernel_path.matching(_is_kernel_path, f"a path below {_KERNEL_DEVICES}")
@@ -126,7 +126,7 @@ def _place(config: Node) -> tuple[Node, str]:
 
 
 def _refuse_userspace_driver(node: Node, directory: str) -> None:
-    """NetworkError for a device that the kernel has given away to a program: DPDK, which needs no interface."""
+    """Raise NetworkError for a device that the kernel has given to a program: DPDK, which needs no interface."""
     try:
         driver = os.path.basename(os.readlink(f"{directory}/driver"))
     except OSError:
@@ -138,7 +138,7 @@ def _refuse_userspace_driver(node: Node, directory: str) -> None:
 
 
 def _first_interface(directory: str) -> str | None:
-    """Return the first interface of a device, or of the virtio device that is its only child."""
+    """Return the first interface of a device, or of a virtio device below the device."""
     try:
         children = [name for name in sorted(os.listdir(directory)) if name.startswith(_VIRTIO)]
     except OSError:

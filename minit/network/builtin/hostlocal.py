@@ -1,9 +1,9 @@
 """
 The plugin host-local: an address out of each set of ranges, leased in files of the host.
 
-The files are those of the reference plugin, so that both can share a directory. Below the directory of a network each
-leased address is a file of that name with the container's id and the interface. `last_reserved_ip.N` has the address of
-set N that was leased last, and `lock` is locked by flock(2) around everything.
+The files are those of the reference plugin, so that both can share a directory. In the directory of a network each
+leased address is a file with the container's id and the interface. `last_reserved_ip.N` has the last leased address of
+set N, and `lock` is locked by flock(2) during every change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SMALLEST_HOST_BITS = 2
 
 
 def add(call: Call) -> Result:
-    """Lease the addresses; NetworkError, with none leased, if one of them cannot be had."""
+    """Lease the addresses; NetworkError, with none leased, on a failure."""
     config = call.config
     sets = read_range_sets(config)
     resolv_conf = config["ipam"]["resolvConf"].optional(Node.string)
@@ -66,7 +66,7 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """Give back the addresses of all interfaces that are no more."""
+    """Give back the addresses of all vanished interfaces."""
     release_all_but(_directory(call.config), valid_attachments(call.config))
 
 
@@ -81,12 +81,12 @@ def _directory(config: Node) -> str:
 
 
 def _wanted(call: Call) -> list[IPAddress]:
-    # The length of a prefix means nothing here: that of the range counts.
+    # The prefix length of a request has no meaning here: the range's length counts.
     return [parse_address(str(address).partition("/")[0]) for address in requested_addresses(call)]
 
 
 class Lease(Value):
-    """An address of one of the network's ranges."""
+    """An address of a range of the network."""
 
     address: IPAddress
     range: Range
@@ -96,10 +96,10 @@ def reserve(
     directory: str, network: str, sets: Sequence[RangeSet], request: Request, wanted: Collection[IPAddress]
 ) -> list[Lease]:
     """
-    Lease an address of each set: the one of it that is wanted, or else the one after the last that was leased.
+    Lease an address of each set: the wanted address, or else the address after the last leased one.
 
-    All leases are on the disk before this returns, or none. NetworkError if an address is taken or is in no range, if
-    none is left, or if the container has one for this interface already.
+    When this returns, all leases are on the disk, or none. NetworkError if an address is taken or in no range, if no
+    address is left, or if the container has a lease for this interface already.
     """
     try:
         os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
@@ -112,12 +112,12 @@ def reserve(
 
 
 def release(directory: str, request: Request) -> None:
-    """Give back all leases that the container has for this interface, if there are any."""
+    """Give back all leases of the container for this interface."""
     _locked(directory, lambda fd: _release(fd, request))
 
 
 def release_all_but(directory: str, valid: Collection[tuple[str, str]]) -> None:
-    """Give back the leases of all but these containers and interfaces."""
+    """Give back all leases but those of these containers and interfaces."""
     _locked(directory, lambda fd: _release_all_but(fd, valid))
 
 
@@ -132,7 +132,7 @@ def _holds_lease(directory: str, request: Request) -> bool:
 
 
 def _locked(directory: str, function: Callable[[int], T]) -> T | None:
-    """Return what `function` makes of a descriptor of the directory while it is locked; None if there is none."""
+    """Call `function` with a descriptor of the locked directory and return its result; None without the directory."""
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def _take(directory: int, network: str, ranges: RangeSet, wanted: IPAddress) -> 
 def _next_free(directory: int, network: str, ranges: RangeSet) -> Lease:
     taken = set(os.listdir(directory))
     for one, address in ranges.after(_last_reserved(directory, ranges.index)):
-        # Under the lock an empty file is what a plugin that was killed has left.
+        # Under the lock an empty file is the remains of a killed plugin.
         if str(address) not in taken or not _read(directory, str(address)):
             return Lease(address=address, range=one)
     raise NetworkError(f'no IP addresses available in network "{network}": {ranges}')
@@ -237,7 +237,7 @@ def _is_address(name: str) -> bool:
 
 
 def _remove_leftover(directory: int) -> None:
-    """Remove what a writer was killed over, which nobody else can be writing under the lock."""
+    """Remove the remains of a killed writer; nobody else can be writing under the lock."""
     try:
         os.unlink(_NEW, dir_fd=directory)
     except FileNotFoundError:
@@ -245,7 +245,7 @@ def _remove_leftover(directory: int) -> None:
 
 
 def _leases_of(directory: int, request: Request) -> list[str]:
-    """Return the files of a container's interface; those of old plugins name only the container."""
+    """Return the files of a container's interface; files of old plugins name only the container."""
     names = [name for name in os.listdir(directory) if name not in (_LOCK, _NEW) and not name.startswith(_LAST)]
     contents = {name: _read(directory, name) for name in names}
     for content in (f"{request.container_id}{_LINE_END}{request.interface}", request.container_id):
@@ -256,7 +256,7 @@ def _leases_of(directory: int, request: Request) -> list[str]:
 
 
 def _read(directory: int, name: str) -> str:
-    """Return the content of a file, nothing if it is none of a plugin's."""
+    """Return the content of a file, empty for a file of another program."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     except FileNotFoundError:
@@ -280,7 +280,7 @@ def _write(directory: int, name: str, text: str) -> None:
 
 
 class Range(Value):
-    """Addresses from `first` to `last`, but for those of the gateway, the subnet and, of IPv4, the broadcast."""
+    """Addresses from `first` to `last`, but for the addresses of gateway, subnet and, for IPv4, broadcast."""
 
     subnet: IPNetwork
     first: IPAddress
@@ -298,7 +298,7 @@ class Range(Value):
         return ip_interface((address, self.subnet.prefixlen))
 
     def may_lease(self, address: IPAddress) -> bool:
-        """Tell whether an address is one to give away."""
+        """Tell whether an address may be leased."""
         useless = [self.gateway, self.subnet.network_address]
         if self.subnet.version == 4:
             useless.append(self.subnet.broadcast_address)
@@ -306,7 +306,7 @@ class Range(Value):
 
 
 class RangeSet(Value):
-    """Ranges of one family, of which each interface gets one address; `index` is the set's place in the list."""
+    """Ranges of a single family, of which each interface gets an address; `index` is the set's place in the list."""
 
     index: int
     ranges: tuple[Range, ...]
@@ -315,11 +315,11 @@ class RangeSet(Value):
         return ",".join(map(str, self.ranges))
 
     def range_of(self, address: IPAddress) -> Range | None:
-        """Return the range that has an address, None if none does."""
+        """Return the range of an address, None if there is none."""
         return next((one for one in self.ranges if address in one), None)
 
     def after(self, last: IPAddress | None) -> Iterator[tuple[Range, IPAddress]]:
-        """Yield each address that may be leased once, beginning behind the last one leased."""
+        """Yield each address for leasing once, beginning behind the last leased address."""
         at = next((place for place, one in enumerate(self.ranges) if last is not None and last in one), None)
         if at is None or last is None:
             for one in self.ranges:
@@ -334,9 +334,10 @@ class RangeSet(Value):
 
 def read_range_sets(config: Node) -> tuple[RangeSet, ...]:
     """
-    Return the sets of ranges: those of the capability `ipRanges`, the address manager's own range, and its `ranges`.
+    Return the sets of ranges: of the capability `ipRanges`, the address manager's own range, and its `ranges` (CNI
+    plugins, host-local).
 
-    ManifestError for a set without a range or of two families, and for addresses that stand in two ranges.
+    ManifestError for a set without a range or of two families, and for overlapping ranges.
     """
     ipam = config["ipam"]
     sets = [

@@ -1,5 +1,5 @@
 """
-The plugins whose link is in the pod alone: loopback, macvlan, ipvlan, vlan, dummy; host-device uses their common part.
+The plugins whose link is in the pod alone: loopback, macvlan, ipvlan, vlan, dummy; host-device shares code with them.
 
 Outside the pod such an attachment leaves only its addresses. The plugins find the link by its name in the pod's network
 namespace, and the link ends with the namespace.
@@ -69,7 +69,7 @@ def _below(call: Call, sides: Sides, default: str | None = None) -> tuple[Links,
     """
     Return the link below the pod's link, `master`, and the links of its namespace.
 
-    The link is one of the host, or with `linkInContainer` one of the pod. Without a name it is `default`, or else the
+    The link is on the host, or with `linkInContainer` in the pod. Without a name the link is `default`, or else the
     link of the default route. NetworkError if there is no such link.
     """
     links, place = (sides.pod, "in the pod") if truth(call.config["linkInContainer"]) else (sides.host, "on the host")
@@ -82,7 +82,7 @@ def _below(call: Call, sides: Sides, default: str | None = None) -> tuple[Links,
 
 
 def _packet_size(config: Node, lower: Link) -> int | None:
-    """Return the MTU, None for the MTU of the link below; ManifestError if the link below has a smaller one."""
+    """Return the MTU, None for the MTU of the link below; ManifestError if the link below has a smaller MTU."""
     wanted = mtu(config)
     if wanted is not None and wanted > lower.mtu:
         raise config["mtu"].error(f"at most {lower.mtu}, as {lower.name} has")
@@ -90,7 +90,7 @@ def _packet_size(config: Node, lower: Link) -> int | None:
 
 
 def _make(sides: Sides, links: Links, request: Request, new: NewLink, undo: Undo) -> Link:
-    """Make the pod's link on top of one of `links`; return the link, which is down."""
+    """Make the pod's link, on top of a link of `links`; return the link, which is down."""
     refuse_existing(sides, request)
     undo.add(lambda: _delete_made(sides.pod, request, new.kind))
     links.add(new, None if links is sides.pod else sides.namespace)
@@ -113,11 +113,11 @@ def connect(
     has_neighbours: bool = True,
 ) -> Result:
     """
-    Give the pod's link addresses and routes, bring it up, and return the outcome of ADD.
+    Give the pod's link addresses and routes, bring the link up, and return the outcome of ADD.
 
-    Addresses and name service come from the address manager, or from `leased`, which was leased before; a network
-    without an address manager has none. `dns` replaces the name service. If the link has neighbours (other machines),
-    they are told at once who has the addresses, and are asked whether an address is theirs.
+    Addresses and DNS come from the address manager, or from `leased`, which was leased before; a network without an
+    address manager has none. `dns` replaces the name service. If the link has neighbours (other machines), the kernel
+    tells them at once about the addresses, and asks whether a neighbour has an address.
     """
     leased = _lease(call, sides, pod, undo) if leased is None else leased
     addresses = [one.address for one in leased.addresses]
@@ -134,7 +134,7 @@ def connect(
 
 
 def delete(call: Call, kind: str) -> None:
-    """Remove the pod's link if there is one, and give back its addresses even if the removal fails."""
+    """Remove the pod's link if there is a link, and give back its addresses even if the removal fails."""
     attachment.remove(call, lambda: _delete_in_pod(call.request, kind))
 
 
@@ -221,7 +221,7 @@ def check_loopback(call: Call) -> None:
 
 
 def add_dummy(call: Call) -> Result:
-    """Make a link that leads nowhere, for its addresses; NetworkError, with nothing left behind, if that fails."""
+    """Make a link that leads nowhere, for its addresses; NetworkError, with nothing left behind, on a failure."""
     request = call.request
     _need_manager(call.config)
     with Sides(request) as sides, Undo() as undo:
@@ -236,9 +236,9 @@ def check_dummy(call: Call) -> None:
 
 def add_macvlan(call: Call) -> Result:
     """
-    Make a link with a hardware address of its own, in the network of a link of the host.
+    Make a link with its own hardware address, in the network of a link of the host.
 
-    NetworkError, with nothing left behind, if that fails.
+    NetworkError, with nothing left behind, on a failure.
     """
     config, request, mode = call.config, call.request, _macvlan_mode(call)
     names, mac = dns(config), requested_mac(call) or mac_address(config["mac"])
@@ -273,7 +273,7 @@ def add_ipvlan(call: Call) -> Result:
     Make a link with the hardware address of a link of the host, and other IP addresses.
 
     In a list, a network without an address manager takes the addresses and routes of the plugin before. NetworkError,
-    with nothing left behind, if that fails.
+    with nothing left behind, on a failure.
     """
     config, request, mode = call.config, call.request, _ipvlan_mode(call)
     given = _given(call)
@@ -301,7 +301,7 @@ def _ipvlan_mode(call: Call) -> str:
 
 
 def _given(call: Call) -> Result | None:
-    """Return the result of the plugin before if it has the pod's addresses."""
+    """Return the result of the plugin before if the result has the pod's addresses."""
     has_addresses = call.previous is not None and call.previous.addresses
     return call.previous if has_addresses and ipam_type(call.config) is None else None
 
@@ -317,9 +317,9 @@ def _default_below(call: Call) -> str | None:
 
 def add_vlan(call: Call) -> Result:
     """
-    Make a link in a VLAN (IEEE 802.1Q) of the network that a link of the host is in.
+    Make a link in a VLAN (IEEE 802.1Q) of the network of a link of the host.
 
-    NetworkError, with nothing left behind, if that fails.
+    NetworkError, with nothing left behind, on a failure.
     """
     config, request, number = call.config, call.request, _number(call)
     if interface_name(config["master"]) is None:

@@ -1,4 +1,4 @@
-"""The meta plugin portmap: ports of the host that lead to the container, as the runtime asks for them."""
+"""The meta plugin portmap: ports of the host that lead to the container, on request of the runtime."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INPUT = ("-i", "--in-interface")
 
 
 def add(call: Call) -> Result:
-    """Forward the ports that the runtime asks for, and pass on what plugins before have returned."""
+    """Forward the ports in the runtime's request, and pass on the result of the plugins before."""
     previous = call.need_result_before()
     wanted = _read(call.config, previous)
     if any(one.ports for one in wanted):
@@ -63,7 +63,7 @@ def check(call: Call) -> None:
 
 
 def collect(call: Call) -> None:
-    """Forward nothing any more to attachments to this network that are no more."""
+    """Stop forwarding to vanished attachments to this network."""
     valid = [_table(*attachment) for attachment in valid_attachments(call.config)]
     stop_forwarding_of(network_name(call.config), valid)
 
@@ -73,12 +73,12 @@ def _table(container_id: str, interface: str) -> str:
 
 
 def _read(config: Node, previous: Result) -> list[Forwarding]:
-    """Return what a configuration asks for, of each family in which the container has an address."""
+    """Return the ports of a configuration, for each family in which the container has an address."""
     ports = config["runtimeConfig"]["portMappings"].each(_port)
     masquerades = config["snat"].optional(Node.boolean) is not False
     always = truth(config["masqAll"])
     conditions = {version: _conditions(config[key], version) for version, key in _VERSIONS.items()}
-    # Nothing is marked here: the rules that masquerade know the packets by their destination.
+    # No packet is marked here: the masquerading rules know the packets by destination.
     config["markMasqBit"].optional(lambda node: node.integer(0, _MAX_MARK_BIT))
     if config["externalSetMarkChain"].raw():
         raise refuse(config["externalSetMarkChain"], "a chain of iptables cannot be called by nftables")
@@ -112,7 +112,7 @@ def _port(node: Node) -> ForwardedPort:
 
 
 def _conditions(node: Node, version: int) -> Match:
-    """Return what a list of words for iptables(8) says about a packet's source, destination or interface."""
+    """Return the conditions on source, destination or interface in a list of words for iptables(8)."""
     words = node.elements()
     match: list[nftexpressions.Expression] = []
     while words:

@@ -17,7 +17,7 @@ delete = attachment.delete
 
 
 def add(call: Call) -> Result:
-    """Connect the pod; NetworkError, with nothing left of it, if it cannot be."""
+    """Connect the pod; NetworkError, with nothing left behind, on a failure."""
     config, request = call.config, call.request
     if ipam_type(config) is None:
         raise config["ipam"].error("an address manager")
@@ -31,7 +31,7 @@ def add(call: Call) -> Result:
         prepare_pod_link(sides.namespace, pod, addresses, accept_ra=is_routed)
         _configure_pod(sides, pod, leased, ends)
         for one, gateway in ends:
-            # Every pod's gateway is one address of the host, which all its ends have.
+            # All pods have the same gateway address of the host, which all the host's ends have.
             sides.host.add_address(host, ip_interface(gateway))
             sides.host.add_route(host, NewRoute(destination=only(one.address.ip), scope=SCOPE_HOST))
         attachment.guard(call, wanted, host, pod, addresses, undo)
@@ -48,7 +48,7 @@ def add(call: Call) -> Result:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with what differs from the result of `add`."""
+    """Raise NetworkError with the first difference from the result of `add`."""
     check_attachment(call, bridge=None)
 
 
@@ -65,8 +65,8 @@ def _configure_pod(sides: Sides, pod: Link, leased: Result, ends: list[tuple[Add
     for one, gateway in ends:
         sides.pod.add_route(pod, NewRoute(destination=only(gateway), source=one.address.ip, scope=SCOPE_LINK))
     add_routes(sides.pod, pod, leased.routes, usual_gateways(leased.addresses))
-    # The neighbours in the subnet are not on this link: only the gateway is, and everything goes by it. But not before
-    # now, as the other routes may go by addresses of the subnet.
+    # The neighbours in the subnet are not on this link: only the gateway is, and all packets go by the gateway. But not
+    # before now, as the other routes may go by addresses of the subnet.
     for one, gateway in ends:
         sides.pod.delete_route(pod, one.address.network)
         sides.pod.add_route(pod, NewRoute(destination=one.address.network, gateway=gateway, source=one.address.ip))

@@ -1,4 +1,6 @@
-"""The two sides of a pod's link: the links of host and pod, their settings, addresses and routes."""
+"""
+The two sides of a pod's link: the links of host and pod, settings in /proc/sys/net (ip-sysctl.rst), addresses, routes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _TIMEOUT_SECONDS = 10.0  # as long as the reference plugins wait
 
 
 class Undo:
-    """A block whose steps are taken back, the last one first, if it fails."""
+    """A block whose steps are undone, the last step first, if the block fails."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
@@ -40,16 +42,16 @@ class Undo:
             try:
                 self._steps.pop()()
             except (NetworkError, OSError):
-                # The first reason is what the user needs; gc deletes the attachment once more.
+                # The user needs the first reason; gc deletes the attachment once more.
                 continue
 
     def add(self, step: Callable[[], object]) -> None:
-        """Remember how to take back what the block is about to do or has done."""
+        """Remember how to undo a step that the block takes next or has taken."""
         self._steps.append(step)
 
 
 class Sides:
-    """The links of the host and those of the pod; `namespace` is a descriptor of the pod's network namespace."""
+    """The links of the host and of the pod; `namespace` is a descriptor of the pod's network namespace."""
 
     def __init__(self, request: Request) -> None:
         self.namespace = _open_namespace(request)
@@ -103,11 +105,12 @@ def prepare_pod_link(
     tells_neighbours: bool = True,
 ) -> None:
     """
-    Settle how the pod's end behaves before it is up; `namespace` is a descriptor of the pod's network namespace.
+    Write the settings of the pod's end before it is up; `namespace` is a descriptor of the pod's network namespace.
 
-    It takes router advertisements only if the network says so, and tells its neighbours at once that it has an address,
-    which another pod may have had a moment ago, if it has any. With `accept_dad` it asks whether its own one is free,
-    and knows its question again when it comes back; with False it does not; None leaves that to the pod's network.
+    The link takes router advertisements only if the network asks for them, and tells its neighbours at once about an
+    address, which another pod may have had a moment ago. With `accept_dad` the kernel asks whether the link's own
+    address is free, and recognises its own question when it comes back; with False the kernel does not ask; None leaves
+    the setting to the pod's network.
     """
     versions = {address.version for address in addresses}
 
@@ -122,7 +125,8 @@ def prepare_pod_link(
         if 6 in versions:
             write_sysctl(f"net/ipv6/conf/{link.name}/disable_ipv6", "0")
             write_sysctl("net/ipv6/conf/lo/disable_ipv6", "0")
-            # As the reference plugins have it: a link that is down for a while keeps its addresses, as it does of IPv4.
+            # As with the reference plugins: a link that is down for a while keeps its IPv6 addresses, as its IPv4
+            # addresses.
             write_sysctl(f"net/ipv6/conf/{link.name}/keep_addr_on_down", "1")
             if tells_neighbours:
                 write_sysctl(f"net/ipv6/conf/{link.name}/ndisc_notify", "1")
@@ -131,7 +135,7 @@ def prepare_pod_link(
 
 
 def enable_forwarding(addresses: Iterable[IPInterface]) -> None:
-    """Let the host pass packets of the families of these addresses on, from pods and to them."""
+    """Let the host forward packets of the families of these addresses, from pods and to pods."""
     versions = {address.version for address in addresses}
     if 4 in versions:
         write_sysctl("net/ipv4/ip_forward", "1")
@@ -142,9 +146,9 @@ def enable_forwarding(addresses: Iterable[IPInterface]) -> None:
 
 def _keep_routers() -> None:
     """
-    Have the host's links that follow router advertisements go on to.
+    Have the host's links that follow router advertisements keep doing so.
 
-    A machine that forwards takes none, and would lose its own way out when the last one has run out.
+    A forwarding machine takes no advertisements, and would lose its default route after the last one has expired.
     """
     if _read(f"/proc/sys/{_FORWARDING}") != "0":
         return
@@ -185,7 +189,7 @@ class DuplicateDetection:
         self._events.__exit__()
 
     def wait(self, links: Links, link: Link, addresses: Collection[IPInterface]) -> None:
-        """Wait until a link that is up can use its addresses; NetworkError if somebody else has one of them."""
+        """Wait until a link that is up can use its addresses; NetworkError if a neighbour has an address."""
         end = time.monotonic() + self._timeout_seconds
         while True:
             flags = {address: flag for address, flag in links.address_flags(link) if address in addresses}
@@ -205,9 +209,9 @@ class DuplicateDetection:
 
 def add_addresses(sides: Sides, pod: Link, addresses: Sequence[Address], duplicates: bool) -> None:
     """
-    Give the pod's link its addresses and bring it up.
+    Give the pod's link its addresses and bring the link up.
 
-    With `duplicates` the neighbours are asked for the IPv6 ones first; NetworkError if one of them has one.
+    With `duplicates` the neighbours are asked for the IPv6 addresses first; NetworkError if a neighbour has an address.
     """
     wanted = [one.address for one in addresses]
     with DuplicateDetection(sides.namespace) as detection:
@@ -218,12 +222,14 @@ def add_addresses(sides: Sides, pod: Link, addresses: Sequence[Address], duplica
 
 
 def usual_gateways(addresses: Sequence[Address]) -> dict[int, IPAddress]:
-    """Return the gateway of each IP version, that of the first address that has one."""
+    """Return the gateway of each IP version, from the first address with a gateway."""
     return {one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None}
 
 
 def add_routes(links: Links, pod: Link, routes: Iterable[Route], gateways: Mapping[int, IPAddress]) -> None:
-    """Add routes by the pod's link: one without a gateway goes by that of its version, or ends on the link itself."""
+    """
+    Add routes by the pod's link: a route without a gateway takes its version's gateway, or ends on the link itself.
+    """
     for route in routes:
         usual = None if route.scope == SCOPE_LINK else gateways.get(route.destination.version)
         links.add_route(

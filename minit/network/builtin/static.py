@@ -1,4 +1,4 @@
-"""The plugin static: the addresses that a configuration has, or that somebody asks for, without any record of them."""
+"""The plugin static: the addresses of a configuration or a request, without any record of them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def add(call: Call) -> Result:
 
 
 def delete(_: Call) -> None:
-    """Do nothing: whoever has an address is not recorded."""
+    """Do nothing: no owner of an address is recorded."""
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError if the result lacks an address, or has it with another gateway."""
+    """Raise NetworkError if the result lacks an address, or has another gateway for the address."""
     wanted, previous = _read_addresses(call), call.need_result_of_add()
     present = {address.address.ip: address for address in previous.addresses}
     for address in wanted:
@@ -43,8 +43,8 @@ def _read_addresses(call: Call) -> tuple[Address, ...]:
     """
     Return the addresses to have.
 
-    Those of the capability `ips` stand in for all others, and those of `args` for all but them. What CNI_ARGS ask for
-    comes after the configuration's own; a gateway there is that of each of its addresses whose subnet it is in.
+    Addresses of the capability `ips` replace all others, and addresses of `args` all but those. Addresses of CNI_ARGS
+    come after the configuration's own; a gateway there belongs to each such address in the gateway's subnet.
     """
     config = call.config
     if not config["ipam"].raw():

@@ -1,8 +1,8 @@
 """
-The plugin tuning: changes parameters of the pod's network and attributes of the interface that another plugin made.
+The plugin tuning: changes sysctls of the pod's network and attributes of the interface of another plugin.
 
-The attributes that the interface had are kept in a file until DEL, in the format of the reference plugin: an interface
-may have been lent by the host. Parameters stay as they are: they are the pod's own.
+The old attributes of the interface are kept in a file until DEL, in the format of the reference plugin: the interface
+may be lent by the host. Sysctls stay changed: they are the pod's own.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SWAPPED = str.maketrans("./", "/.")
 
 
 class Settings(Value):
-    """The wishes of a configuration, and of whoever may add to them."""
+    """The changes that a configuration and requests ask for."""
 
     sysctls: tuple[Sysctl, ...]
     attributes: Attributes
 
 
 def add(call: Call) -> Result:
-    """Change what is asked for and pass the result on; NetworkError, with everything as it was, if it cannot be."""
+    """Make the changes and pass the result on; NetworkError, with every change undone, on a failure."""
     settings, result = read_settings(call), call.need_result_before()
     refuse_forbidden(settings.sysctls, _ALLOWLIST)
     with Sides(call.request) as sides, Undo() as undo:
@@ -59,7 +59,7 @@ def add(call: Call) -> Result:
 
 
 def delete(call: Call) -> None:
-    """Give the interface back what it had, if it is still there."""
+    """Give the interface its old attributes back, if the interface still exists."""
     path = _backup_path(call)
     try:
         before = _read_backup(path)
@@ -71,7 +71,7 @@ def delete(call: Call) -> None:
 
 
 def check(call: Call) -> None:
-    """Raise NetworkError with the first thing that is not as configured."""
+    """Raise NetworkError with the first difference from the configuration."""
     settings = read_settings(call)
     call.need_result_of_add()
     namespace = open_namespace(call.request.namespace)
@@ -92,10 +92,10 @@ def check(call: Call) -> None:
 
 
 def read_settings(call: Call) -> Settings:
-    """Return what is to be changed; ManifestError or NetworkError if it cannot be."""
+    """Return the wanted changes; ManifestError or NetworkError for impossible ones."""
     config = call.config
     asked = call.asked
-    # A later one has the last word.
+    # The last address has priority.
     macs = (
         mac_address(config["mac"]),
         parse_arguments(call.request.args).mac,
@@ -106,7 +106,7 @@ def read_settings(call: Call) -> Settings:
     attributes = Attributes(
         mac=next((mac for mac in reversed(macs) if mac), None),
         mtu=mtu(asked) or mtu(config),
-        # As in the reference plugin: what is not asked for is left alone.
+        # As in the reference plugin: without a request the mode is left alone.
         promiscuous=promiscuous or None,
         all_multicast=_last(config, asked, "allmulti", Node.boolean),
         queue_length=_last(config, asked, "txQLen", _read_queue_length),
@@ -132,7 +132,7 @@ def _write_sysctls(sysctls: tuple[Sysctl, ...], namespace: int, undo: Undo) -> N
 def _check_sysctls(sysctls: tuple[Sysctl, ...]) -> None:
     for sysctl in sysctls:
         found = _read_value(sysctl)
-        # Several numbers are separated by tabs, whatever they were written with.
+        # The kernel separates several numbers by tabs, whatever was written.
         if found is not None and found.split() != sysctl.value.split():
             raise NetworkError(f"sysctl {sysctl.key} is {found}, not {sysctl.value}")
 
@@ -168,18 +168,20 @@ def _write_link(sides: Sides, call: Call, attributes: Attributes) -> None:
 
 
 def _let_send(sides: Sides, call: Call, mac: str) -> None:
-    """Have the host take the pod's packets with its new hardware address; the link tells its neighbours by one."""
+    """
+    Have the host accept the pod's packets with its new hardware address; the link tells its neighbours by a packet.
+    """
     host = find_host_end(sides, call.request)
     if host is not None and call.previous is not None:
         pod = sides.pod.get(call.request.interface)
-        # The address that was made of the old one stays.
+        # The address made from the old hardware address stays.
         own = (*(address.address.ip for address in call.previous.addresses), link_local_address(pod.mac))
         sender = Sender(link=host.name, mac=mac, addresses=own)
         follow_sender(table_name(call.request.container_id, call.request.interface), sender)
 
 
 def _as_changed(result: Result, name: str, attributes: Attributes) -> Result:
-    """Return a result in which the pod's interface has its new attributes."""
+    """Return a result with the new attributes of the pod's interface."""
     given = {"mac": attributes.mac, "mtu": attributes.mtu}
     new: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     interfaces = tuple(replace(one, **new) if one.name == name and one.sandbox else one for one in result.interfaces)
@@ -192,7 +194,7 @@ def _backup_path(call: Call) -> str:
 
 
 def _read_backup(path: str) -> Attributes | None:
-    """Return what an interface had, None if the file is broken: nobody can tell any more."""
+    """Return the old attributes of an interface, None if the file is broken: then nobody knows them."""
     try:
         return _from_json(read_json(read_file(path), path))
     except ManifestError:
@@ -200,7 +202,7 @@ def _read_backup(path: str) -> Attributes | None:
 
 
 def _to_json(attributes: Attributes) -> dict[str, object]:
-    """Return those that are given, by the names that they have in a configuration."""
+    """Return the given attributes by their names in a configuration."""
     return {key: getattr(attributes, name) for key, name in _KEYS.items() if getattr(attributes, name) is not None}
 
 
@@ -219,7 +221,7 @@ def _read_queue_length(node: Node) -> int:
 
 
 class Sysctl(Value):
-    """A parameter and the value to give to it; `key` is how the configuration calls it."""
+    """A sysctl and its new value; `key` is the name in the configuration."""
 
     key: str
     path: str
@@ -228,9 +230,9 @@ class Sysctl(Value):
 
 def _read_sysctls(nodes: tuple[Node, ...], interface: str) -> tuple[Sysctl, ...]:
     """
-    Return the parameters of objects from keys to values, of which a later one has the last word.
+    Return the sysctls of objects from keys to values; a later object has priority.
 
-    IFNAME in a key stands for the interface. ManifestError for what is not of the network, or twice the same.
+    IFNAME in a key stands for the interface. ManifestError for a sysctl outside the network, and for a repeated sysctl.
     """
     found: dict[str, Sysctl] = {}
     for node in nodes:
@@ -247,7 +249,7 @@ def _read_sysctls(nodes: tuple[Node, ...], interface: str) -> tuple[Sysctl, ...]
 
 
 def refuse_forbidden(sysctls: tuple[Sysctl, ...], allowlist: str) -> None:
-    """Raise NetworkError if there is such a file of regular expressions, and no line of it is found in a key."""
+    """Raise NetworkError if there is such a file of regular expressions and none of its lines matches a key."""
     try:
         lines = read_file(allowlist).decode(errors="replace").splitlines()
     except FileNotFoundError:
@@ -264,7 +266,7 @@ def refuse_forbidden(sysctls: tuple[Sysctl, ...], allowlist: str) -> None:
 
 
 def _read_value(sysctl: Sysctl) -> str | None:
-    """Return the value in the network namespace of this process, None for one that can only be written."""
+    """Return the value in the network namespace of this process, None for a write-only sysctl."""
     try:
         with open(sysctl.path, encoding="utf-8", errors="replace") as file:
             return file.read().strip("\n")
@@ -275,7 +277,7 @@ def _read_value(sysctl: Sysctl) -> str | None:
 
 
 def _write_value(sysctl: Sysctl, value: str) -> None:
-    """Set it in the network namespace of this process; NetworkError if it cannot have the value."""
+    """Set the value in the network namespace of this process; NetworkError if the kernel refuses the value."""
     try:
         fd = os.open(sysctl.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -288,9 +290,9 @@ def _write_value(sysctl: Sysctl, value: str) -> None:
 
 def _path_of(key: str, interface: str) -> str | None:
     """
-    Return the file of a key, None if it is not one of the network.
+    Return the file of a key, None for a key outside the network.
 
-    The first separator decides what separates names: dots, and a slash is a dot in a name, or the other way round.
+    The first separator decides: names are separated by dots, with a slash for a dot in a name, or the other way round.
     """
     first = next((letter for letter in key if letter in "./"), "/")
     path = key if first == "/" else key.translate(_SWAPPED)

@@ -1,8 +1,7 @@
 """
-A DHCP client for one interface (RFC 2131), driven by whoever polls its sockets and heeds its deadline.
+A DHCP client for an interface (RFC 2131); the caller polls its sockets and heeds its deadline.
 
-Its own, since the one library that is kept well, pyroute2's, runs on asyncio, which is larger than all this and which
-the image does not carry.
+The only well-kept library, pyroute2's, runs on asyncio, which is larger than all of this code and not in the image.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _SO_BINDTODEVICE = 25
 _HARDWARE_ADDRESS = 4  # in the address of a socket of packet(7)
 _ETHERNET_BROADCAST = b"\xff" * 6
 _RECEIVE_BYTES = 65536
-# At a time: on a busy network there is always another one, and whoever polls has more to do.
+# At a time: on a busy network there is always another packet, and the caller has more to do.
 _MOST_PACKETS = 64
-# Between attempts, doubled each time and then some chance, so that a thousand machines do not ask at once.
+# Between attempts, doubled each time and with some chance, so that a thousand machines do not ask at once.
 _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 32.0
 _REQUEST_ATTEMPTS = 4
@@ -36,14 +35,14 @@ _RENEWAL_RETRY_SECONDS = 60.0
 _MINIMUM_LEASE_SECONDS = 10
 _DECLINED_SECONDS = 10.0  # RFC 2131, 3.1: before anything is asked again
 
-# States, as the RFC names them, but for the one in which others are asked whether they have the address.
+# States, named as in the RFC, but for CHECKING, in which neighbours are asked whether they have the address.
 INIT, REBOOTING, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
     *("init", "rebooting", "selecting", "requesting", "checking"),
     *("bound", "renewing", "rebinding"),
 )
 
 _ETH_P_ARP = 0x0806
-# Hardware and protocol, the lengths of their addresses, the operation; then both addresses of sender and target.
+# Hardware and protocol, the lengths of addresses, the operation; then both addresses of sender and target.
 _ARP = struct.Struct(">HHBBH6sI6sI")
 _ETHERNET, _IPV4, _REQUEST = 1, 0x0800, 1
 _ARP_BYTES = 1024
@@ -53,11 +52,11 @@ _PAUSE_SECONDS = 0.2
 
 class DhcpClient:
     """
-    Gets a lease, keeps it, and tells by `changed` of it each time: an Answer, or None when it is lost.
+    Gets a lease, keeps it, and calls `changed` each time: with an Answer, or with None after the loss of the lease.
 
-    `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read. `complain` gets a
-    line about an address that cannot be used. The last lease ends at `expires_at` (monotonic). An address that is
-    `remembered` of an earlier lease is asked for first; whichever server knows that it is wrong says so.
+    `turn` does the due work; the caller calls it at `deadline` (monotonic), and when `fileno` is readable. `complain`
+    gets a line about an unusable address. The last lease ends at `expires_at` (monotonic). A `remembered` address of an
+    earlier lease is asked for first; a server that knows it as wrong says so.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class DhcpClient:
         self._renew_at = self._rebind_at = self.expires_at = 0.0
 
     def fileno(self) -> int | None:
-        """Return the descriptor on which answers come, None while none is expected."""
+        """Return the descriptor for answers, None while no answer is expected."""
         source = self._probe or self._raw
         return None if source is None else source.fileno()
 
@@ -96,7 +95,7 @@ class DhcpClient:
         return self._offer if self.state in (REQUESTING, CHECKING) else None
 
     def turn(self) -> None:
-        """Take the answers that have come and do what is due; OSError if the interface cannot be used."""
+        """Take the answers that have come and do the due work; OSError if the interface cannot be used."""
         try:
             self._receive()
             if self._probe is not None:
@@ -170,7 +169,7 @@ class DhcpClient:
     def _take(self, answer: Answer) -> None:
         if self.state == SELECTING:
             if answer.kind == messages.OFFER and NO_ADDRESS not in (answer.address.ip, answer.server):
-                # It is asked for in the next turn: whoever has to be able to give it back can note it before.
+                # The request follows in the next turn: the caller can note the offer before, and so give it back later.
                 self._offer, self._attempt, self.state, self.deadline = answer, 0, REQUESTING, 0.0
         elif self.state in (REBOOTING, REQUESTING, RENEWING, REBINDING):
             is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
@@ -183,7 +182,7 @@ class DhcpClient:
                 self._lose()
 
     def _check(self, probe: _AddressProbe) -> None:
-        """Use the address that the server has confirmed if nobody else does."""
+        """Use the address that the server has confirmed unless a neighbour uses it."""
         assert self._offer is not None
         is_known = probe.turn()
         self.deadline = probe.deadline
@@ -209,7 +208,7 @@ class DhcpClient:
             self._renew_at = self._rebind_at = self.expires_at = float("inf")
         else:
             seconds = lease.lease_seconds
-            # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too, and not every second.
+            # RFC 2131, 4.4.5; times from a server have to be in this order too, and not every second.
             rebind = min(_not_soon(lease.rebinding_seconds, seconds * 7 // 8), seconds)
             renew = min(_not_soon(lease.renewal_seconds, seconds // 2), rebind)
             self._renew_at, self._rebind_at, self.expires_at = now + renew, now + rebind, now + seconds
@@ -262,7 +261,7 @@ class DhcpClient:
             pass  # no way to it any more: it is tried again, and then by broadcast
 
     def _receive(self) -> None:
-        """Take the answers that are for this client; the socket gets all that comes to the interface by IP."""
+        """Take the answers for this client; the socket gets all IP packets of the interface."""
         for _ in range(_MOST_PACKETS):
             if self._raw is None:
                 return
@@ -283,7 +282,7 @@ def _not_soon(told_seconds: int | None, usual_seconds: int) -> int:
 
 
 def release_lease(interface: str, identity: Identity, lease: Answer) -> None:
-    """Tell the server that a lease is over: once, as it does not answer; OSError if the interface cannot be used."""
+    """Tell the server about the end of a lease, once: there is no answer; OSError if the interface cannot be used."""
     transaction = int.from_bytes(os.urandom(4), "big")
     address = lease.address.ip
     message = messages.encode_request(
@@ -307,7 +306,12 @@ def _open_raw(interface: str) -> socket.socket:
 
 
 class _AddressProbe:
-    """The questions about one address; `turn` is called at `deadline` (monotonic) and when `fileno` can be read."""
+    """
+    Asks by ARP whether another machine has an address, before its use (RFC 2131, 4.4.1; RFC 5227, 2.1): three questions
+    in less than a second, where the RFC takes up to seven, as apps may be waiting.
+
+    `turn` is called at `deadline` (monotonic) and when `fileno` is readable.
+    """
 
     def __init__(self, interface: str, mac: bytes, address: IPv4Address) -> None:
         self.deadline = 0.0
@@ -325,7 +329,7 @@ class _AddressProbe:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor on which answers come."""
+        """Return the descriptor for answers."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -333,7 +337,7 @@ class _AddressProbe:
         self._socket.close()
 
     def turn(self) -> bool:
-        """Go on; returns whether it is known by now, `owner` then being the hardware address of whoever has it."""
+        """Go on; return whether the answer is known, `owner` then being the hardware address of the address's owner."""
         for _ in range(_MOST_PACKETS):
             try:
                 packet = self._socket.recv(_ARP_BYTES)
@@ -357,12 +361,15 @@ class _AddressProbe:
 
 
 def encode_probe(mac: bytes, address: IPv4Address) -> bytes:
-    """Return the question: it names no sender's address, so that nobody believes this machine to have it."""
+    """Return the question, without a sender's address, so that no neighbour takes this machine for the owner."""
     return _ARP.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, mac, 0, bytes(6), int(address))
 
 
 def find_owner(packet: bytes, mac: bytes, address: IPv4Address) -> bytes | None:
-    """Return the hardware address of another one that has an IPv4 address, or is about to take it, by what it sends."""
+    """
+    Return the hardware address of another machine whose packet shows that it has an IPv4 address, or is about to take
+    it.
+    """
     if len(packet) < _ARP.size:
         return None
     hardware, protocol, size, other_size, operation, sender, own, _, target = _ARP.unpack_from(packet)

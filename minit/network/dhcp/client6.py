@@ -1,7 +1,7 @@
 """
-A client of DHCP for IPv6 for one interface (RFC 8415), driven by whoever polls its socket and heeds its deadline.
+A client of DHCP for IPv6 for an interface (RFC 8415); the caller polls its socket and heeds its deadline.
 
-It asks for an address, or, without one, only for what else a network tells.
+The client asks for an address, or only for the network's other settings.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ _SHORTEST_REFRESH_SECONDS = 600
 _FOREVER = float("inf")
 
 BOUND = 0
-"""The state in which there is nothing to ask for; others are the kind of the message that is sent."""
+"""The state with nothing to ask for; any other state is the kind of the message to send."""
 
 
 class Dhcp6Client:
     """
-    Asks, keeps the lease, and tells by `changed` of each answer: an Answer6, or None when its address is lost.
+    Asks, keeps the lease, and calls `changed` for each answer: with an Answer6, or with None after the loss of the
+    address.
 
-    `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read. With
-    `wants_address` it asks for one. `duid` is who this machine is, `association` the number of the interface's lease.
+    `turn` does the due work; the caller calls it at `deadline` (monotonic), and when `fileno` is readable. With
+    `wants_address` the client asks for an address. `duid` identifies this machine, `association` is the number of the
+    interface's lease.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Dhcp6Client:
         return messages.SOLICIT if self.wants_address else messages.INFORMATION_REQUEST
 
     def fileno(self) -> int | None:
-        """Return the descriptor on which answers come, None before anything was asked."""
+        """Return the descriptor for answers, None before the first question."""
         return None if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class Dhcp6Client:
             self._socket = None
 
     def decline(self) -> None:
-        """Tell the server that somebody else has the address, and ask for another one."""
+        """Tell the server that a neighbour has the address, and ask for another address."""
         if self._lease is not None:
             self._begin(messages.DECLINE)
             self._send()
@@ -93,7 +95,7 @@ class Dhcp6Client:
         self.deadline = time.monotonic() + _DECLINED_SECONDS
 
     def turn(self) -> None:
-        """Take the answers that have come, and do what is due; OSError if the interface cannot be used."""
+        """Take the answers that have come, and do the due work; OSError if the interface cannot be used."""
         try:
             self._receive()
             if time.monotonic() >= self.deadline:
@@ -151,7 +153,7 @@ class Dhcp6Client:
         first, longest = _PAUSES[self.state]
         self._attempt += 1
         self._pause_seconds = min(2 * self._pause_seconds or first, longest)
-        # The first SOLICIT waits for all servers (RFC 8415, 18.2.1): never for less than its pause.
+        # The first SOLICIT waits for all servers (RFC 8415, 18.2.1): at least its pause.
         least = 1.0 if self.state == messages.SOLICIT and self._attempt == 1 else 0.9
         self.deadline = now + self._pause_seconds * random.uniform(least, 1.1)
         if self.state == messages.RENEW:

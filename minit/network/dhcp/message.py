@@ -1,5 +1,5 @@
 """
-The messages of DHCP for IPv4 as values (RFC 2131, RFC 2132), and the packets they travel in while there is no address.
+The messages of DHCP for IPv4 as values (RFC 2131, RFC 2132), and their packets while there is no address.
 
 Pure. Any packet from the network is a message or nothing.
 """
@@ -39,7 +39,7 @@ _MACHINE_WANTS = bytes(
     (CLASSLESS_ROUTES, SUBNET_MASK, ROUTERS, NAME_SERVERS, DOMAIN, _SEARCH, _NTP_SERVERS, _MTU)
     + (_LEASE, _RENEWAL, _REBINDING)
 )
-# Without one of these a lease would be another one: what has them in another length is no answer.
+# Without any of these a lease would be another lease: a message with another length is not an answer.
 _LENGTHS = {_KIND: 1, SUBNET_MASK: 4, _LEASE: 4, _SERVER: 4}
 _LONGEST_OPTION_BYTES = 255
 
@@ -51,11 +51,7 @@ _FRAGMENT = 0x3FFF  # more fragments, or not the first
 
 
 class Identity(Value):
-    """
-    What a client says of itself: its hardware address and identifier, `options` by their numbers, and those it wants.
-
-    The options it wants are numbers, too.
-    """
+    """A client's identity: hardware address, identifier, `options` by number, and the numbers of wanted options."""
 
     mac: bytes
     identifier: bytes
@@ -64,7 +60,7 @@ class Identity(Value):
 
 
 class StaticRoute(Value):
-    """A route that a server tells; the router 0.0.0.0 stands for the link itself."""
+    """A route from a server; the router 0.0.0.0 stands for the link itself."""
 
     destination: IPv4Network
     router: IPv4Address
@@ -74,8 +70,8 @@ class Answer(Value):
     """
     A server's answer; times are in seconds.
 
-    `address` has the length of its prefix. It and `server` are 0.0.0.0 if they are left out. `hop` is the hardware
-    address that the answer came from, of the server or of the way to it.
+    `address` has a prefix length. A missing address or `server` is 0.0.0.0. `hop` is the hardware address of the
+    answer's sender: the server, or a relay before it.
     """
 
     kind: int
@@ -96,7 +92,7 @@ class Answer(Value):
 
 
 def machine_identity(mac: bytes, hostname: str) -> Identity:
-    """Return that of a machine's interface, which its hardware address identifies."""
+    """Return the identity of a machine's interface, by the interface's hardware address."""
     name = hostname.encode()[:_LONGEST_OPTION_BYTES]
     return Identity(
         mac=mac,
@@ -117,9 +113,9 @@ def encode_request(
     server: IPv4Address = NO_ADDRESS,
 ) -> bytes:
     """
-    Return a message to a server. `own` is the address that the client has and uses, `requested` the one it wants.
+    Return a message to a server. `own` is the client's address in use, `requested` the wanted address.
 
-    Without an address answers are to be broadcast: there is nobody yet to whom they could be addressed.
+    Without an own address answers have to be broadcast: no client can be addressed yet.
     """
     flags = _FLAG_BROADCAST if own == NO_ADDRESS else 0
     header = _HEADER.pack(
@@ -132,7 +128,7 @@ def encode_request(
     if server != NO_ADDRESS:
         options[_SERVER] = server.packed
     if kind not in (DECLINE, RELEASE):
-        # Which are no questions; the server must not be told what is wanted (RFC 2131, table 5).
+        # Not a question: the server must not be told the wanted options (RFC 2131, table 5).
         options |= {_MAXIMUM_SIZE: _MAXIMUM_BYTES.to_bytes(2, "big"), _PARAMETERS: identity.wanted}
         options |= identity.options
     written = (bytes((code, len(text))) + text for code, text in options.items() if text)
@@ -140,7 +136,7 @@ def encode_request(
 
 
 def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
-    """Return what a server says to this machine in this transaction; None for anything else."""
+    """Return a server's answer to this machine in this transaction; None for any other message."""
     if len(data) < _HEADER.size:
         return None
     fields = _HEADER.unpack_from(data)
@@ -183,7 +179,7 @@ def wrap(data: bytes, source: IPv4Address = NO_ADDRESS, target: IPv4Address = BR
 
 
 def unwrap(packet: bytes) -> bytes | None:
-    """Return the message in an IP packet to the client's port; None for any other packet, or a damaged one."""
+    """Return the message in an IP packet to the client's port; None for any other packet, or a damaged packet."""
     if len(packet) < _IP.size or packet[0] >> 4 != 4:
         return None
     start = (packet[0] & 15) * 4
@@ -195,7 +191,7 @@ def unwrap(packet: bytes) -> bytes | None:
     _, port, length, checksum = _UDP.unpack_from(packet, start)
     if port != CLIENT_PORT or not _UDP.size <= length <= total - start:
         return None
-    # A checksum is not looked at: on a virtual network the sender's kernel leaves it to a device that does not exist.
+    # The checksum is ignored: on a virtual network the sender's kernel leaves it to a device that does not exist.
     return packet[start + _UDP.size : start + length]
 
 
@@ -208,7 +204,7 @@ def _parse_options(data: bytes) -> dict[int, bytes]:
             continue
         if at + 1 >= len(data) or at + 2 + data[at + 1] > len(data):
             break
-        # One that comes several times is one (RFC 3396).
+        # Several parts of an option are a single option (RFC 3396).
         options[data[at]] = options.get(data[at], b"") + data[at + 2 : at + 2 + data[at + 1]]
         at += 2 + data[at + 1]
     return options
@@ -234,7 +230,7 @@ def _static_routes(options: dict[int, bytes]) -> tuple[StaticRoute, ...]:
 
 
 def _classless_routes(text: bytes) -> tuple[StaticRoute, ...]:
-    """Return the routes of RFC 3442: the length of a prefix, as many bytes of it as that takes, a router; or none."""
+    """Return the routes of RFC 3442: a prefix length, as many bytes of the prefix as needed, a router; or none."""
     routes = []
     while text:
         length = text[0]
@@ -249,7 +245,7 @@ def _classless_routes(text: bytes) -> tuple[StaticRoute, ...]:
 
 
 def _domain(text: bytes) -> str:
-    # It becomes a line of resolv.conf.
+    # The name becomes a line of resolv.conf.
     name = text.rstrip(b"\0").decode("ascii", "replace")
     return name if is_domain_name(name) else ""
 
@@ -268,7 +264,7 @@ def _class_prefix(address: int) -> int:
 
 
 def _checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071); 0 for data that holds its own."""
+    """Return the Internet checksum (RFC 1071); 0 for data with a correct checksum inside."""
     padded = data + bytes(len(data) % 2)
     total: int = sum(struct.unpack(f">{len(padded) // 2}H", padded))
     while total >> 16:

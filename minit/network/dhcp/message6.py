@@ -45,7 +45,7 @@ _MOST_MESSAGES = 64  # at a time
 
 
 class LeasedAddress(Value):
-    """An address that a server gives; times are in seconds."""
+    """An address from a server; times are in seconds."""
 
     address: IPv6Address
     preferred_seconds: int
@@ -58,8 +58,8 @@ class Answer6(Value):
     """
     A server's answer.
 
-    `ntp_servers` are addresses and names. `leased` is None where it gives no address. It is to be asked for the rest
-    again after `refresh_seconds`.
+    `ntp_servers` are addresses and names. `leased` is None for an answer without an address. After `refresh_seconds`
+    the client asks for the rest again.
     """
 
     kind: int
@@ -73,7 +73,7 @@ class Answer6(Value):
 
 
 def link_layer_duid(mac: bytes) -> bytes:
-    """Return the identifier of a machine by the hardware address of one of its interfaces (RFC 8415, 11.4)."""
+    """Return a machine's identifier, from the hardware address of an interface (RFC 8415, 11.4)."""
     return struct.pack(">HH", _DUID_LINK_LAYER, _ETHERNET) + mac
 
 
@@ -98,7 +98,7 @@ def encode_question(
         options.append((_SERVER_ID, server))
     options.append((_ELAPSED, min(int(elapsed_seconds * 100), 0xFFFF).to_bytes(2, "big")))
     if association is not None:
-        # A time of 0 leaves it to the server.
+        # A time of 0 leaves the choice to the server.
         given = b"" if address is None else _write([(_IA_ADDRESS, _ADDRESS.pack(address.packed, 0, 0))])
         options.append((_IA_NA, _IA.pack(association, 0, 0) + given))
     if kind not in (RELEASE, DECLINE):
@@ -107,7 +107,7 @@ def encode_question(
 
 
 def parse_answer(data: bytes, duid: bytes, transaction: int, association: int) -> Answer6 | None:
-    """Return what a server says to this client in this transaction; None for anything else."""
+    """Return a server's answer to this client in this transaction; None for any other message."""
     if len(data) < 4 or int.from_bytes(data[1:4], "big") != transaction or data[0] not in (ADVERTISE, REPLY):
         return None
     options = _parse_options(data[4:])
@@ -130,7 +130,7 @@ def parse_answer(data: bytes, duid: bytes, transaction: int, association: int) -
 
 
 def _leased(options: _Options, association: int) -> LeasedAddress | None:
-    """Return the first address of the association that can be used."""
+    """Return the first usable address of the association."""
     for code, text in options:
         if code != _IA_NA or len(text) < _IA.size:
             continue
@@ -140,7 +140,7 @@ def _leased(options: _Options, association: int) -> LeasedAddress | None:
             continue
         for address in _association_addresses(inner):
             preferred = address.preferred_seconds
-            # Where the server leaves it to the client (RFC 8415, 14.2).
+            # 0 where the server leaves the time to the client (RFC 8415, 14.2).
             return LeasedAddress(
                 address=address.address,
                 preferred_seconds=preferred,
@@ -187,12 +187,12 @@ def _addresses(text: bytes) -> tuple[IPv6Address, ...]:
 
 
 def _failed(options: _Options) -> bool:
-    """Tell whether a status among the options is another one than success."""
+    """Tell whether the options have a status other than success."""
     return any(code == _STATUS and text[:2] != b"\0\0" for code, text in options)
 
 
 def _only(options: _Options, wanted: int) -> bytes | None:
-    """Return the content of an option that may be there once; None if it is not, or several times."""
+    """Return the content of an option that may occur once; None if it is missing or repeated."""
     found = [text for code, text in options if code == wanted]
     return found[0] if len(found) == 1 else None
 
@@ -202,7 +202,7 @@ def _write(options: _Options) -> bytes:
 
 
 def _parse_options(data: bytes) -> list[tuple[int, bytes]] | None:
-    """Return codes and contents in their order; None if one is longer than what there is."""
+    """Return codes and contents in their order; None if an option is longer than the data."""
     options = []
     while data:
         if len(data) < _OPTION.size:
@@ -217,7 +217,7 @@ def _parse_options(data: bytes) -> list[tuple[int, bytes]] | None:
 
 
 class RouterOption(Value):
-    """What routers say about the link `index` for `lifetime_seconds` from now on; with 0 it holds no more."""
+    """Name servers and domains from a router, for the link `index` and `lifetime_seconds`; 0 revokes them."""
 
     index: int
     lifetime_seconds: int
@@ -226,7 +226,12 @@ class RouterOption(Value):
 
 
 class RouterOptions:
-    """The options that come from now on, in the network namespace that the process is in when this is made."""
+    """
+    The options of router advertisements that the kernel leaves to programs: name servers and domains (RFC 8106).
+
+    The kernel takes addresses and routes from an advertisement, and hands the rest out over rtnetlink(7),
+    RTNLGRP_ND_USEROPT, from now on, in the network namespace of the process at the construction.
+    """
 
     def __init__(self) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -234,11 +239,11 @@ class RouterOptions:
         self._socket.bind((0, _RTMGRP_ND_USEROPT))
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when options have come."""
+        """Return the descriptor, which is readable when options have come."""
         return self._socket.fileno()
 
     def take(self) -> Iterator[RouterOption]:
-        """Yield those that have come by now; routers repeat those that are lost."""
+        """Yield the options that have come; routers repeat lost ones."""
         for _ in range(_MOST_MESSAGES):
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -248,7 +253,7 @@ class RouterOptions:
 
 
 def parse_router_options(data: bytes) -> Iterator[RouterOption]:
-    """Yield the options in messages of the kernel, of which the content is a router's; broken ones are left out."""
+    """Yield the options in messages of the kernel, whose content is a router's; broken options are left out."""
     while len(data) >= _HEADER.size + _USER_OPTION.size:
         length, kind, _, _, _ = _HEADER.unpack_from(data)
         _, size, index, icmp_type, _ = _USER_OPTION.unpack_from(data, _HEADER.size)
@@ -276,7 +281,7 @@ def _parse_router_options(data: bytes, index: int) -> Iterator[RouterOption]:
 
 
 def solicit_routers(interface: str) -> None:
-    """Have routers send an advertisement soon (RFC 4861, 4.1), which the kernel does itself when a link comes up."""
+    """Have routers send an advertisement soon (RFC 4861, 4.1); the kernel does so only when a link comes up."""
     with socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMPV6) as sock:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
         sock.sendto(bytes((133, 0, 0, 0, 0, 0, 0, 0)), ("ff02::2", 0, 0, socket.if_nametoindex(interface)))

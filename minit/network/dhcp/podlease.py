@@ -1,8 +1,10 @@
 """
-The lease of a pod's interface: the process that attaches the pod gets it, and forks one that keeps it.
+The lease of a pod's interface: the attaching process gets the lease, and forks a process that keeps it.
 
-The keeper is a copy of that process, with the client that has the lease. It is in the pod's network namespace, and
-lives until the interface is detached: nobody else has to live for it. By `leaserecord.py` it is found.
+The keeper is a copy of the attaching process, with the client that has the lease. The keeper is in the pod's network
+namespace, and lives until the interface is detached: no other process has to live for the lease. Its record, a file,
+leads to the keeper, which locks it by fcntl(2). That lock tells its holder, belongs to a process and not to a
+descriptor, so that no child has it, and ends with the process, however the process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from minit.network.protocol import Request
 
 TIMEOUT_SECONDS = 30.0
 
-# Of a link that has just been brought up, what is sent is lost until the kernel has noticed; some never say so.
+# Packets sent by a link that has just come up are lost until the kernel has noticed; some links never say so.
 _LONGEST_START_SECONDS = 1.0
 _KEEPER_CAPABILITIES = capability_mask("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 SYSTEM_LOG = "/dev/log"
@@ -47,14 +49,14 @@ DIRECTORY = "/run/minit/dhcp"
 
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o600
-# A record is written at once, and has always the same size: whoever reads it while that happens reads one or the other.
+# A record is written at once, and always has the same size: a reader meanwhile reads the old or the new record.
 _BYTES = 512
 _FLOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, process
 _SECONDS_TO_DIE = 10.0
 
 
 class PodLease:
-    """The lease of the interface `link`, of which a server is told `identity`; `record` is what DEL finds."""
+    """The lease of the interface `link`, whose server is told `identity`; DEL finds `record`."""
 
     def __init__(self, link: Link, identity: Identity, record: LeaseRecord) -> None:
         self._link = link
@@ -69,7 +71,7 @@ class PodLease:
         """
         Get the lease, in the network namespace of a descriptor; NetworkError if there is none in time.
 
-        It ends early when the descriptor `cancelled` becomes readable.
+        When the descriptor `cancelled` becomes readable, the wait ends early.
         """
         end = time.monotonic() + TIMEOUT_SECONDS
         self._wait_until_running(namespace, cancelled)
@@ -84,16 +86,16 @@ class PodLease:
                 raise NetworkError(f"interface {self._link.name}: DHCP: {describe(error)}") from error
             if self._lease is not None:
                 return self._lease
-            # Before it is asked for, so that whoever undoes this can give it back.
+            # Before the request, so that an undoing process can give the lease back.
             if self._client.offer is not None:
                 self._note(self._client.offer)
             self._wait(self._client.fileno(), cancelled, min(end, self._client.deadline))
 
     def keep(self, namespace: int, path: str) -> None:
         """
-        Start the process that keeps the lease; NetworkError if it does not live.
+        Start the process that keeps the lease; NetworkError if the process does not live.
 
-        `path` is how others know the network namespace of the descriptor: when it leads elsewhere, nobody uses it.
+        `path` is the public path of the descriptor's network namespace: once it leads elsewhere, nobody uses the lease.
         """
         reader, writer = os.pipe2(os.O_CLOEXEC)
         kept = {"ready": writer, "record": self._record.fd, "namespace": namespace}
@@ -116,7 +118,7 @@ class PodLease:
                 events.drop()
 
     def _be_keeper(self, namespace: int, path: str, ready: int) -> None:
-        # Neither the pod's directory nor anything that is mounted there is kept.
+        # The process must hold neither the pod's directory nor any mount there.
         os.chdir("/")
         self._record.lock()
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
@@ -125,7 +127,8 @@ class PodLease:
         syscalls.set_no_new_privileges()
         syscalls.set_capabilities(_KEEPER_CAPABILITIES, _KEEPER_CAPABILITIES, 0)
         with Links() as links, KernelEvents(RTMGRP_LINK | RTMGRP_IPV4_IFADDR) as events:
-            # Nobody reads it if the attachment was given up: whoever undoes it may have looked for the lock before.
+            # Nobody reads the byte after a cancelled attachment: the undoing process may have looked for the lock
+            # before.
             os.write(ready, b"!")
             os.close(ready)
             while self._is_wanted(links, path, own):
@@ -142,7 +145,7 @@ class PodLease:
                     return
 
     def _is_wanted(self, links: Links, path: str, own: os.stat_result) -> bool:
-        """Tell whether there is the interface, and whether anybody can still reach its network namespace."""
+        """Tell whether the interface exists, and its network namespace is still reachable by path."""
         link = links.find(self._link.name)
         if link is None or link.index != self._link.index:
             return False
@@ -154,7 +157,10 @@ class PodLease:
             return True  # in the /proc of a process that this one may not look at
 
     def _limit(self, links: Links) -> None:
-        """Have the address end with its lease, whatever becomes of this process: the plugin that adds it knows none."""
+        """
+        Have the address end with its lease, whatever happens to this process: the plugin adds the address without an
+        end.
+        """
         assert self._lease is not None
         if self._lease.lease_seconds == INFINITE_SECONDS:
             return
@@ -170,7 +176,7 @@ class PodLease:
             is_over = time.monotonic() >= self._client.expires_at
             self._loss = "no DHCP server has renewed it" if is_over else "a DHCP server refused to renew it"
         elif self._lease is not None and lease.address != self._lease.address:
-            # The address is in the pod's records, in rules and in its neighbours' heads: it cannot be another one.
+            # The address is in the pod's records, in rules, and known to neighbours: it cannot change.
             self._loss = f"the DHCP server {lease.server} gives {lease.address.ip} instead"
         else:
             self._lease, self._is_renewed = lease, True
@@ -208,7 +214,7 @@ def _tell_system(line: str) -> None:
 
 
 class KeptLease(Value):
-    """The part of a lease that it takes to give it back; `loss` tells why it is none any more."""
+    """The part of a lease needed to give it back; `loss` is the reason of its loss."""
 
     address: IPv4Interface
     server: IPv4Address
@@ -216,12 +222,12 @@ class KeptLease(Value):
     loss: str = ""
 
     def as_answer(self) -> Answer:
-        """Return the server's answer that gave it, as far as it is recorded."""
+        """Return the server's answer behind the lease, as far as recorded."""
         return Answer(kind=ACK, address=self.address, server=self.server, hop=self.hop)
 
 
 class LeaseRecord:
-    """The record of one interface, which is open; `fd` is its descriptor, `name` names container and interface."""
+    """The open record of an interface; `fd` is its descriptor, `name` names container and interface."""
 
     def __init__(self, path: str, flags: int = 0) -> None:
         self._path = path
@@ -235,7 +241,7 @@ class LeaseRecord:
         os.close(self.fd)
 
     def write(self, lease: KeptLease) -> None:
-        """Take the place of what was recorded."""
+        """Replace the recorded lease."""
         fields = {"address": str(lease.address), "server": str(lease.server), "hop": lease.hop.hex()}
         os.pwrite(self.fd, jsontext.dump({**fields, "loss": lease.loss}).ljust(_BYTES), 0)
 
@@ -254,7 +260,7 @@ class LeaseRecord:
             return None
 
     def lock(self) -> None:
-        """Be the keeper; OSError if there is one."""
+        """Be the keeper; OSError if there is a keeper."""
         fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def keeper(self) -> int | None:
@@ -264,7 +270,7 @@ class LeaseRecord:
         return None if kind == fcntl.F_UNLCK else int(pid)
 
     def end_keeper(self) -> None:
-        """Kill the process that keeps the lease, and wait for its end; NetworkError if that cannot be done."""
+        """Kill the process that keeps the lease, and wait for its end; NetworkError on a failure."""
         while (pid := self.keeper()) is not None:
             try:
                 pidfd = os.pidfd_open(pid)
@@ -273,7 +279,7 @@ class LeaseRecord:
             except OSError as error:
                 raise NetworkError(f"cannot end process {pid}, which keeps a lease: {describe(error)}") from error
             try:
-                # Whoever has the lock still has had the number before, so the descriptor is of that process.
+                # The holder of the lock also had the process id before, so the descriptor is that process's.
                 if self.keeper() == pid:
                     _kill(pid, pidfd)
             finally:
@@ -288,7 +294,7 @@ class LeaseRecord:
 
 
 def make_record(network: str, request: Request) -> LeaseRecord:
-    """Return the record of an interface, which is made unless it is there; NetworkError if it cannot be."""
+    """Return the record of an interface, and make it if missing; NetworkError on a failure."""
     path = _path(network, request)
     try:
         os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
@@ -298,7 +304,7 @@ def make_record(network: str, request: Request) -> LeaseRecord:
 
 
 def find_record(network: str, request: Request) -> LeaseRecord | None:
-    """Return the record of an interface, None if it has none."""
+    """Return the record of an interface, None if there is none."""
     try:
         return LeaseRecord(_path(network, request))
     except FileNotFoundError:
@@ -308,7 +314,7 @@ def find_record(network: str, request: Request) -> LeaseRecord | None:
 
 
 def forget_all_but(network: str, valid: Collection[tuple[str, str]]) -> None:
-    """End the leases of a network but those of these containers and interfaces, without a word to any server."""
+    """End the leases of a network but those of these containers and interfaces, without telling any server."""
     kept = {_file_name(*attachment) for attachment in valid}
     directory = f"{DIRECTORY}/{network}"
     try:
@@ -337,7 +343,7 @@ def _kill(pid: int, pidfd: int) -> None:
     if not wait_readable([pidfd], _SECONDS_TO_DIE):
         raise NetworkError(f"process {pid}, which keeps a lease, cannot be killed")
     try:
-        # Of an attachment that fails it is a child of this very process.
+        # After a failed attachment the keeper is a child of this very process.
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         pass

@@ -1,5 +1,5 @@
 """
 The kernel's networks by netlink(7): links, addresses and routes, tables of the packet filter, tracked connections.
 
-It decides nothing. The plugins, the firewall and machines call it. Read `transport.py` first.
+The folder makes no decisions. Plugins, firewall and machines call it. Read `transport.py` first.
 """

@@ -1,4 +1,4 @@
-"""Bridges, their ports, and the VLANs of both: rtnetlink(7), bridge(8), linux/if_bridge.h."""
+"""Bridges, ports, and VLANs of both: rtnetlink(7), bridge(8), linux/if_bridge.h."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_VLAN = 1
 
 
 class Vlans(Value):
-    """The VLANs of a port: the one of untagged packets, 0 for none, and ranges of those with a tag."""
+    """The VLANs of a port: the VLAN of untagged packets, 0 for none, and ranges of tagged VLANs."""
 
     untagged: int = 0
     tagged: tuple[tuple[int, int], ...] = ()
@@ -33,7 +33,8 @@ class Vlans(Value):
 
 def add_bridge(links: Links, name: str, mtu: int | None) -> None:
     """Make a bridge, unless there is a link of that name."""
-    # Left to itself it would take the lowest address of its ports, and another one whenever these change.
+    # Without an address of its own a bridge takes the lowest address of its ports, and another whenever the ports
+    # change.
     mac = bytes([0x02]) + os.urandom(5)
     attributes: list[Any] = [["IFLA_IFNAME", name], ["IFLA_ADDRESS", mac.hex(":")]]
     if mtu is not None:
@@ -47,7 +48,8 @@ def join_bridge(links: Links, link: Link, bridge: Link, *, hairpin: bool = False
     """
     Make a link a port of a bridge.
 
-    With `hairpin` the bridge sends back by a port what came in by it. Ports that are `isolated` reach only others.
+    With `hairpin` the bridge may send a packet back by the port of its arrival. `isolated` ports reach only ports that
+    are not isolated.
     """
     message = link_message(RTM_SETLINK)
     message["index"] = link.index
@@ -82,7 +84,7 @@ def filter_vlans(links: Links, bridge: Link) -> None:
 
 
 def set_vlans(links: Links, port: Link, vlans: Vlans) -> None:
-    """Make a port one of VLANs."""
+    """Make a port a member of VLANs."""
     if not vlans.keeps_default:
         _change_vlans(links, port, _DEFAULT_VLAN, _DEFAULT_VLAN, is_removed=True)
     for first, last in vlans.tagged:
@@ -92,7 +94,7 @@ def set_vlans(links: Links, port: Link, vlans: Vlans) -> None:
 
 
 def allow_vlan(links: Links, bridge: Link, vlan: int) -> None:
-    """Make a bridge itself one that packets of a VLAN come to."""
+    """Make the bridge itself a member of a VLAN."""
     _change_vlans(links, bridge, vlan, vlan, own=_SELF)
 
 

@@ -1,4 +1,6 @@
-"""Forgetting where datagrams went: the kernel's table of connections, by which NAT is decided only once for each."""
+"""
+Forgetting the ways of datagrams in the kernel's table of connections: NAT is decided only once for each connection.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 def forget_datagrams(first: int, count: int, addresses: Collection[IPAddress]) -> None:
     """
-    Forget the UDP conversations with `count` ports of any of these addresses of this machine, from the first on.
+    Forget the UDP conversations with `count` ports, from the first on, of these addresses of this machine.
 
-    Their datagrams would go where they went before, to a pod that has ended or to nobody, for as long as they come.
+    As long as datagrams kept coming, they would go their old way, to a pod that has ended or to nobody.
     """
     try:
         with Netlink(NETLINK_NETFILTER) as netlink:
@@ -43,7 +45,7 @@ def forget_datagrams(first: int, count: int, addresses: Collection[IPAddress]) -
 
 
 class _Entry(nfgen_msg):  # type: ignore[misc]
-    # linux/netfilter/nfnetlink_conntrack.h, as far as it is used.
+    # The used part of linux/netfilter/nfnetlink_conntrack.h.
     nla_map = ((1, "CTA_TUPLE_ORIG", "cta_tuple"), (25, "CTA_FILTER", "cta_filter"))
 
     class cta_tuple(nla):  # type: ignore[misc]
@@ -73,7 +75,7 @@ class _Entry(nfgen_msg):  # type: ignore[misc]
 
 
 def _request(version: int, port: int | None) -> Any:
-    """Return the request for all UDP conversations of a family, or for those with one port."""
+    """Return the request for all UDP conversations of a family, or only for those with a given port."""
     protocol: list[tuple[str, object]] = [("CTA_PROTO_NUM", _UDP)]
     if port is not None:
         protocol.append(("CTA_PROTO_DST_PORT", port))

@@ -1,4 +1,4 @@
-"""Links, addresses and routes of one network namespace, rtnetlink(7)."""
+"""Links, attributes of links, addresses and routes of a network namespace, rtnetlink(7)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Links:
     """
     The links of the network namespace of the descriptor `namespace`, or of this process.
 
-    Changes raise NetworkError with what could not be done.
+    Changes raise NetworkError with the failed change.
     """
 
     def __init__(self, namespace: int | None = None) -> None:
@@ -79,7 +79,7 @@ class Links:
         self._netlink.__exit__()
 
     def change(self, what: str, message: Any, unless: int | None = None) -> None:
-        """Make a request; NetworkError says that it cannot do `what`, but for the errno `unless`."""
+        """Make a request; NetworkError says "cannot `what`", but not for the errno `unless`."""
         try:
             self._netlink.request(message)
         except OSError as error:
@@ -87,20 +87,20 @@ class Links:
                 raise _cannot(what, error) from error
 
     def find(self, name: str) -> Link | None:
-        """Return the link of that name, None if there is none."""
+        """Return the link of a name, None if there is none."""
         message = link_message(RTM_GETLINK)
         message["attrs"] = [["IFLA_IFNAME", name]]
         return self._look_up(name, message)
 
     def at(self, index: int) -> Link | None:
-        """Return the link of that index, None if there is none."""
+        """Return the link of an index, None if there is none."""
         message = link_message(RTM_GETLINK)
         message["index"] = index
         message["attrs"] = []
         return self._look_up(f"of index {index}", message)
 
     def get(self, name: str) -> Link:
-        """Return the link of that name."""
+        """Return the link of a name; NetworkError if there is none."""
         link = self.find(name)
         if link is None:
             raise NetworkError(f"interface {name} has vanished")
@@ -113,7 +113,7 @@ class Links:
         return [link_of(answer) for answer in self._netlink.dump(message)]
 
     def add(self, new: NewLink, namespace: int | None = None) -> None:
-        """Make a link, on top of one that is here or of none, in the namespace of a descriptor if given; it is down."""
+        """Make a link, which is down, on top of a link here or of none, in the namespace of a descriptor if given."""
         what = f"create {new.kind} {new.name}"
         try:
             self._netlink.request(creation(new, namespace))
@@ -124,14 +124,14 @@ class Links:
             raise NetworkError(f"{_cannot(what, error)}{detail}") from error
 
     def move(self, link: Link, namespace: int, name: str, alias: str) -> None:
-        """Move a link to the namespace of a descriptor, where it has a name and an alias, and is down."""
+        """Move a link to the namespace of a descriptor, with a new name and an alias, and down."""
         message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_NET_NS_FD", namespace], ["IFLA_IFNAME", name], ["IFLA_IFALIAS", alias]]
         self.change(f"move {link.name} to another network namespace as {name}", message)
 
     def rename(self, link: Link, name: str, alias: str) -> None:
-        """Give a link another name and an alias; it is down then."""
+        """Give a link another name and an alias; the link is down then."""
         self.set_up(link, up=False)  # before 6.2 the kernel renames no link that is up
         message = link_message(RTM_SETLINK)
         message["index"] = link.index
@@ -159,7 +159,7 @@ class Links:
         self.change(f"create interface {peer} with its host end {name}", message, unless)
 
     def delete(self, link: Link) -> None:
-        """Remove a link; nothing if it has vanished."""
+        """Remove a link; nothing for a vanished link."""
         message = link_message(RTM_DELLINK)
         message["index"] = link.index
         self.change(f"remove interface {link.name}", message, unless=errno.ENODEV)
@@ -173,7 +173,7 @@ class Links:
         self._set_flags(f"set {link.name} promiscuous", link, _IFF_PROMISC, True)
 
     def fix_mac(self, link: Link) -> None:
-        """Give a bridge the hardware address it has: left alone it always takes the lowest of its ports."""
+        """Fix the hardware address of a bridge: otherwise the bridge always takes the lowest address of its ports."""
         message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
@@ -187,11 +187,11 @@ class Links:
         self.change(f"give {link.name} the MTU {mtu}", message)
 
     def addresses(self, link: Link, *, leased: bool = False) -> list[IPInterface]:
-        """Return the addresses of a link, IPv4 first, or only those with an end."""
+        """Return the addresses of a link, IPv4 first, or with `leased` only the addresses with an end."""
         return [address for address, flags in self.address_flags(link) if not (leased and flags & IFA_F_PERMANENT)]
 
     def address_flags(self, link: Link) -> list[tuple[IPInterface, int]]:
-        """Return the addresses of a link with their flags, IFA_F_…."""
+        """Return the addresses of a link with flags, IFA_F_…."""
         message = ifaddrmsg()
         message["header"]["type"] = RTM_GETADDR
         message["family"] = ANY_FAMILY
@@ -200,9 +200,10 @@ class Links:
 
     def add_address(self, link: Link, address: IPInterface, duplicates: bool = False) -> None:
         """
-        Add an address, unless the link has it.
+        Add an address, unless the link has the address.
 
-        With `duplicates` an address of IPv6 can be used only when no neighbour has turned out to have it (RFC 4862).
+        With `duplicates` an IPv6 address is usable only after no neighbour has turned out to have the address (RFC
+        4862).
         """
         message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
@@ -213,7 +214,7 @@ class Links:
     def lease_address(
         self, link: Link, address: IPInterface, seconds: int, preferred_seconds: int | None = None
     ) -> None:
-        """Have an address for so long, from now on; the kernel removes it then, and avoids it once not preferred."""
+        """Add an address for so many seconds; then the kernel removes the address, and avoids it once not preferred."""
         message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
         message["attrs"].append(
@@ -222,7 +223,7 @@ class Links:
         self.change(f"add address {address} to {link.name}", message)
 
     def delete_address(self, link: Link, address: IPInterface) -> None:
-        """Remove an address; nothing if it is not there."""
+        """Remove an address; nothing for a missing address."""
         message = address_message(RTM_DELADDR, link, address)
         self.change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
 
@@ -245,7 +246,7 @@ class Links:
         self.change(f"remove route {destination} by {link.name}", message, unless=errno.ESRCH)
 
     def wait_until_running(self, name: str) -> None:
-        """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""
+        """Wait for the kernel to notice that both ends are up: until then packets sent by the link are lost."""
         end = time.monotonic() + _RUNNING_TIMEOUT_SECONDS
         while not self.get(name).running:
             if time.monotonic() > end:
@@ -270,7 +271,7 @@ class Links:
 
 
 def write_sysctl(name: str, value: str) -> None:
-    """Set a parameter of this network namespace, `net/…`, unless it has the value already; NetworkError if it fails."""
+    """Set a sysctl of this network namespace, `net/…`, unless it has the value already; NetworkError on a failure."""
     path = f"/proc/sys/{name}"
     try:
         with open(path, "rb") as file:
@@ -292,7 +293,10 @@ def _cannot(what: str, error: OSError) -> NetworkError:
 
 
 class Attributes(Value):
-    """Of a link, or to give to it, where None leaves what it has; `queue_length` is a number of packets."""
+    """
+    Attributes that can change while a link exists (ip-link(8), `set`); None is no change; `queue_length` counts
+    packets.
+    """
 
     mac: str | None = None
     mtu: int | None = None
@@ -315,7 +319,7 @@ class LinkAttributes:
         self._netlink.__exit__()
 
     def read(self) -> Attributes | None:
-        """Return all that it has, None if there is no such link; NetworkError if that cannot be told."""
+        """Return all attributes, None for a missing link; NetworkError if the kernel does not answer."""
         message = link_message(RTM_GETLINK)
         message["attrs"] = [["IFLA_IFNAME", self._name]]
         try:
@@ -333,7 +337,7 @@ class LinkAttributes:
         )
 
     def write(self, wanted: Attributes) -> None:
-        """Give it what is wanted, one after the other; NetworkError names the first that it cannot have."""
+        """Make the wanted changes in their order; NetworkError names the first refused change."""
         if wanted.mac is not None:
             self._change(f"the hardware address {wanted.mac}", ["IFLA_ADDRESS", wanted.mac])
         if wanted.promiscuous is not None:

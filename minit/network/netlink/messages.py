@@ -1,4 +1,4 @@
-"""Messages of rtnetlink(7) about links, addresses and routes, and the values that answers are read into."""
+"""Messages of rtnetlink(7) about links, new links, addresses and routes, and the values for answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OPTIONS = {
     DUMMY: "CONFIG_DUMMY",
     IFB: "CONFIG_IFB",
 }
-"""What the kernel is configured with to have links of a kind."""
+"""The kernel's option for each kind of link."""
 
 # linux/if_link.h
 _IFLA_ADDRESS = 1
@@ -73,10 +73,11 @@ _IFINFOMSG = struct.Struct("=BxHiII")
 
 class Link(Value):
     """
-    A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
-    `carrier` that there is something at the other end of its cable. `peer` is the link below one that is on top of
-    another, too. `mode` is that of a macvlan or ipvlan, `vlan` the number of a VLAN. `ipv6_flags` are IF_RA_…, of the
-    last router advertisement.
+    A network interface: `peer` and `master` are indices, 0 for none; with `running` the link can carry packets, with
+    `carrier` the cable has another end.
+
+    `peer` is also the link below a link on top of another. `mode` is the mode of a macvlan or ipvlan, `vlan` the number
+    of a VLAN. `ipv6_flags` are IF_RA_…, of the last router advertisement.
     """
 
     index: int
@@ -96,7 +97,7 @@ class Link(Value):
 
 
 class Route(Value):
-    """A route that there is; the default route's destination is 0.0.0.0/0 or ::/0. `protocol` says who has added it."""
+    """An existing route; the default route's destination is 0.0.0.0/0 or ::/0. `protocol` is the route's origin."""
 
     destination: IPNetwork
     gateway: IPAddress | None = None
@@ -106,11 +107,11 @@ class Route(Value):
 
 class NewRoute(Value):
     """
-    A route to add, ip-route(8); None is left to the kernel, and `table` to the main one.
+    A route to add, ip-route(8); None leaves the choice to the kernel, and `table` to the main table.
 
-    Packets of the host itself go out with the address `source`. The route may be an alternative to another one to the
-    same destination: of these the lowest `metric` counts. `mtu` and `advertised_mss` are bytes of a packet, and of a
-    TCP segment in it.
+    Packets of the host itself go out with the address `source`. With `is_alternative` there may be another route to the
+    same destination: the route with the lowest `metric` counts. `mtu` and `advertised_mss` are bytes of a packet, and
+    of a TCP segment.
     """
 
     destination: IPNetwork
@@ -148,13 +149,13 @@ def address_message(kind: int, link: Link, address: IPInterface) -> Any:
 
 
 def address_of(answer: Any) -> IPInterface:
-    """Return the address that an answer is about."""
+    """Return the address in an answer."""
     text = answer.get_attr("IFA_LOCAL") or answer.get_attr("IFA_ADDRESS")
     return ip_interface((text, answer["prefixlen"]))
 
 
 def new_route(link: Link, new: NewRoute) -> Any:
-    """Return a message that adds a route by a link."""
+    """Return a message for adding a route by a link."""
     message = route_message(RTM_NEWROUTE, new.destination)
     message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if new.is_alternative else NLM_F_EXCL)
     message["proto"] = new.protocol
@@ -178,7 +179,7 @@ def new_route(link: Link, new: NewRoute) -> Any:
 
 
 def route_message(kind: int, destination: IPNetwork) -> Any:
-    """Return a message about a route of the main table; about one of any scope if it says none."""
+    """Return a message about a route of the main table, of any scope unless the caller sets a scope."""
     message = rtmsg()
     message["header"]["type"] = kind
     message["family"] = _FAMILIES[destination.version]
@@ -189,7 +190,7 @@ def route_message(kind: int, destination: IPNetwork) -> Any:
 
 
 def link_of(answer: Any) -> Link:
-    """Return the link that an answer is about."""
+    """Return the link in an answer."""
     information = answer.get_attr("IFLA_LINKINFO")
     data = information and information.get_attr("IFLA_INFO_DATA")
     own = data.get_attr if isinstance(data, nla) else {}.get
@@ -218,7 +219,7 @@ def _ipv6_flags(answer: Any) -> int:
 
 
 def route_of(answer: Any) -> Route:
-    """Return the route that an answer is about."""
+    """Return the route in an answer."""
     destination, gateway = answer.get_attr("RTA_DST"), answer.get_attr("RTA_GATEWAY")
     everywhere = EVERYWHERE[_VERSIONS[answer["family"]]]
     return Route(
@@ -230,7 +231,7 @@ def route_of(answer: Any) -> Route:
 
 
 def is_usual_route(answer: Any, table: int) -> bool:
-    """Tell whether an answer is about a route of a table that leads somewhere."""
+    """Tell whether an answer is a unicast route of a table."""
     usual = (table, _TYPE_UNICAST)
     return answer["family"] in _VERSIONS and (answer.get_attr("RTA_TABLE"), answer["type"]) == usual
 
@@ -241,10 +242,9 @@ def _given(attributes: Mapping[str, object]) -> list[list[object]]:
 
 class NewLink(Value):
     """
-    A link to make: `lower` is the index of the link that it is on top of, 0 for none; `data` has what its kind needs.
+    A new link: `lower` is the index of the link below, 0 for none; `data` has the attributes of its kind.
 
-    Without a size of packets, a hardware address or a length of its queue the kernel gives it one, most often that of
-    the link below.
+    Without an MTU, a hardware address or a queue length the kernel chooses, most often the value of the link below.
     """
 
     kind: str
@@ -257,7 +257,7 @@ class NewLink(Value):
 
 
 def creation(link: NewLink, namespace: int | None) -> WrittenMessage:
-    """Return the message that makes a link, in the namespace of a descriptor if one is given."""
+    """Return the message for making a link, in the namespace of a descriptor if given."""
     attributes = [text(_IFLA_IFNAME, link.name)]
     if link.lower:
         attributes.append(_number(_IFLA_LINK, link.lower))
@@ -277,7 +277,9 @@ def creation(link: NewLink, namespace: int | None) -> WrittenMessage:
 
 
 def macvlan_data(mode: str, broadcast_queue: int | None) -> bytes:
-    """Return the attributes of a macvlan; the queue is how many packets to all may wait, if it is given."""
+    """
+    Return the attributes of a macvlan; `broadcast_queue` is the number of broadcast packets that may wait, if given.
+    """
     queue = b"" if broadcast_queue is None else _number(_IFLA_MACVLAN_BC_QUEUE_LEN, broadcast_queue)
     return _number(_IFLA_MACVLAN_MODE, MACVLAN_MODES[mode]) + queue
 
@@ -288,10 +290,10 @@ def ipvlan_data(mode: str) -> bytes:
 
 
 def vlan_data(number: int) -> bytes:
-    """Return the attributes of the VLAN of that number."""
+    """Return the attributes of a VLAN with a number."""
     return attribute(_IFLA_VLAN_ID, number.to_bytes(2, sys.byteorder))
 
 
 def _number(kind: int, value: int) -> bytes:
-    # Unlike in nfnetlink, in the order of this machine.
+    # Unlike in nfnetlink, in the byte order of this machine.
     return attribute(kind, value.to_bytes(4, sys.byteorder))

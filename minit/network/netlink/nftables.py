@@ -1,7 +1,7 @@
 """
-Tables of nf_tables, the kernel's packet filter, which are written and removed as a whole (nft(8)).
+Tables of nf_tables, the kernel's packet filter, written and removed as a whole (nft(8)).
 
-Tables of several families can have one name: they are written, and removed, together. The expressions of rules are in
+Tables of several families can share a name: they are written, and removed, together. The expressions of rules are in
 `minit/network/netlink/nftexpressions.py`.
 """
 
@@ -39,7 +39,7 @@ from minit.network.netlink.transport import (
     text,
 )
 
-# Families of tables: what a table sees of both, of IPv4, of IPv6, and of whatever comes by one interface, NFPROTO_….
+# Families of tables, NFPROTO_…: both versions of IP, IPv4, IPv6, and all packets that come by an interface.
 INET = 1
 IP = 2
 NETDEV = 5
@@ -48,7 +48,7 @@ IP6 = 10
 NAT = "nat"
 FILTER = "filter"
 
-# Hooks and priorities of linux/netfilter.h and linux/netfilter_ipv4.h; INGRESS is that of NETDEV.
+# Hooks and priorities of linux/netfilter.h and linux/netfilter_ipv4.h; INGRESS is a hook of NETDEV.
 INGRESS = 0
 PREROUTING = 0
 INPUT = 1
@@ -69,7 +69,7 @@ _ACCEPT = 1
 _COMMENT_TYPE = 0  # NFTNL_UDATA_TABLE_COMMENT and NFTNL_UDATA_RULE_COMMENT of libnftnl
 _COMMENT_BYTES = 128
 
-# Expressions that are modules of the kernel; the others come with nf_tables itself.
+# Expressions in modules of the kernel; the others come with nf_tables itself.
 _MODULES = {
     "ct": "CONFIG_NFT_CT",
     "fib": "CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6",
@@ -77,7 +77,7 @@ _MODULES = {
     "masq": "CONFIG_NFT_MASQ",
     "nat": "CONFIG_NFT_NAT",
 }
-# By the family of a table: a chain at a hook is refused because of it.
+# By the family of a table: the missing option for which a chain at a hook is refused.
 _LACKING = {
     INET: "the kernel's nf_tables has no tables of both families (CONFIG_NF_TABLES_INET)",
     IP: "the kernel's nf_tables has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)",
@@ -87,7 +87,7 @@ _LACKING = {
 
 
 class Rule(Value):
-    """Expressions that are evaluated until one does not match; the last may decide about the packet."""
+    """Expressions, evaluated until one does not match; the last may decide about the packet."""
 
     expressions: tuple[Expression, ...]
     comment: str = ""
@@ -97,7 +97,7 @@ class Hook(Value):
     """
     The point in a packet's way where a chain is evaluated; `kind` is NAT or FILTER.
 
-    `device` is the interface of a hook of NETDEV. What no rule decides about passes, or with `drops` it does not.
+    `device` is the interface of a hook of NETDEV. Packets without a decision of a rule pass, or with `drops` do not.
     """
 
     kind: str
@@ -116,7 +116,7 @@ class Chain(Value):
 
 
 class Table(Value):
-    """Chains, of which those that are jumped to come first; `family` is INET, IP, IP6 or NETDEV."""
+    """Chains, targets of jumps first; `family` is INET, IP, IP6 or NETDEV."""
 
     family: int
     name: str
@@ -129,9 +129,9 @@ class Table(Value):
 
 def replace_tables(tables: Sequence[Table]) -> None:
     """
-    Write tables in place of those of their names and families, if there are any.
+    Write tables, and replace any tables of their names and families.
 
-    NetworkError, and nothing is changed, if the kernel refuses one.
+    NetworkError, with nothing changed, if the kernel refuses a table.
     """
     contents = [message for table in tables for message in _content_messages(table)]
     try:
@@ -140,8 +140,8 @@ def replace_tables(tables: Sequence[Table]) -> None:
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 raise
-            # Deleting what is not there would fail, and making what is there does nothing. Not always: whoever has
-            # deleted something waits when the socket is closed, for the kernel to free it.
+            # Deleting a missing table would fail, and making an existing table does nothing. Not always: after a
+            # deletion the closing of the socket waits for the kernel to free the table.
             kinds = (NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE)
             _commit([*(_table_message(kind, table) for table in tables for kind in kinds), *contents])
     except OSError as error:
@@ -150,9 +150,9 @@ def replace_tables(tables: Sequence[Table]) -> None:
 
 def delete_tables(name: str, freed: ExitStack | None = None) -> None:
     """
-    Remove the tables of this name, of whichever family, with everything in them; no error if there are none.
+    Remove the tables of this name, of all families, with all chains; no error if there are none.
 
-    The kernel frees their memory afterwards. That takes some ten milliseconds, which the end of `freed` waits for.
+    The kernel frees the memory afterwards. The end of `freed` waits for that, some ten milliseconds.
     """
     tables = [table for table in read_tables(name) if table.name == name]
     while tables:
@@ -162,12 +162,12 @@ def delete_tables(name: str, freed: ExitStack | None = None) -> None:
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise NetworkError(f"cannot delete nftables table {name}: {_reason(error)}") from error
-        # Somebody else has deleted one of them, and so none was.
+        # Another process has deleted a table meanwhile, and so no table was deleted.
         tables = [table for table in read_tables(name) if table.name == name]
 
 
 def read_tables(prefix: str) -> list[Table]:
-    """Return the tables of all families whose names begin with `prefix`, with their comments and without chains."""
+    """Return the tables of all families whose names begin with `prefix`, with comments and without chains."""
     tables = []
     for message in _dump(_request(_TableMessage, NFT_MSG_GETTABLE, _EVERY_FAMILY)):
         name = message.get_attr("NFTA_TABLE_NAME")
@@ -187,8 +187,8 @@ def read_rule_comments(table: Table, chain: str) -> list[str]:
     ]
 
 
-# Messages, by the numbers of linux/netfilter/nf_tables.h. What is read has pyroute2's classes, but that it takes user
-# data for one comment, and cannot read that of other programs.
+# Messages, by the numbers of linux/netfilter/nf_tables.h. Reading uses pyroute2's classes, but these take user data for
+# a single comment, and cannot read the user data of other programs.
 
 
 class _TableMessage(nft_table_msg):  # type: ignore[misc]
@@ -206,7 +206,7 @@ def _commit(messages: Sequence[WrittenMessage], freed: ExitStack | None = None) 
     begin, end = (WrittenMessage(kind, 0, _header(0, NFNL_SUBSYS_NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
     with ExitStack() as own:
         netlink = (freed or own).enter_context(Netlink(NETLINK_NETFILTER))
-        # Refusals come for every message, and an acknowledgement of the last means that all were read.
+        # The kernel reports each refusal; the acknowledgement of the last message means that all were read.
         netlink.batch([begin, *messages, end], acknowledged=messages[-1:])
 
 
@@ -229,7 +229,7 @@ def _request(kind: type[Any], number: int, family: int, **attributes: object) ->
 
 
 class _Written(WrittenMessage):
-    """A message about a table, and the `part` of it that it is about."""
+    """A message about a table, or about a `part` of the table."""
 
     def __init__(self, number: int, flags: int, table: Table, part: Table | Chain | Rule, *attributes: bytes) -> None:
         body = _header(table.family) + b"".join(attributes)
@@ -276,7 +276,7 @@ def _header(family: int, resource: int = 0) -> bytes:
 
 
 def _comment(kind: int, text: str) -> tuple[bytes, ...]:
-    """Return a comment as user data: its type, its length and a string that ends with a null byte."""
+    """Return a comment as user data: type, length and a string with a null byte at its end."""
     if not text:
         return ()
     value = text.encode("utf-8", "surrogateescape")[: _COMMENT_BYTES - 1] + b"\0"

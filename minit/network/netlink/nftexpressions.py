@@ -1,8 +1,8 @@
 """
 The matches and actions of a rule of nf_tables, as expressions of the kernel: linux/netfilter/nf_tables.h.
 
-Addresses are IPv4's in a table of that family, IPv6's in one of that. A table of an interface sees both, and more: its
-rules say first which protocol they are about. `minit/network/netlink/nftables.py` has the tables that rules stand in.
+Addresses are IPv4 in a table of IPv4, IPv6 in a table of IPv6. A table of an interface sees both, and more: its rules
+first name the protocol. `minit/network/netlink/nftables.py` has the tables for the rules.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def source_not_in(subnet: IPAddress | IPNetwork) -> Match:
 
 
 def source_ends_in(identifier: bytes) -> Match:
-    """Match packets of IPv6 from addresses that end in an interface identifier, whatever their prefixes."""
+    """Match packets of IPv6 from addresses with an interface identifier at the end, whatever the prefix."""
     offset = _SOURCE_OFFSETS[6] + _ADDRESS_BYTES - len(identifier)
     return (_payload(_NETWORK_HEADER, offset, len(identifier)), _compare(identifier))
 
@@ -130,24 +130,24 @@ def source_port(protocol: str, port: int) -> Match:
 
 
 def has_ports(protocol: str) -> Match:
-    """Match packets of which there is enough to see both ports; no port is 0."""
+    """Match packets long enough for both ports; no port is 0."""
     load = _payload(_TRANSPORT_HEADER, _SOURCE_PORT_OFFSET, 2 * _PORT_BYTES)
     return (*_transports(protocol), load, _compare(bytes(2 * _PORT_BYTES), _UNEQUAL))
 
 
 def comes_from(mac: str) -> Match:
-    """Match what the link's address `mac` has sent, six octets in hexadecimal with colons."""
+    """Match packets sent by the link's address `mac`, six octets in hexadecimal with colons."""
     load = _payload(_LINK_HEADER, _LINK_SOURCE_OFFSET, _HARDWARE_ADDRESS_BYTES)
     return (load, _compare(_octets(mac)))
 
 
 def carries(protocol: int) -> Match:
-    """Match what a link carries of one protocol: IPV4, ARP or IPV6."""
+    """Match the packets of a single protocol on a link: IPV4, ARP or IPV6."""
     return (_meta(_META_LINK_PROTOCOL), _compare(protocol.to_bytes(2, "big")))
 
 
 def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
-    """Match packets of ARP whose sender says that it is at `mac`, and has the address."""
+    """Match packets of ARP whose sender claims to be at `mac` and to have the address."""
     hardware = (_payload(_NETWORK_HEADER, _SENDER_OFFSET, _HARDWARE_ADDRESS_BYTES), _compare(_octets(mac)))
     if address is None:
         return hardware
@@ -155,19 +155,19 @@ def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
 
 
 def arp_target(address: IPv4Address) -> Match:
-    """Match packets of ARP that are about an address."""
+    """Match packets of ARP about an address."""
     return (_payload(_NETWORK_HEADER, _TARGET_ADDRESS_OFFSET, 4), _compare(address.packed))
 
 
 def has_protocol(protocol: str | None = None) -> Match:
-    """Match packets whose headers can be read up to the one of a protocol, or of any."""
+    """Match packets with headers readable up to the header of a protocol, or of any protocol."""
     if protocol is not None:
         return _transports(protocol)
     return (_meta(_META_PROTOCOL), _compare(bytes([_NOTHING]), _UNEQUAL))
 
 
 def icmpv6_of_any_type() -> Match:
-    """Match messages of ICMPv6 of which there is enough to see the type."""
+    """Match messages of ICMPv6 long enough for the type."""
     return (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([_NOTHING]), _UNEQUAL))
 
 
@@ -183,13 +183,13 @@ def is_later_fragment() -> Match:
 
 
 def icmp(kind: int) -> Match:
-    """Match messages of ICMP of one type."""
+    """Match messages of ICMP of a type."""
     return _message("icmp", kind)
 
 
 def icmpv6(kind: int, target: IPv6Address | bytes | None = None) -> Match:
     """
-    Match messages of ICMPv6 of one type, of neighbour discovery also by the address that they are about.
+    Match messages of ICMPv6 of a type, for neighbour discovery also by the address in question.
 
     Bytes are the end of such an address.
     """
@@ -202,22 +202,22 @@ def icmpv6(kind: int, target: IPv6Address | bytes | None = None) -> Match:
 
 
 def enters_by(interface: str) -> Match:
-    """Match packets that came in by an interface."""
+    """Match packets from an interface."""
     return (_meta(_META_INPUT_NAME), _compare(_interface_name(interface)))
 
 
 def enters_not_by(interface: str) -> Match:
-    """Match packets that came in by another interface."""
+    """Match packets from any other interface."""
     return (_meta(_META_INPUT_NAME), _compare(_interface_name(interface), _UNEQUAL))
 
 
 def leaves_by(interface: str) -> Match:
-    """Match packets that go out by an interface."""
+    """Match packets to an interface."""
     return (_meta(_META_OUTPUT_NAME), _compare(_interface_name(interface)))
 
 
 def leaves_not_by(interface: str) -> Match:
-    """Match packets that go out by another interface."""
+    """Match packets to any other interface."""
     return (_meta(_META_OUTPUT_NAME), _compare(_interface_name(interface), _UNEQUAL))
 
 
@@ -229,7 +229,7 @@ def was_redirected() -> Match:
 
 
 def is_answer() -> Match:
-    """Match packets of connections that the other end began."""
+    """Match packets of connections begun by the other end."""
     direction = _expression("ct", number(1, _REGISTER), number(2, _CT_DIRECTION))
     return (direction, _compare(bytes([_CT_REPLY])))
 
@@ -243,7 +243,7 @@ def drop() -> Match:
 
 
 def leave() -> Match:
-    """Go back to the chain before, or end the evaluation of this one."""
+    """Go back to the calling chain, or end the evaluation of this chain."""
     return (_verdict(_RETURN),)
 
 
@@ -253,22 +253,22 @@ def jump(chain: str) -> Match:
 
 
 def masquerade() -> Match:
-    """Replace the source by the address of the interface that the packet leaves by."""
+    """Replace the source by the address of the outgoing interface."""
     return (_expression("masq"),)
 
 
 def accept() -> Match:
-    """Let the packet pass; chains of other tables at the same hook may still refuse it."""
+    """Let the packet pass; chains of other tables at the same hook may still refuse the packet."""
     return (_verdict(_ACCEPT),)
 
 
 def send_by(index: int) -> Match:
-    """Send the packet out by the interface of an index; nothing else becomes of it here."""
+    """Send the packet out by the interface of an index; the evaluation ends."""
     return (_load(_REGISTER, index.to_bytes(4, sys.byteorder)), _expression("fwd", number(1, _REGISTER)))
 
 
 def redirect_to(address: IPAddress, port: int | None) -> Match:
-    """Replace the destination, and its port unless that is None."""
+    """Replace the destination, and its port unless None is given."""
     loads = [_load(_REGISTER, address.packed)]
     registers = [number(3, _REGISTER)]
     if port is not None:
@@ -278,7 +278,7 @@ def redirect_to(address: IPAddress, port: int | None) -> Match:
     return (*loads, nat)
 
 
-# Expressions: their attributes are numbered from 1 on in the order of linux/netfilter/nf_tables.h.
+# Expressions: attributes are numbered from 1 on in the order of linux/netfilter/nf_tables.h.
 
 
 def _expression(name: str, *attributes: bytes) -> Expression:

@@ -1,7 +1,7 @@
 """
-Token buckets, which limit what leaves by a link, tc-tbf(8).
+Token buckets, which limit the packets sent by a link, tc-tbf(8).
 
-The messages are those of linux/pkt_sched.h. pyroute2's own load every discipline there is.
+The messages are of linux/pkt_sched.h. pyroute2's own classes load every discipline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _KIND = 1
 _OPTIONS = 2
 _PARAMETERS = 1
 _LARGE_RATE = 4
-# struct tc_tbf_qopt: the rate ends its struct tc_ratespec; there is none for peaks; limit, buffer, no size for peaks.
+# struct tc_tbf_qopt: the rate at the end of its struct tc_ratespec; no rate for peaks; limit, buffer, no size for
+# peaks.
 _BUCKET = struct.Struct("=8xI12xII4x")
 _RATE = struct.Struct("=Q")
 _LARGEST_RATE = (1 << 32) - 1
@@ -55,7 +56,7 @@ class TokenBucket(Value):
 
 
 class Qdiscs:
-    """The queueing disciplines of the links of this process's network namespace."""
+    """The queueing disciplines of links in this process's network namespace."""
 
     def __init__(self) -> None:
         self._netlink = Netlink(NETLINK_ROUTE)
@@ -67,7 +68,7 @@ class Qdiscs:
         self._netlink.__exit__()
 
     def token_bucket(self, link: Link) -> TokenBucket | None:
-        """Return the limit that a link has, None without one."""
+        """Return the limit of a link, None without one."""
         request = _Message()
         request["header"]["type"] = RTM_GETQDISC
         for answer in self._netlink.dump(request):
@@ -76,7 +77,7 @@ class Qdiscs:
         return None
 
     def add_token_bucket(self, link: Link, bucket: TokenBucket) -> None:
-        """Limit what leaves by a link; NetworkError if it cannot be, or has a limit."""
+        """Limit the packets sent by a link; NetworkError if the kernel refuses, or the link has a limit."""
         rate = min(bucket.rate_bytes, _LARGEST_RATE)
         options = [attribute(_PARAMETERS, _BUCKET.pack(rate, bucket.limit_bytes, bucket.buffer_ticks))]
         if bucket.rate_bytes > _LARGEST_RATE:
@@ -89,7 +90,7 @@ class Qdiscs:
             raise NetworkError(f"cannot limit {link.name}: {refusal_of_bucket(error)}") from error
 
     def delete_token_bucket(self, link: Link) -> None:
-        """Remove the limit of a link; nothing if it has none, or has vanished."""
+        """Remove the limit of a link; nothing for a link without a limit, or a vanished link."""
         if self.token_bucket(link) is None:
             return
         try:

@@ -1,8 +1,9 @@
 """
-Talking to the kernel's routing and nf_tables over netlink(7), one request at a time.
+Netlink(7) to the kernel's routing and nf_tables, a request at a time; attributes as bytes; events of the kernel.
 
-pyroute2 encodes and decodes the messages. Its own sockets run on asyncio, which costs more to load than a pod's whole
-network takes to set up and which the stage1 image does not carry, so the few lines of transport are here.
+pyroute2 encodes and decodes the messages. pyroute2's own sockets run on asyncio, which takes longer to load than the
+setup of a pod's whole network, and is not in the stage1 image. Attributes as bytes are for messages written so often
+that pyroute2's classes take too long; numbers there are in network byte order, as nfnetlink has them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class NetlinkError(OSError):
     """
     The kernel refused a request.
 
-    `explanation` is what it says itself about the reason, or empty; `message` is what it refused.
+    `explanation` is the kernel's own text about the reason, or empty; `message` is the refused message.
     """
 
     explanation: str = ""
@@ -50,7 +51,7 @@ class NetlinkError(OSError):
 
 
 class WrittenMessage:
-    """A message of which the part behind the header is written already; `flags` are those of `header["flags"]`."""
+    """A message that is already encoded behind the header; `flags` are those of `header["flags"]`."""
 
     def __init__(self, kind: int, flags: int, body: bytes) -> None:
         self.kind = kind
@@ -60,10 +61,10 @@ class WrittenMessage:
 
 class Netlink:
     """
-    A netlink socket of one protocol in the network namespace that the process is in when it is made.
+    A netlink socket of a protocol, in the network namespace of the process at the construction.
 
-    Messages are pyroute2's (`ifinfmsg`, `nfgen_msg`, …) with `header["type"]` and, for flags beyond a request that is
-    acknowledged, `header["flags"]` set; or a WrittenMessage, which is never answered but by an acknowledgement.
+    Messages are pyroute2's (`ifinfmsg`, `nfgen_msg`, …) with `header["type"]` and, for flags beyond an acknowledged
+    request, `header["flags"]` set; or a WrittenMessage, whose only answer is an acknowledgement.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -79,12 +80,12 @@ class Netlink:
         self._socket.close()
 
     def request(self, message: Any) -> None:
-        """Send one request and wait for its acknowledgement; NetlinkError if it is refused."""
+        """Send a request and wait for its acknowledgement; NetlinkError on a refusal."""
         self.batch([message])
 
     def batch(self, messages: Sequence[Any], acknowledged: Sequence[Any] | None = None) -> None:
         """
-        Send messages as one datagram and wait for the acknowledgements of all, or of `acknowledged`.
+        Send messages as a single datagram and wait for the acknowledgements of all, or of `acknowledged`.
 
         NetlinkError with the first refusal. nf_tables applies a batch as a whole or not at all.
         """
@@ -113,7 +114,7 @@ class Netlink:
             raise failure
 
     def ask(self, message: Any) -> Any:
-        """Return the one answer to a request that is no dump, decoded as a message of the same class."""
+        """Return the only answer to a request that is no dump, decoded as a message of the same class."""
         self._send(self._encode(message, NLM_F_ACK))
         decoded = None
         while True:
@@ -138,7 +139,7 @@ class Netlink:
         return answers
 
     def _dump(self, message: Any) -> tuple[list[Any], bool]:
-        """Return the answers to one dump request, and whether nothing changed while they were collected."""
+        """Return the answers to a dump request, and whether nothing changed meanwhile."""
         self._send(self._encode(message, NLM_F_DUMP))
         answers: list[Any] = []
         is_consistent = True
@@ -169,7 +170,7 @@ class Netlink:
 
     def _send(self, data: bytes) -> None:
         if len(data) > _USUAL_SEND_BYTES:
-            # A datagram that exceeds the buffer is refused.
+            # The kernel refuses a datagram that exceeds the buffer.
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(data))
         self._socket.send(data)
 
@@ -185,7 +186,7 @@ class Netlink:
 
 
 class _Answer:
-    """A message as it came: the whole of it, and what its header says."""
+    """A received message: all bytes, and the fields of its header."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -201,7 +202,7 @@ def _decode(answer: _Answer, message: Any) -> Any:
 
 
 def _refusal(answer: _Answer, message: Any) -> NetlinkError | None:
-    """Return the error that the end of an answer reports, None for success."""
+    """Return the error at the end of an answer, None for success."""
     body = answer.data[_HEADER_BYTES:]
     number = -int.from_bytes(body[0:4], "little", signed=True)
     if number <= 0:
@@ -216,7 +217,7 @@ def _explanation(answer: _Answer, body: bytes) -> str:
     """Return the kernel's text about an error, linux/netlink.h: `struct nlmsgerr` and its attributes."""
     if not answer.flags & _NLM_F_ACK_TLVS:
         return ""
-    # After the errno comes the header of what was refused, and without NETLINK_CAP_ACK also the rest of that.
+    # After the errno comes the header of the refused message, and without NETLINK_CAP_ACK also the rest of the message.
     attributes = body[4 + _HEADER_BYTES :] if answer.kind == NLMSG_ERROR else body[4:]
     while len(attributes) >= 4:
         size = int.from_bytes(attributes[0:2], "little")
@@ -227,7 +228,7 @@ def _explanation(answer: _Answer, body: bytes) -> str:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """Return an attribute, padded to where the next one begins."""
+    """Return an attribute, padded to the beginning of the next."""
     return _header(kind, value) + value + bytes(-len(value) % 4)
 
 
@@ -237,7 +238,7 @@ def number(kind: int, value: int) -> bytes:
 
 
 def text(kind: int, value: str) -> bytes:
-    """Return an attribute that is a string; what is no text in UTF-8 stands for the byte that it came from."""
+    """Return a string attribute; a surrogate of invalid UTF-8 stands for its byte."""
     return attribute(kind, value.encode("utf-8", "surrogateescape") + b"\0")
 
 
@@ -248,7 +249,7 @@ def nested(kind: int, *attributes: bytes) -> bytes:
 
 
 def read_attributes(data: bytes) -> dict[int, bytes]:
-    """Return the values of attributes that stand one after the other, by their kinds."""
+    """Return the values of consecutive attributes by their kinds."""
     found = {}
     while len(data) >= _ATTRIBUTE_HEADER_BYTES:
         size = int.from_bytes(data[0:2], "little")
@@ -262,7 +263,10 @@ def _header(kind: int, value: bytes) -> bytes:
 
 
 class KernelEvents:
-    """The events of `groups`, RTMGRP_…, of the network namespace that the process is in when this is made."""
+    """
+    The kernel's events of `groups`, RTMGRP_…, about links and addresses of the network namespace of the process at the
+    construction: an event only says to look again.
+    """
 
     def __init__(self, groups: int = RTMGRP_LINK) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -276,11 +280,11 @@ class KernelEvents:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when something has happened."""
+        """Return the descriptor, which is readable after an event."""
         return self._socket.fileno()
 
     def drop(self) -> None:
-        """Forget what has happened by now."""
+        """Forget all events until now."""
         try:
             while self._socket.recv(_EVENT_BYTES):
                 pass

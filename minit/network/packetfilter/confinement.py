@@ -1,8 +1,10 @@
 """
-The table that keeps a pod to its own addresses: what it sends in another's name is dropped where it gets to the host.
+The tables of an interface of a pod: they hide its addresses, and keep the pod to its own addresses and subnet.
 
-The hook is at the interface itself, before a bridge passes anything on to its other ports and before anything is
-routed. So pods on one bridge are as safe from each other as the host is from all.
+The hook of the table that drops packets in another's name is at the interface itself, before a bridge passes anything
+on to its other ports and before routing. So pods on a bridge are as safe from each other as the host is from all. The
+tables (`table_name`) are written and deleted as a whole: rules of others are never touched. Chains of other tables at
+the same hook are evaluated too, and may still refuse packets.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from minit.network.packetfilter.tables import (
     table_comment,
 )
 
-# Before what others may do with packets of an interface: nobody is to see what is not true.
+# Before other chains at the interface: no program may see a forged packet.
 _PRIORITY = -500
 _LOOPBACK = IPv4Network("127.0.0.0/8")
 _NO_IPV4 = IPv4Address("0.0.0.0")
@@ -44,12 +46,12 @@ _LINK_LOCAL = int(IPv6Address("fe80::"))
 # Of DHCP and DHCPv6 (RFC 2131, 4.1; RFC 8415, 7.2).
 _DHCP_SERVER, _DHCP_CLIENT = 67, 68
 _DHCP6_SERVER, _DHCP6_CLIENT = 547, 546
-# Whoever may send nothing of others is no router.
+# A sender without a right to others' addresses is no router.
 _REFUSED_OF_ICMP = (ROUTER_ADVERTISEMENT4, REDIRECT4)
 _REFUSED_OF_ICMPV6 = (ROUTER_ADVERTISEMENT, REDIRECT)
 
 _MULTICAST: dict[int, IPNetwork] = {nftables.IP: IPv4Network("224.0.0.0/4"), nftables.IP6: IPv6Network("ff00::/8")}
-# The first word of the comment of a table that confines a sender.
+# The first word in the comment of a table that confines a sender.
 _ANY_ADDRESS = "any-address"
 _DHCP = "dhcp"
 _ROUTERS = "routers"
@@ -59,10 +61,10 @@ _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nfta
 
 class Sender(Value):
     """
-    The only sender at the other end of the host's interface `link`: its hardware address, and its addresses.
+    The only sender at the other end of the host's interface `link`: hardware address and addresses.
 
-    Without addresses it may have any. `uses_dhcp` says that it may ask for one before it has it. If it
-    `follows_routers` it makes addresses itself, of their prefixes and its hardware address (RFC 4862).
+    Without addresses the sender may use any. With `uses_dhcp` it may ask for an address before having one. With
+    `follows_routers` it makes addresses itself, from the routers' prefixes and its hardware address (RFC 4862).
     """
 
     link: str
@@ -73,7 +75,7 @@ class Sender(Value):
 
 
 def confinement(name: str, sender: Sender) -> Table:
-    """Return the table that drops what comes by the sender's link and is not from the sender."""
+    """Return the table that drops packets on the sender's link from any other sender."""
     hook = Hook(kind=nftables.FILTER, point=nftables.INGRESS, priority=_PRIORITY, device=sender.link, drops=True)
     chains = _own_addresses(sender) if sender.addresses else _own_hardware_address(sender)
     own = Rule(expressions=(*nftexpressions.comes_from(sender.mac), *nftexpressions.jump(chains[-1].name)))
@@ -81,7 +83,7 @@ def confinement(name: str, sender: Sender) -> Table:
 
 
 def link_local_address(mac: str) -> IPv6Address:
-    """Return the address that the kernel makes of a hardware address, RFC 4291 appendix A."""
+    """Return the address that the kernel makes from a hardware address, RFC 4291 appendix A."""
     return IPv6Address(_LINK_LOCAL | int.from_bytes(_identifier(mac), "big"))
 
 
@@ -102,20 +104,20 @@ def _own_hardware_address(sender: Sender) -> tuple[Chain, ...]:
 
 def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
     """
-    Return chains for each protocol, and at last the one that they are reached by.
+    Return chains for each protocol, and last the chain that jumps to them.
 
-    None is called as a protocol is: nft(8) could not read what it has printed.
+    No chain has the name of a protocol: nft(8) could not read its own output.
     """
     ipv4 = [address for address in sender.addresses if isinstance(address, IPv4Address)]
     ipv6: list[IPv6Address | bytes] = [address for address in sender.addresses if isinstance(address, IPv6Address)]
-    # The kernel gives a link this one whether or not the network has IPv6.
+    # The kernel gives a link this address whether or not the network has IPv6.
     own = _identifier(sender.mac) if sender.follows_routers else link_local_address(sender.mac)
     ipv6 += [own] if own not in ipv6 else []
     advertised = (
         *((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT, address), *nftexpressions.leave()) for address in ipv6),
         nftexpressions.drop(),
     )
-    # Whoever puts fragments together, or is more patient with headers, must not find in them what is dropped here.
+    # A receiver that reassembles fragments, or reads longer headers, must not find dropped contents there.
     is_readable = nftexpressions.has_protocol()
     jumps = (
         (*nftexpressions.carries(nftexpressions.IPV4), *is_readable, *nftexpressions.jump("ipv4-sources")),
@@ -135,7 +137,7 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
 
 def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
     matches: list[Match] = [(*nftexpressions.destination_in(_LOOPBACK), *nftexpressions.drop())]
-    # A first fragment has the ports, or the type, and a packet is nothing without it.
+    # A first fragment has the ports, or the type, and a packet is useless without its first fragment.
     matches += _refused_servers(_DHCP_SERVER, _DHCP_CLIENT)
     matches += [(*nftexpressions.icmp(message), *nftexpressions.drop()) for message in _REFUSED_OF_ICMP]
     matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
@@ -148,7 +150,7 @@ def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
 def _icmpv6() -> tuple[Match, ...]:
     return (
         *((*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in _REFUSED_OF_ICMPV6),
-        # An advertisement can be about another address than the one that it comes from.
+        # An advertisement can be about another address than its source.
         (*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")),
         (*nftexpressions.icmpv6_of_any_type(), *nftexpressions.leave()),
         # The first fragment has the type, or is dropped: nothing comes of the others then.
@@ -158,7 +160,7 @@ def _icmpv6() -> tuple[Match, ...]:
 
 
 def _refused_servers(server_port: int, client_port: int) -> tuple[Match, ...]:
-    """Return what drops answers of servers: clients look at their own port alone, or at both."""
+    """Return rules that drop answers of servers: clients look at their own port alone, or at both ports."""
     answers = nftexpressions.source_port("udp", server_port), nftexpressions.destination_ports("udp", client_port)
     return tuple((*answer, *nftexpressions.drop()) for answer in answers)
 
@@ -167,20 +169,20 @@ def _datagrams_of_ipv6() -> tuple[Match, ...]:
     return (
         *_refused_servers(_DHCP6_SERVER, _DHCP6_CLIENT),
         (*nftexpressions.has_ports("udp"), *nftexpressions.leave()),
-        # As of ICMPv6: headers may fill the first fragment, and the ports be in a later one.
+        # As for ICMPv6: headers may fill the first fragment, with the ports in a later fragment.
         (*nftexpressions.is_later_fragment(), *nftexpressions.leave()),
         nftexpressions.drop(),
     )
 
 
 def _ipv6(addresses: list[IPv6Address | bytes]) -> tuple[Match, ...]:
-    """Return what is decided about IPv6; bytes are the end of any address that ends so."""
+    """Return the rules for IPv6; bytes stand for any address that ends in them."""
     matches: list[Match] = [
         (*nftexpressions.has_protocol("icmpv6"), *nftexpressions.jump("icmpv6-messages")),
         (*nftexpressions.has_protocol("udp"), *nftexpressions.jump("datagrams-of-ipv6")),
     ]
     matches += [(*_source(address), *nftexpressions.accept()) for address in addresses]
-    # Without an address yet: asking whether one is free, RFC 4862, and the groups and routers for that.
+    # Without an address yet: the question whether an address is free, RFC 4862, and the groups and routers for that.
     without = nftexpressions.source_in(_NO_IPV6)
     asks = [nftexpressions.icmpv6(NEIGHBOR_SOLICITATION, address) for address in addresses]
     asks += [nftexpressions.icmpv6(message) for message in (ROUTER_SOLICITATION, LISTENER_REPORT)]
@@ -195,7 +197,8 @@ def _source(address: IPv6Address | bytes) -> Match:
 
 def _arp(mac: str, addresses: list[IPv4Address]) -> tuple[Match, ...]:
     matches = [nftexpressions.arp_sender(mac, address) for address in addresses]
-    # Without an address yet: asking whether one is free, RFC 5227. Others who ask that would take it for a conflict.
+    # Without an address yet: the question whether an address is free, RFC 5227. Another machine with the same question
+    # would take the packet for a conflict.
     without = nftexpressions.arp_sender(mac, _NO_IPV4)
     matches += [(*without, *nftexpressions.arp_target(address)) for address in addresses]
     return tuple((*match, *nftexpressions.accept()) for match in matches)
@@ -214,11 +217,11 @@ def protect(
     restricted: Sequence[IPInterface] = (),
 ) -> None:
     """
-    Write the tables of one of a pod's interfaces, all of them at once; NetworkError, and none is, if one is refused.
+    Write all tables of an interface of a pod at once; NetworkError, with none written, if the kernel refuses a table.
 
-    The addresses `masqueraded` are hidden behind the host's, except from their own subnets and from multicast groups.
-    Nothing is passed on between those that are `restricted` and others than their own subnets, but for forwarded ports.
-    With a `sender` nobody else may speak by its link. `delete_tables_of` finds them by the name of their `network`.
+    The addresses `masqueraded` are hidden behind the host's address, except from their own subnets and from multicast
+    groups. `restricted` addresses exchange packets with their own subnets only, but for forwarded ports. With a
+    `sender` no other may send by its link. `delete_tables_of` finds the tables by the name of their `network`.
     """
     tables = [
         Table(family=family, name=name, chains=(*_masquerading(family, hidden), *_restricting(kept)))
@@ -234,9 +237,9 @@ def protect(
 
 def follow_sender(name: str, sender: Sender) -> None:
     """
-    Keep a link to a sender that has changed, if it is kept to one.
+    Adapt the table of a confined link to a changed sender.
 
-    It is as free as it was before: what `sender` says about that counts only if it is kept to its addresses.
+    The sender keeps its freedom: the freedom in `sender` counts only for a sender that is kept to its addresses.
     """
     for table in nftables.read_tables(name):
         if (table.family, table.name) == (nftables.NETDEV, name):
@@ -247,12 +250,16 @@ def follow_sender(name: str, sender: Sender) -> None:
 
 
 def delete_table(name: str, freed: ExitStack | None = None) -> None:
-    """Remove the tables of an interface; no error if there are none. `freed` is that of `nftables.delete_tables`."""
+    """
+    Remove the tables of an interface; no error if there are none.
+
+    `freed` is the argument of `nftables.delete_tables`.
+    """
     nftables.delete_tables(name, freed)
 
 
 def delete_tables_of(network: str, excepted: Collection[str]) -> None:
-    """Remove the tables of all interfaces in a network, but for those of the names `excepted`."""
+    """Remove the tables of all interfaces in a network, but for the names `excepted`."""
     tables = nftables.read_tables(TABLE_PREFIX)
     found = {table.name for table in tables if is_interface_table(table) and is_of_network(table, network)}
     for name in sorted(found.difference(excepted)):
@@ -260,7 +267,7 @@ def delete_tables_of(network: str, excepted: Collection[str]) -> None:
 
 
 def _freedom(sender: Sender) -> str:
-    """Return what a sender may do beside sending from addresses of its own."""
+    """Return the sender's rights beside sending from its own addresses."""
     if not sender.addresses:
         return _ANY_ADDRESS
     return "+".join(word for word, has in ((_DHCP, sender.uses_dhcp), (_ROUTERS, sender.follows_routers)) if has)
@@ -276,7 +283,7 @@ def _by_family(
 
 
 def _require_link(name: str) -> None:
-    # To some kernels the interface of a chain may be one that is yet to come.
+    # Some kernels accept a chain for a future interface.
     try:
         socket.if_nametoindex(name)
     except OSError as error:
@@ -295,9 +302,9 @@ def _masquerading(family: int, addresses: Sequence[IPInterface]) -> tuple[Chain,
 
 
 def _restricting(addresses: Sequence[IPInterface]) -> tuple[Chain, ...]:
-    # Not the other way round, "drop what was not redirected": what belongs to no connection would be neither.
+    # Not the other way round, "drop unless redirected": packets outside any connection would be dropped too.
     matches: list[Match] = [(*nftexpressions.was_redirected(), *nftexpressions.leave())]
-    # What is passed on although it is for this machine brings its own route along, and its destination comes later.
+    # A packet for this machine that is forwarded nevertheless has a source route, and its destination comes later.
     matches.append((*nftexpressions.destination_is_local(), *nftexpressions.drop()))
     for address in addresses:
         ends = (

@@ -1,8 +1,8 @@
 """
-Ports of the host that lead to a pod, by tables of its own (`ports_table`): one for each family.
+Ports of the host that lead to a pod, by the pod's own tables (`ports_table`), one for each family.
 
-Each is written and deleted as a whole, so that nobody else's rules are ever touched. Chains of other tables at the same
-hook are evaluated too, and may still refuse packets.
+Each table is written and deleted as a whole: rules of others are never touched. Chains of other tables at the same hook
+are evaluated too, and may still refuse packets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _ARRIVING = Hook(kind=nftables.FILTER, point=nftables.INPUT, priority=nftables.P
 
 
 class Target(Value):
-    """The address of a pod that ports lead to, and the host's own, `gateway`, in the pod's network; of one family."""
+    """
+    The pod's address behind the ports, and the host's own address `gateway` in the pod's network; of a single family.
+    """
 
     address: IPAddress
     gateway: IPAddress
@@ -51,11 +53,11 @@ class Target(Value):
 
 class Forwarding(Value):
     """
-    Ports of one family, each with an address, that lead to an `address` of a pod.
+    Ports of a family, each with an address, that lead to an `address` of a pod.
 
-    `interface` of the host leads there; without one nothing comes from the host's loopback. `conditions` are those of
-    every port. Answers come back by the host because of other sources, unless `masquerades` is False, which `always`
-    means for whatever is forwarded.
+    The host's `interface` leads to the pod; without an interface no packets come from the host's loopback. `conditions`
+    hold for every port. Answers come back by the host because packets get other sources, unless `masquerades` is False;
+    `always` means every forwarded packet.
     """
 
     address: IPAddress
@@ -68,10 +70,10 @@ class Forwarding(Value):
 
 def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[Target]) -> None:
     """
-    Let ports of the host lead to a pod, those without an address to each of the targets, of which a family has one.
+    Let ports of the host lead to a pod, ports without an address to each target, with at most one target of a family.
 
-    A port that includes a loopback address needs a way from there, which is opened. NetworkError if a port is taken or
-    the kernel refuses. The working directory is the pod's.
+    For a port on a loopback address a way from there is opened. NetworkError if a port is taken or the kernel refuses.
+    The working directory is the pod's.
     """
     wanted = [
         Forwarding(
@@ -89,7 +91,7 @@ def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[
 
 def map_ports(table: str, wanted: Sequence[Forwarding], network: str) -> None:
     """
-    Let ports of the host lead to a pod, whoever else has them: the first who wants them gets what comes.
+    Let ports of the host lead to a pod, whoever else has the ports: the first owner gets the packets.
 
     `stop_forwarding_of` finds the tables by the name of their `network`.
     """
@@ -98,13 +100,13 @@ def map_ports(table: str, wanted: Sequence[Forwarding], network: str) -> None:
 
 
 def stop_forwarding(table: str) -> None:
-    """Remove the tables of that name, and what was opened for them; no error if they are gone."""
+    """Remove the tables of a name, and close their ways from the loopback; no error for missing tables."""
     with firewall_lock():
         _delete(table)
 
 
 def stop_forwarding_of(network: str, excepted: Collection[str]) -> None:
-    """Do so with the tables of all attachments to a network, but for those of the names `excepted`."""
+    """Stop forwarding to all attachments to a network, but for tables of the names `excepted`."""
     with firewall_lock():
         tables = nftables.read_tables(TABLE_PREFIX)
         found = {table.name for table in tables if pod_of_ports(table.name) and is_of_network(table, network)}
@@ -113,12 +115,12 @@ def stop_forwarding_of(network: str, excepted: Collection[str]) -> None:
 
 
 def forwarded_ports(table: str) -> list[ForwardedPort]:
-    """Return the ports that the tables of that name forward."""
+    """Return the ports that the tables of a name forward."""
     return [port for one in nftables.read_tables(table) if one.name == table for port in read_ports(one)]
 
 
 def ports_of(ports: Sequence[ForwardedPort], version: int) -> tuple[ForwardedPort, ...]:
-    """Return the ports of one family, each with an address of it, be it that of all."""
+    """Return the ports of a family, each with an address, which may be the wildcard address."""
     every = EVERYWHERE[version].network_address
     addressed = [replace(port, host_ip=port.host_ip or every) for port in ports]
     return tuple(port for port in addressed if port.host_ip is not None and port.host_ip.version == version)
@@ -143,7 +145,7 @@ def _replace(name: str, wanted: Sequence[Forwarding], network: str) -> None:
         tables.append(Table(family=family, name=name, chains=tuple(chains), comment=table_comment(way, network)))
     if tables:
         nftables.replace_tables(tables)
-    # Afterwards: whoever deletes the tables knows from the comments what else there is to undo.
+    # Afterwards: a deletion reads in the comments of the tables which ways to close.
     for family, interface in opened:
         open_way(family, interface)
     for one in wanted:
@@ -156,7 +158,7 @@ def _delete(name: str) -> None:
         return
     ports = [port for table in tables for port in read_ports(table)]
     for table in tables:
-        # Before the table goes, and its guard with it.
+        # Before the removal of the table with its guard.
         close_way(table)
     nftables.delete_tables(name)
     _forget_datagrams(ports)
@@ -172,7 +174,7 @@ def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
 
 
 def _redirections(wanted: Forwarding) -> tuple[Chain, ...]:
-    """Return the chain of all ports, and one for each range whose ports change their numbers."""
+    """Return the chain of all ports, and a chain for each range whose ports change their numbers."""
     rules = []
     ranges: list[Chain] = []
     address = wanted.address
@@ -203,9 +205,9 @@ def _one_by_one(name: str, port: ForwardedPort, address: IPAddress) -> Chain:
 
 
 def _redirecting(family: int) -> tuple[Chain, ...]:
-    """Return the chains for what comes from elsewhere and for what this machine sends itself."""
+    """Return the chains for packets from elsewhere and for packets of this machine."""
     redirect = (*nftexpressions.destination_is_local(), *nftexpressions.jump(PORTS_CHAIN))
-    # A neighbour's packet to 127.0.0.1 would be redirected before the kernel sees that it cannot be right.
+    # A neighbour's packet to 127.0.0.1 would be redirected before the kernel's check.
     from_outside = Rule(expressions=(*nftexpressions.destination_not_in(LOOPBACK[family]), *redirect))
     return (
         Chain(name="prerouting", rules=(from_outside,), hook=_PREROUTING),
@@ -214,17 +216,17 @@ def _redirecting(family: int) -> tuple[Chain, ...]:
 
 
 def _returning(wanted: Forwarding) -> Chain:
-    """Return the chain that makes answers come back this way, where they would go another or nowhere."""
+    """Return the chain that brings answers back this way, where they would take another way or none."""
     to_pod = nftexpressions.destination_in(wanted.address)
     loopback = LOOPBACK[_FAMILIES[wanted.address.version]]
     matches = [
         # No answer to 127.0.0.1 leaves the pod.
         (*nftexpressions.source_in(loopback), *to_pod),
-        # The pod takes no packet that seems to come from itself.
+        # The pod takes no packet with its own address as source.
         (*nftexpressions.source_in(wanted.address), *to_pod),
     ]
     if wanted.interface is not None:
-        # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
+        # A neighbour on the same bridge would get a direct answer, from an address unknown to the neighbour.
         by_one = (*nftexpressions.enters_by(wanted.interface), *nftexpressions.leaves_by(wanted.interface))
         matches.append((*by_one, *to_pod, *nftexpressions.was_redirected()))
     if wanted.always:
@@ -238,11 +240,12 @@ def _includes_loopback(port: ForwardedPort, family: int) -> bool:
 
 def _guards(family: int, interface: str) -> list[Chain]:
     """
-    Return the chains that keep others from what listens on the loopback of the host (CVE-2020-8558).
+    Return the chains that protect listeners on the host's loopback from others (CVE-2020-8558).
 
-    Nothing right has such an address on a link, whichever it comes by: an answer to the loopback gets it later. So may
-    what brings its own route along, if the host follows such routes. Of IPv4 only answers arrive all the same. Of IPv6
-    nothing is filtered any more behind such a header, so the one link that a way is opened on may bring none.
+    No legitimate packet has such an address on any link: an answer to the loopback gets the address later. A packet
+    with a source route may get the address later too, if the host follows source routes. Of IPv4 only answers arrive
+    all the same. For IPv6 nothing behind such a header is filtered any more, so the only link with an open way may
+    bring none.
     """
     by_link = nftexpressions.enters_not_by("lo")
     to_loopback = (*by_link, *nftexpressions.destination_in(LOOPBACK[family]))

@@ -1,9 +1,10 @@
 """
-The way from 127.0.0.1 and ::1 of the host to a pod, which is closed unless it is opened for an interface.
+The host's ways to a pod: the interface, and the way from 127.0.0.1 and ::1, closed unless opened for an interface.
 
-Packets from these addresses do not leave a machine, and none to them may come. Those of forwarded ports do, with
-another address on the wire. For IPv4 the kernel has a setting of the interface that the answers come by,
-`route_localnet`. For IPv6 it has none, and looks whether that interface has the address: a route says that it has.
+Packets from these addresses do not leave a machine, and none to these addresses may come in. Packets of forwarded ports
+do, with another address on the wire. For IPv4 the kernel has a setting for the interface of the answers,
+`route_localnet`. For IPv6 there is no setting; the kernel looks whether the interface has the address, and a route
+gives the address to it.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ from minit.network.packetfilter.tables import TABLE_PREFIX
 
 LOOPBACK: dict[int, IPNetwork] = {nftables.IP: IPv4Network("127.0.0.0/8"), nftables.IP6: IPv6Network("::1/128")}
 
-# In the comment of a table, with the interface: whoever deletes the table knows what else there is to undo.
+# In the comment of a table, with the interface: a deletion of the table reads there which way to close.
 _COMMENTS = {nftables.IP: "route_localnet of ", nftables.IP6: "route to ::1 by "}
 _IPV6_LOOPBACK = "::1"
 _TABLE_LOCAL = 255
 _TYPE_LOCAL = 2
 _PROTOCOL_STATIC = 4
-# What tells the route from those of others; that of the interface `lo` has 0, so that this one is for answers alone.
+# Distinguishes the route from others' routes; the route of the interface `lo` has 0, so that this route is for answers
+# alone.
 _METRIC = 28009
 
 
 def way_comment(family: int, interface: str) -> str:
-    """Return the comment of a table for which the way is opened, empty if it is open for somebody else."""
+    """Return the comment of a table with an opened way, empty if another program has opened the way."""
     if family == nftables.IP and _read_localnet(interface) == "1" and interface not in _opened_for(family):
         return ""
     return f"{_COMMENTS[family]}{interface}"
 
 
 def open_way(family: int, interface: str) -> None:
-    """Let what is sent from here to a pod by an interface have an address of the loopback."""
+    """Let packets to a pod by an interface have a loopback address as source."""
     if family == nftables.IP:
         _switch_localnet(interface, "1")
         return
@@ -56,7 +58,7 @@ def open_way(family: int, interface: str) -> None:
 
 
 def close_way(table: Table) -> None:
-    """Undo what was opened for a table, unless it is for another one, too."""
+    """Close the way of a table, unless another table needs the way too."""
     interface = _noted_interface(table)
     if interface is None or interface in _opened_for(table.family, but=table.name):
         return
@@ -71,7 +73,7 @@ def close_way(table: Table) -> None:
 
 
 def _opened_for(family: int, but: str | None = None) -> list[str | None]:
-    """Return the interfaces whose way was opened for any table but that of one name."""
+    """Return the interfaces with a way for any table but those of a name."""
     tables = nftables.read_tables(TABLE_PREFIX)
     return [_noted_interface(table) for table in tables if table.family == family and table.name != but]
 
@@ -128,8 +130,8 @@ def host_interface(address: IPAddress, gateway: IPAddress) -> str:
     """
     Return the name of the interface by which this machine reaches the pod's `address`.
 
-    NetworkError unless `gateway` is an address of this machine: where the pod's answers go by somebody else they do
-    not come back to be translated.
+    NetworkError unless `gateway` is an address of this machine: answers by another router would not come back for
+    translation.
     """
     if gateway not in host_addresses():
         raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
@@ -140,7 +142,7 @@ def host_interface(address: IPAddress, gateway: IPAddress) -> str:
 
 
 def interface_towards(address: IPAddress) -> str | None:
-    """Return the name of the interface by which this machine reaches an address, None if it does not."""
+    """Return the name of the interface by which this machine reaches an address, None for an unreachable address."""
     try:
         return _interface_towards(address)
     except OSError:

@@ -1,7 +1,7 @@
 """
-The users of ports of the host that a pod wants: other pods, or programs that listen there.
+The users of ports of the host that a pod wants: other pods, or listening programs.
 
-nf_tables itself lets any number of tables claim a port. A pod's ports are in the comments of its table's rules.
+nf_tables itself lets any number of tables claim a port. The comments of rules have a pod's ports.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from minit.podfiles.podfile import is_locked
 PORTS_CHAIN = "ports"
 
 _COMMENT_ARROW = " to pod port "
-# Relative to the pod directory, where a pod that has ended may be; in `run` it need not have ended.
+# Relative to the pod directory: places of pods that have ended; a pod in `run` need not have ended.
 _RUNNING = ".."
 _ENDED = ("../../exited-garbage", "../../garbage")
-# States of a socket that takes whatever comes to its port, linux/net/tcp_states.h.
+# States of a socket that accepts packets to its port, linux/net/tcp_states.h.
 _TAKING_STATES = {"tcp": "0A", "udp": "07"}
 _PROTOCOLS = ("tcp", "udp", "sctp")
 _SOCKET_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
@@ -38,13 +38,13 @@ _EVERY_IPV6 = IPv6Address("::")
 
 def refuse_taken_ports(ports: Sequence[ForwardedPort], own_table: str) -> list[str]:
     """
-    Return the tables of pods that have ended and hold some of the ports still.
+    Return the tables of ended pods that still hold a port.
 
-    NetworkError for the first port that a running pod has or that somebody on the host listens at. The working
-    directory is the pod's; `own_table` is that of the pod which wants the ports. Each port has an address.
+    NetworkError for the first port of a running pod or of a listener on the host. The working directory is the pod's;
+    `own_table` belongs to the pod. Each port has an address.
     """
     ended = [table for table, held in _tables(own_table).items() if _refuse_held(ports, table, held)]
-    # The kernel takes milliseconds over each of its lists, however short.
+    # The kernel takes milliseconds for each of its lists, however short.
     listening = {protocol: list(_listening(protocol, ports)) for protocol in {port.protocol for port in ports}}
     for port in ports:
         listener = _find_listener(port, listening[port.protocol])
@@ -54,18 +54,18 @@ def refuse_taken_ports(ports: Sequence[ForwardedPort], own_table: str) -> list[s
 
 
 def read_ports(table: Table) -> list[ForwardedPort]:
-    """Return the ports that a table forwards."""
+    """Return the forwarded ports of a table."""
     ports = map(parse_port_comment, read_rule_comments(table, PORTS_CHAIN))
     return [port for port in ports if port is not None]
 
 
 def port_comment(port: ForwardedPort) -> str:
-    """Return the comment of the rule that forwards a port, which has an address."""
+    """Return the comment of a rule that forwards a port with an address."""
     return f"{port.protocol} {_place(port)}{_COMMENT_ARROW}{port.pod_port}"
 
 
 def parse_port_comment(text: str) -> ForwardedPort | None:
-    """Return the port that a rule forwards, None if the comment is not one of ours."""
+    """Return the forwarded port in a rule's comment, None for a foreign comment."""
     place, _, pod_port = text.partition(_COMMENT_ARROW)
     protocol, _, address = place.partition(" ")
     host_ip, _, host_ports = address.rpartition(":")
@@ -88,7 +88,7 @@ def parse_port_comment(text: str) -> ForwardedPort | None:
 
 
 def _tables(own_table: str) -> dict[str, list[ForwardedPort]]:
-    """Return the ports in the tables of other pods, by the name of those."""
+    """Return the ports in the tables of other pods, by the names of the tables."""
     tables: dict[str, list[ForwardedPort]] = {}
     for table in sorted(read_tables(TABLE_PREFIX), key=lambda table: table.name):
         if pod_of_ports(table.name) is not None and table.name != own_table:
@@ -97,7 +97,7 @@ def _tables(own_table: str) -> dict[str, list[ForwardedPort]]:
 
 
 def _refuse_held(ports: Sequence[ForwardedPort], table: str, held: Sequence[ForwardedPort]) -> bool:
-    """Tell whether a table holds one of the ports for a pod that has ended; NetworkError if that still runs."""
+    """Tell whether a table holds a port for an ended pod; NetworkError if the pod still runs."""
     places = [other.host_ports for other in held]
     taken = next((port for port in ports if any(overlap(port.host_ports, place) for place in places)), None)
     if taken is None:
@@ -117,7 +117,7 @@ def _may_run(uuid: str) -> bool:
 
 
 def _find_listener(port: ForwardedPort, listening: Sequence[tuple[IPAddress, int]]) -> str | None:
-    """Return where somebody in this network namespace takes what the pod is to get."""
+    """Return the address of a listener in this network namespace that would take the pod's packets."""
     for address, number in listening:
         place = HostPorts(protocol=port.protocol, address=address, first=number)
         is_there = port.host_port <= number < port.host_port + port.count
@@ -149,7 +149,7 @@ def _listening(protocol: str, ports: Sequence[ForwardedPort]) -> Iterator[tuple[
 
 
 def _address(words: str) -> IPAddress:
-    """Return an address that the kernel wrote as words of 32 bits in its own order."""
+    """Return an address from the kernel's form, words of 32 bits in the machine's byte order."""
     data = bytes.fromhex(words)
     if sys.byteorder == "little":
         data = b"".join(data[index : index + 4][::-1] for index in range(0, len(data), 4))
@@ -158,13 +158,13 @@ def _address(words: str) -> IPAddress:
 
 
 def _is_taken(port: ForwardedPort, number: int) -> bool:
-    """Tell whether the socket at [::] takes IPv4 too, of which the kernel's list says nothing."""
+    """Tell whether a socket at [::] takes IPv4 too, which the kernel's list does not show."""
     if not isinstance(port.host_ip, IPv4Address):
         return False
     probe = socket.socket(socket.AF_INET, _SOCKET_KINDS[port.protocol] | socket.SOCK_CLOEXEC)
     try:
         if port.protocol == "tcp":
-            # Of what is bound there only what listens counts, not the remains of connections.
+            # Only a listening socket counts, not the remains of connections.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((str(port.host_ip), number))
     except OSError as error:

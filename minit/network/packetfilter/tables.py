@@ -1,4 +1,4 @@
-"""The names of a pod's tables of nf_tables, and their comments, by which they are found again."""
+"""The names and comments of a pod's tables of nf_tables, by which tables are found again, and the lock."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
 
 
 def table_name(container_id: str, interface: str) -> str:
-    """Return the name of the tables of one of a pod's interfaces."""
+    """Return the name of the tables of an interface of a pod."""
     return f"{TABLE_PREFIX}{container_id}-{interface}"
 
 
 def bandwidth_table(container_id: str, interface: str) -> str:
-    """Return the name of the table of an interface whose bandwidth is limited."""
+    """Return the name of the table of an interface with limited bandwidth."""
     return f"{table_name(container_id, interface)}{_BANDWIDTH}"
 
 
@@ -39,14 +39,14 @@ def ports_table(container_id: str) -> str:
 
 
 def pod_of_ports(table: str) -> str | None:
-    """Return the pod whose forwarded ports are in the tables of a name, None if there are none in them."""
+    """Return the pod in the name of a table of forwarded ports, None for other names."""
     if not (table.startswith(TABLE_PREFIX) and table.endswith(_PORTS)):
         return None
     return table[len(TABLE_PREFIX) : -len(_PORTS)]
 
 
 def ingress_table(container_id: str, interface: str) -> str:
-    """Return the name of the table that says from where a container may be reached."""
+    """Return the name of the table with a container's ingress policy."""
     return f"{TABLE_PREFIX}{container_id}-{interface}{_INGRESS}"
 
 
@@ -61,12 +61,12 @@ def is_bandwidth_table(table: Table) -> bool:
 
 
 def is_interface_table(table: Table) -> bool:
-    """Tell whether a table is one of those that `table_name` names."""
+    """Tell whether a table has a name of `table_name`."""
     return table.name.startswith(TABLE_PREFIX) and not table.name.endswith((_PORTS, _BANDWIDTH, _INGRESS))
 
 
 def table_comment(way: str, network: str) -> str:
-    """Return the comment of a table: what else was done for it, and its network; either may be empty."""
+    """Return the comment of a table: the way opened for the table, and its network; either may be empty."""
     return " ".join(filter(None, (way, network and f"{_NETWORK}{_short(network)}")))
 
 
@@ -77,14 +77,17 @@ def is_of_network(table: Table, network: str) -> bool:
 
 
 def _short(network: str) -> str:
-    # A comment has room for half of what a file's name may be.
+    # A comment has room for half of a longest file name.
     is_short = len(network.encode()) <= _MAX_NAME_BYTES and " " not in network
     return network if is_short else hashlib.sha256(network.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def firewall_lock() -> Iterator[None]:
-    """Hold the lock for the length of a with block; NetworkError if it cannot be had."""
+    """
+    Hold, for a with block, the lock of all who change tables that others may want as well; NetworkError without the
+    lock.
+    """
     try:
         os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
         lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
