@@ -1,8 +1,8 @@
 """
-The client of a sidecar: the caller's streams and terminal on one side, those of an app on the other.
+The client of a sidecar: the caller's streams and terminal on one side, the app's streams on the other.
 
-Bytes pass as they are. Nothing here waits but the loop: what one side does not take stays in a small buffer, and then
-its source is not read, so that it is the sidecar that decides about clients that are too slow.
+Bytes pass unchanged. Only the loop waits: bytes that a side does not take stay in a small buffer, and their source is
+not read meanwhile, so that the sidecar decides about slow clients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from minit.linux.loop import Interest, Loop, wait_readable
 
 _REPLY_SECONDS = 15.0
 _RETRY_SECONDS = 0.1
-# How often the sidecar is told that a slow reader reads, far within its patience.
+# The interval for telling the sidecar that a slow reader reads, far within its patience.
 _TELL_SECONDS = 1.0
 
 _RESIZING = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
@@ -48,10 +48,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 class AttachOptions(Value):
     """
-    The options of attaching; `detach_keys` are the bytes that they send, empty for none.
+    The options of attaching; `detach_keys` are the bytes sent by the detach keys, empty for none.
 
-    `ready` is a descriptor that gets a line, and is closed, as soon as nothing is missed any more. With `is_quiet`
-    nothing of ours is written to a standard error that is no terminal.
+    `ready` is a descriptor that gets a line, and is closed, as soon as no more output can be missed. With `is_quiet` no
+    words of minit go to a standard error that is no terminal.
     """
 
     detach_keys: bytes
@@ -66,9 +66,9 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
     """
     Connect the streams of `app`, some of protocol.STREAMS, to descriptors 0, 1 and 2 until either side ends.
 
-    `directory` is a descriptor of the app's own of attachable streams. SIGINT detaches; other signals that end
-    programs end this one. FileNotFoundError if there is no sidecar, AttachError if the connection fails, or if output
-    is missing where no line says so.
+    `directory` is a descriptor of the app's own of attachable streams. SIGINT detaches; other signals that end programs
+    end this program. FileNotFoundError if there is no sidecar, AttachError if the connection fails, or if output is
+    missing where no line says so.
     """
     terminal = RawTerminal(streams)
     output = CallerOutput(streams, terminal, is_quiet=options.is_quiet)
@@ -85,7 +85,7 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
 
 
 class _Client:
-    """The sessions with the sidecars of `app`, one after another, and the end of it all."""
+    """The sessions with the sidecars of `app`, one after another, until the end."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class _Client:
         self._loop.watch(self._signals, lambda _: self._on_signals())
         self._session: Session | None = None
         self._is_attached = self._has_been_attached = False
-        # Why it is over.
+        # The reason of the end.
         self._app_has_ended = self._was_too_slow = self._is_interrupted = False
         self._signal: int | None = None
 
     def run(self) -> None:
-        """Pass everything on until it is over."""
+        """Pass everything on until the end."""
         self._no_reply.set(time.monotonic() + _REPLY_SECONDS)
         self._open_session()
         while not self._is_over():
@@ -125,7 +125,7 @@ class _Client:
             self._loop.turn()
 
     def say_goodbye(self) -> None:
-        """Say why it is over where that is not plain, or die of the signal that was the reason."""
+        """Say the reason of the end where it is not plain, or die of the signal behind it."""
         if self._has_detached:
             self._output.say("detached")
         if self._signal is not None:
@@ -139,7 +139,7 @@ class _Client:
 
     def _rewatch(self) -> None:
         interest = {} if self._session is None else {self._session.fd: select.POLLIN}
-        # Not before the answer: what is there then is a replay.
+        # Not before the answer: any output before is a replay.
         interest |= self._input.interest(is_read=self._is_attached)
         interest |= self._output.interest(is_read=self._is_attached)
         self._interest.set(interest)
@@ -158,7 +158,7 @@ class _Client:
         raise AttachError(f'app "{self._app}": no answer from its sidecar within {_REPLY_SECONDS:.0f} seconds')
 
     def _on_tell_reading(self) -> None:
-        """Tell the sidecar if somebody has read, which it would see only when that makes room in a socket."""
+        """Tell the sidecar about a slow reader, which the sidecar sees only when reading makes room in a socket."""
         taken_bytes = self._output.taken_bytes()
         if taken_bytes != self._taken_bytes and self._session is not None and self._is_attached:
             self._session.send(Reading().request())
@@ -173,7 +173,7 @@ class _Client:
             if self._was_too_slow:
                 raise AttachError("disconnected: output was not read as fast as the app writes")
             return True
-        # The streams of a sidecar that is killed end as well; that the app's did is said.
+        # The streams of a killed sidecar end as well; the sidecar says when the app's output ends.
         if self._output.is_wanted:
             return self._app_has_ended and self._output.has_ended
         if self._input.is_lost:
@@ -187,7 +187,7 @@ class _Client:
             streams=self._streams,
             policy=self._options.policy,
             replay=self._options.replay,
-            # The client that had the input before the sidecar was killed has it after that.
+            # The client that had the input before a kill of the sidecar has the input afterwards.
             take_stdin=self._options.take_stdin or self._input.is_owner,
             size=self._terminal.size(),
             resume=self._output.positions(),
@@ -251,7 +251,7 @@ class _Client:
             self._input.end()
 
     def _on_session_end(self, session: Session) -> None:
-        # Bytes that were sent before are still there. Without an answer their position is not known: they come again.
+        # Bytes sent before are still in the socket. Without an answer their position is unknown: they come again.
         self._output.drain(is_read=self._is_attached)
         self._interest.set({})
         session.close()
@@ -263,7 +263,7 @@ class _Client:
             self._output.say(f'the sidecar of app "{self._app}" was killed; attaching again')
             self._no_reply.set(time.monotonic() + _REPLY_SECONDS)
         else:
-            # It has too many clients, which may change, or was killed as well.
+            # The sidecar has too many clients, which may change, or was killed as well.
             wait_readable([self._signals], _RETRY_SECONDS)
         try:
             self._open_session()
@@ -293,7 +293,7 @@ class _Client:
 
 
 def _open_signals() -> int:
-    # A blocked signal stays pending even if it is ignored, as nohup(1) has it.
+    # A blocked signal stays pending even if ignored, as under nohup(1).
     heard = [number for number in (*_RESIZING, *_ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return syscalls.signalfd(heard)

@@ -1,8 +1,9 @@
 """
-Output that a sidecar has taken from an app's pipe and not passed on yet, such as the beginning of a line.
+Waiting output: what a sidecar has taken from an app's pipe and not passed on, and the queue of a client.
 
-It is in a file in memory, which PID 1 makes and keeps (memfd_create(2)): it outlives the sidecar. It is no pipe, since
-pipes are counted for each user (pipe(7), pipe-user-pages-soft), and any app of the host that is root can use those up.
+The former is in a file in memory, which PID 1 makes and keeps (memfd_create(2)), so that it outlives the sidecar. A
+pipe would not do: pipes are counted for each user (pipe(7), pipe-user-pages-soft), and any app of the host that is root
+can exhaust the limit.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from collections import deque
 
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
-# Passed-on bytes stay in the file until they are that many, since it costs time to let go of them.
+# So many passed-on bytes stay in the file, since the removal takes time.
 _WASTED_BYTES = 64 * 1024
-# At the beginning of the file: where in it what is not passed on begins, how much was passed on so far, how much of
-# what is not is logged already, and the time of what is being logged.
+# At the beginning of the file: where the pending bytes begin, how much was passed on so far, how much of the pending
+# bytes is logged already, and the time of the logging in progress.
 _HEAD = struct.Struct("<QQQQ")
 
 Piece = bytes | memoryview
 
-# What a piece costs beyond its bytes, about. Pieces stay as they are, since all queues share them: with a thousand
-# clients that would cost more if each had its own.
+# The rough cost of a piece beyond its bytes. Pieces are not joined, since all queues share them: with a thousand
+# clients copies for each would cost more.
 _PIECE_COST_BYTES = 64
 _PIECES_PER_WRITE = 64
 
 
 class LineBuffer:
     """
-    The file `fd`, with at most `most_bytes` that are not passed on, and for a while some that are.
+    The file `fd`, with at most `most_bytes` pending, and for a while some passed-on bytes.
 
-    Its size says how much was taken, its head how far that was passed on, and each changes in one step: so the next
-    sidecar knows both, whenever this one is killed. `is_ended` says that the pipe was at its end, `is_full` that no
-    more can be kept. `logged_bytes` of what is not passed on are logged, and `logging_ns` is the time of what may be,
-    since 1970, or 0.
+    The file's size says how much was taken, its head how much was passed on, and each changes in a single step: the
+    next sidecar knows both, whenever this sidecar is killed. `is_ended` says that the pipe was at its end, `is_full`
+    that there is no more room. `logged_bytes` of the pending bytes are logged, and `logging_ns` is the time of logging
+    in progress, since 1970, or 0.
     """
 
     def __init__(self, fd: int, most_bytes: int) -> None:
@@ -45,7 +46,7 @@ class LineBuffer:
         self._start, self._end, self._passed, self.logged_bytes, self.logging_ns = _read_head(fd)
 
     def take(self, pipe: int) -> bytes:
-        """Take what a pipe has, without waiting, and return all that is to be passed on."""
+        """Take the bytes in a pipe, without waiting, and return all pending bytes."""
         room = self._most_bytes - (self._end - self._start)
         self.is_full = not room
         if room:
@@ -65,17 +66,17 @@ class LineBuffer:
         return os.read(pipe, self._most_bytes) if self.is_full and not data else data
 
     def note_logging(self, now_ns: int) -> None:
-        """Note that more is logged, as of `now_ns`."""
+        """Note that more is being logged, as of `now_ns`."""
         self.logging_ns = now_ns
         self._write_head()
 
     def note_logged(self, size_bytes: int) -> None:
-        """Note that so much is logged and has to be shown yet."""
+        """Note that so many pending bytes are logged and not shown yet."""
         self.logged_bytes, self.logging_ns = min(size_bytes, self._end - self._start), 0
         self._write_head()
 
     def pass_on(self, size_bytes: int) -> None:
-        """Note that so much of what was taken is passed on."""
+        """Note that so many pending bytes are passed on."""
         self._start = min(self._start + size_bytes, self._end)
         self._passed += size_bytes
         self.logged_bytes = self.logging_ns = 0
@@ -84,7 +85,9 @@ class LineBuffer:
             self._move_rest()
 
     def _move_rest(self) -> bool:
-        """Move what is not passed on to the beginning, unless what is passed on is less; return whether it is there."""
+        """
+        Move the pending bytes to the beginning, unless fewer bytes are passed on than pending; return whether moved.
+        """
         rest = self._end - self._start
         if self._start - _HEAD.size <= rest:
             return False
@@ -123,7 +126,7 @@ def passed_bytes(fd: int) -> int:
 
 
 def _read_head(fd: int) -> tuple[int, int, int, int, int]:
-    """Return where what is not passed on begins and ends, how much was passed on, and what of the rest is logged."""
+    """Return where the pending bytes begin and end, how much was passed on, and the progress of logging."""
     head = os.pread(fd, _HEAD.size, 0)
     start, passed, logged, logging_ns = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0, 0)
     end = max(os.fstat(fd).st_size, _HEAD.size)
@@ -139,11 +142,11 @@ def unread_bytes(fd: int) -> int:
 
 class Queue:
     """
-    Waiting output, of which `size` says how much it is.
+    The waiting output of a client; `size` is the number of bytes.
 
-    `line_end` is what ends a line for the client; None for one that wants no markers in its output.
+    `line_end` ends a line for the client; None for a client without markers in its output.
 
-    It should be no more than `limit_bytes`, and somewhat less if it came in small pieces.
+    The size should be at most `limit_bytes`, and somewhat less for small pieces.
     """
 
     def __init__(self, limit_bytes: int, line_end: bytes | None = b"\n") -> None:
@@ -164,7 +167,7 @@ class Queue:
 
     @property
     def missing_bytes(self) -> int:
-        """The number of bytes that were dropped before what waits, and not told yet."""
+        """The number of bytes dropped before the waiting output, and not reported yet."""
         return self._dropped
 
     @property
@@ -177,7 +180,7 @@ class Queue:
         self._pieces.append(data)
 
     def drop_to_fit(self) -> int:
-        """Drop the oldest output until it is no more than it should be, and return how much that was."""
+        """Drop the oldest output until the queue fits into its limit; return the number of dropped bytes."""
         before = self.size
         while (excess := self._excess) > 0:
             self._forget(min(excess, len(self._pieces[0])))
@@ -185,21 +188,21 @@ class Queue:
         return before - self.size
 
     def give_up(self) -> tuple[int, int]:
-        """Forget all that waits, and return how much output that is, and how much was missing before it."""
+        """Forget all waiting output; return its size, and how much was missing before."""
         waiting, missing = self.size, self._dropped
         self._pieces.clear()
         self.size = self._dropped = 0
         return waiting, missing
 
     def note_gap(self, size_bytes: int) -> None:
-        """Say at the place where the next output goes, with nothing before it, that so much is missing."""
+        """Note that so many bytes are missing before the next output; nothing waits before."""
         self._dropped += size_bytes
 
     def next_pieces(self) -> tuple[list[Piece], int]:
         """
-        Return what to write next, and how many bytes are missing before it that were not told yet.
+        Return the next pieces to write, and how many bytes are missing before them and not reported yet.
 
-        A marker at its beginning stands for them, if the client wants any.
+        A marker at the beginning stands for the missing bytes, if the client wants markers.
         """
         noted = 0
         if self._dropped and not self._marker:
@@ -212,11 +215,11 @@ class Queue:
 
     @property
     def marker_bytes(self) -> int:
-        """The size of the marker that is written next, as far as it is not written yet."""
+        """The number of unwritten bytes of the current marker."""
         return len(self._marker)
 
     def taken(self, size_bytes: int) -> None:
-        """Forget so much of what `next_pieces` returned."""
+        """Forget so many written bytes of `next_pieces`."""
         of_marker = min(size_bytes, len(self._marker))
         self._marker = self._marker[of_marker:]
         self._forget(size_bytes - of_marker)
@@ -234,10 +237,10 @@ class Queue:
 
 
 def _dropped_marker(size_bytes: int, line_end: bytes) -> bytes:
-    """Return the line that stands for output which a client did not get."""
+    """Return the line that stands for lost output."""
     return b"%s[minit: %d bytes dropped]%s" % (line_end, size_bytes, line_end)
 
 
 def interrupted_marker(line_end: bytes) -> bytes:
-    """Return the line that is shown where the sidecar was killed and another one took over."""
+    """Return the line for the place where the sidecar was killed and another took over."""
     return b"%s[minit: output was interrupted]%s" % (line_end, line_end)

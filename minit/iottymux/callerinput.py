@@ -15,7 +15,7 @@ from minit.linux.loop import Loop, wait_readable
 from minit.linux.stdio import reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
-# Keys are read beyond the app's appetite, or nobody could detach from an app that reads nothing.
+# Keys are read beyond the app's appetite: otherwise nobody could detach from an app that reads nothing.
 _TYPED_BYTES = 1 << 20
 # If nothing else is typed for so long, the first of the detach keys is meant for the app.
 _KEYS_SECONDS = 1.0
@@ -23,24 +23,24 @@ _INTERRUPT = b"\3"
 
 _NONE = ("", "none")
 _CONTROL = "ctrl-"
-# The characters whose codes, less the bits that Ctrl takes away, are the control characters; ctrl-@ is NUL.
+# The characters whose codes, without the bits removed by Ctrl, are the control characters; ctrl-@ is NUL.
 _CONTROLLED = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 _MAXIMUM_KEYS = 16
 
 
 class CallerInput:
     """
-    Descriptor 0 of the caller, for that of `streams` which is an input of the app, if any is.
+    Descriptor 0 of the caller, for the app's input among `streams`, if there is one.
 
-    `detach_keys` are None unless it is a terminal on which keys are typed. `is_owner` says that the app gets this input
-    and not another client's, `is_taken` that the app reads any, `is_lost` that it did not take all of this,
+    `detach_keys` are None unless descriptor 0 is a terminal for typing. `is_owner` says that the app gets this input
+    and not another client's, `is_taken` that the app reads any input, `is_lost` that the app did not take all of it,
     `has_detached` that the caller wants no more.
     """
 
     def __init__(self, loop: Loop, streams: tuple[str, ...], detach_keys: bytes | None, output: CallerOutput) -> None:
         self.is_owner = self.is_lost = self.has_detached = False
         self._is_wanted = self.is_taken = any(name in INPUTS for name in streams)
-        # Then what was held back is sent, as nothing else was typed.
+        # After the deadline the held keys are sent, as nothing else was typed.
         self._keys_deadline = loop.deadline(lambda: self._send_typed(self._keys.release()))
         self._is_typed = detach_keys is not None
         self._keys = DetachKeys(detach_keys or b"")
@@ -51,7 +51,7 @@ class CallerInput:
         self._session: Session | None = None
 
     def use(self, session: Session | None) -> None:
-        """Send the input by this session from now on; None while there is none."""
+        """Send the input by a session from now on; None without a session."""
         self._session = session
 
     def start(self, *, is_owner: bool, is_taken: bool) -> None:
@@ -63,17 +63,17 @@ class CallerInput:
             self._session.end_input()
 
     def give(self) -> None:
-        """Become the one whose input the app gets."""
+        """Become the owner of the app's input."""
         self.is_owner = True
 
     def take(self) -> None:
-        """Be the one no more, as another client has taken the input over."""
+        """Lose the ownership, as another client has taken the input over."""
         self.is_owner = False
         if self._is_typed:
             self._waiting = b""
 
     def end(self) -> None:
-        """Take into account that the app reads no more, or knows that there is none."""
+        """Take into account that the app reads no more, or knows the end of the input."""
         self.is_taken = False
         if self._waiting:
             self._lose()
@@ -83,7 +83,9 @@ class CallerInput:
             self._read()
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
-        """Return what to wait for, events of epoll(7) by descriptors; the caller's is waited for if it is read."""
+        """
+        Return the events of epoll(7) to wait for, by descriptor; with `is_read` the caller's descriptor is included.
+        """
         interest = {}
         if self._fd is not None and is_read and self._has_room():
             interest[self._fd] = select.POLLIN
@@ -92,7 +94,7 @@ class CallerInput:
         return interest
 
     def handle(self, fd: int) -> bool:
-        """Pass on what a descriptor has or takes; False if it is none of these."""
+        """Pass on input at a ready descriptor; False for an unknown descriptor."""
         if fd == self._fd:
             self._read()
         elif self._session is not None and fd == self._session.input:
@@ -136,12 +138,12 @@ class CallerInput:
         self._keys_deadline.clear()
         if self._keys.is_holding:
             self._keys_deadline.set(time.monotonic() + _KEYS_SECONDS)
-        # For who only looks on, there is nobody else whom this could interrupt.
+        # A client that only looks on has no app to interrupt.
         self.has_detached = found or (not self._is_wanted and _INTERRUPT in data)
         self._send_typed(data)
 
     def _send_typed(self, data: bytes) -> None:
-        # Keys that are for nobody must not reach the app later.
+        # Unowned keys must not reach the app later.
         if self.is_owner and self.is_taken:
             self._waiting += data
             self._write()
@@ -162,7 +164,7 @@ class CallerInput:
         except BlockingIOError:
             return
         except (BrokenPipeError, ConnectionResetError):
-            # The session says what that means.
+            # The session has the reason.
             self._session.close_input()
             return
         if self._has_ended:
@@ -171,9 +173,9 @@ class CallerInput:
 
 def parse_detach_keys(text: str) -> bytes:
     """
-    Return the bytes that the keys of `text` send: `ctrl-X` or one character each, separated by commas.
+    Return the bytes sent by the keys of `text`: `ctrl-X` or a character each, separated by commas.
 
-    Empty for `none` and for nothing. AttachError says which is no key.
+    Empty for `none` and for nothing. AttachError names an invalid key.
     """
     if text in _NONE:
         return b""
@@ -194,9 +196,9 @@ def _parse_key(key: str) -> int:
 
 class DetachKeys:
     """
-    Finds a sequence of keys in what is typed.
+    Finds the detach keys, as written by the user, among typed keys.
 
-    A possible beginning of it is held back until it turns out to be none, so that the app never sees a part of it.
+    A possible beginning is held back until the decision, so that the app never sees a part of the keys.
     """
 
     def __init__(self, sequence: bytes) -> None:
@@ -209,7 +211,7 @@ class DetachKeys:
         return bool(self._held)
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
-        """Return what of the input is for the app, and whether the sequence follows, after which all is ignored."""
+        """Return the app's part of the input, and whether the detach keys follow, after which everything is ignored."""
         data = self._held + typed
         if not self._sequence:
             return data, False
@@ -227,6 +229,6 @@ class DetachKeys:
         return data[:end], False
 
     def release(self) -> bytes:
-        """Return what was held back: nothing more was typed."""
+        """Return the held keys: nothing more was typed."""
         held, self._held = self._held, b""
         return held

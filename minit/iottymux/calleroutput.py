@@ -1,4 +1,4 @@
-"""An app's output on the caller's standard output and error, what of it waits for room, and how much it was."""
+"""An app's output on the caller's standard output and error, with the waiting bytes and the positions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
 from minit.linux.stdio import complain, reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
-# A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
+# A write of so many bytes does not block where epoll(7) reports room, PIPE_BUF of pipe(7).
 _BLOCKING_BYTES = 4096
-# How often one stream is read before the others are looked at.
+# The number of reads from a stream before other streams get their turn.
 _ROUNDS = 16
 
 
 class CallerOutput:
     """
-    Descriptors 1 and 2 of the caller, for those of `streams` that are outputs of the app.
+    Descriptors 1 and 2 of the caller, for the app's outputs among `streams`.
 
-    A stream is not read while what came before waits for room. With `is_quiet` only a person is told of anything else.
+    A stream is not read while earlier bytes wait for room. With `is_quiet` only a person is told of anything else.
     """
 
     def __init__(self, streams: tuple[str, ...], terminal: RawTerminal, *, is_quiet: bool) -> None:
@@ -61,33 +61,33 @@ class CallerOutput:
 
     @property
     def unmarked(self) -> tuple[str, ...]:
-        """The outputs that nobody looks at: a line of the sidecar's would be taken for one of the app's."""
+        """The outputs that no person looks at: a reader would take the sidecar's line for a line of the app."""
         return tuple(name for name, source in self._sources.items() if not source.descriptor.is_terminal)
 
     def lost_bytes(self) -> dict[str, int]:
-        """Return how much of each output is missing, without a marker in its place."""
+        """Return the missing bytes of each output, without those that have a marker."""
         return {name: source.lost_bytes for name, source in self._sources.items() if source.lost_bytes}
 
     def taken_bytes(self) -> int:
-        """Return a number that grows whenever somebody reads what was written."""
+        """Return a number that grows whenever a reader takes written bytes."""
         return sum(descriptor.taken_bytes() for descriptor in self._descriptors)
 
     def positions(self) -> tuple[tuple[str, int], ...]:
-        """Return how much the app had written to each output before what comes next; empty before the first session."""
-        # Kept if the sidecar is killed again before it answers.
+        """Return each output's position before the next bytes; empty before the first session."""
+        # Kept for another kill of the sidecar before its answer.
         self._positions.update(
             (source.name, source.position) for source in self._sources.values() if source.position is not None
         )
         return tuple(self._positions.items())
 
     def use(self, outputs: Mapping[str, int]) -> None:
-        """Read the outputs from these descriptors from now on, those of another session."""
+        """Read the outputs from these descriptors of another session from now on."""
         self._sources_by_fd = {outputs[name]: source for name, source in self._sources.items()}
         for source in self._sources.values():
             source.begin()
 
     def start(self, positions: object) -> None:
-        """Take the sidecar's answer into account: `positions` of what comes, and a replay if this is the first time."""
+        """Take the sidecar's answer into account: the `positions` of the next bytes, and a replay the first time."""
         for source in self._sources.values():
             start = positions.get(source.name) if isinstance(positions, dict) else None
             source.start = start if isinstance(start, int) else None
@@ -97,14 +97,14 @@ class CallerOutput:
                     self._show_replay(fd, source)
 
     def note_dropped(self, name: object, size_bytes: object, marker_bytes: object) -> None:
-        """Count so much of an output that is missing, for which a marker may stand; what is nonsense is ignored."""
+        """Count missing bytes of an output, perhaps with a marker; nonsense is ignored."""
         source = self._sources.get(str(name))
         if source is not None and isinstance(size_bytes, int) and isinstance(marker_bytes, int):
             source.received += size_bytes - marker_bytes
             source.lost_bytes += 0 if marker_bytes else size_bytes
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
-        """Return what to wait for, events of epoll(7) by descriptors; outputs are waited for if they are read."""
+        """Return the events of epoll(7) to wait for, by descriptor; with `is_read` the outputs are included."""
         interest = {descriptor.fd: select.POLLOUT for descriptor in self._descriptors if descriptor.waiting}
         for fd, source in self._sources_by_fd.items() if is_read else ():
             if not source.has_ended and not source.descriptor.waiting:
@@ -112,7 +112,7 @@ class CallerOutput:
         return interest
 
     def handle(self, fd: int) -> None:
-        """Pass on what a descriptor has or takes; nothing happens if it is none of these."""
+        """Pass on output at a ready descriptor; nothing for an unknown descriptor."""
         if fd in self._sources_by_fd:
             source = self._sources_by_fd[fd]
             for _ in range(_ROUNDS):
@@ -123,14 +123,17 @@ class CallerOutput:
                 descriptor.flush()
 
     def drain(self, *, is_read: bool) -> None:
-        """Pass on what has come, if it `is_read`, and let go of the descriptors, which a session is about to close."""
+        """Pass on the received output, if `is_read`, and forget the descriptors, which a session closes next."""
         for fd, source in self._sources_by_fd.items() if is_read else ():
             while self._read_once(fd, source):
                 pass
         self._sources_by_fd = {}
 
     def restore_screen(self) -> None:
-        """Switch back what the app has switched on the caller's terminal: who detaches from an editor wants a shell."""
+        """
+        Switch back the modes that the app has set on the caller's terminal: after detaching from an editor a user wants
+        a shell.
+        """
         restoring = self._screen_modes.restore()
         if restoring:
             try:
@@ -139,7 +142,7 @@ class CallerOutput:
                 pass  # it is gone, or takes nothing
 
     def say(self, text: str) -> None:
-        """Write a line of ours to standard error, and not at the end of one of the app's."""
+        """Write a line of minit to standard error, but not at the end of an app's line."""
         if self._is_silent:
             return
         unfinished = any(each.is_terminal and each.last_byte != b"\n" for each in self._descriptors)
@@ -155,7 +158,7 @@ class CallerOutput:
         source.descriptor.put(without_queries(data))
 
     def _read_once(self, fd: int, source: _Source) -> bool:
-        """Pass on one read; False if there was nothing."""
+        """Pass on a single read; False if there was nothing."""
         if source.has_ended:
             return False
         try:
@@ -172,14 +175,14 @@ class CallerOutput:
             if source.name == TTY_OUT:
                 self._screen_modes.feed(data)
             else:
-                # It did not come through a terminal, and this one adds no carriage returns now.
+                # The output did not come through a terminal, and the caller's terminal adds no carriage returns now.
                 data = data.replace(b"\n", b"\r\n")
         source.descriptor.put(data)
         return True
 
 
 class _Descriptor:
-    """One of the caller's descriptors, with what could not be written to it yet."""
+    """A descriptor of the caller, with its unwritten bytes."""
 
     def __init__(self, fd: int, name: str) -> None:
         self.fd = reopen_without_blocking(fd, os.O_WRONLY)
@@ -193,13 +196,13 @@ class _Descriptor:
         self._most_bytes = _BLOCKING_BYTES if may_block else _CHUNK_BYTES
 
     def put(self, data: bytes) -> None:
-        """Write, or keep what is not taken; AttachError if it never will be."""
+        """Write, and keep the rest; AttachError after a final failure."""
         self.last_byte = data[-1:] or self.last_byte
         self.waiting += data
         self.flush()
 
     def flush(self) -> None:
-        """Write once what is kept."""
+        """Write the kept bytes once."""
         try:
             size = os.write(self.fd, self.waiting[: self._most_bytes])
         except BlockingIOError:
@@ -210,7 +213,7 @@ class _Descriptor:
         self._written_bytes += size
 
     def taken_bytes(self) -> int:
-        """Return how much of what was written has been read, as far as that can be told."""
+        """Return how many written bytes a reader has taken, as far as known."""
         return self._written_bytes - (unread_bytes(self.fd) if self._is_pipe else 0)
 
 
@@ -218,8 +221,8 @@ class _Source:
     """
     An output of the app.
 
-    `start` is how much the app had written there before what came first in this session, once that is known, and
-    `received` how much came, with what is missing.
+    `start` is the position of the first byte in this session, once known, and `received` the number of bytes since,
+    including missing ones.
     """
 
     def __init__(self, name: str, descriptor: _Descriptor) -> None:
@@ -236,5 +239,5 @@ class _Source:
 
     @property
     def position(self) -> int | None:
-        """The number of bytes that the app had written before the next ones, None if that is not known."""
+        """The position of the next byte, None while unknown."""
         return None if self.start is None else max(0, self.start + self.received)

@@ -1,4 +1,4 @@
-"""A client's session with the sidecar of an app, and the sockets that carry its streams."""
+"""A client's session with the sidecar of an app, and the sockets of its streams."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TIMEOUT_SECONDS = 15
 
 class Session:
     """
-    A connection that has asked to attach; nothing about it blocks.
+    A connection with a request to attach; no method blocks.
 
-    `outputs` has the descriptor of each output, `input` that of the input or None without one.
+    `outputs` has the descriptor of each output, `input` the input's or None without an input.
     """
 
     def __init__(self, sock: Socket, request: Attach) -> None:
@@ -28,7 +28,7 @@ class Session:
         theirs = []
         for name in request.streams:
             self._streams[name], end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            # Not a flag of socketpair(2), which would be for both.
+            # Not by a flag of socketpair(2), which would hold for both ends.
             self._streams[name].setblocking(False)
             theirs.append(end)
         try:
@@ -44,7 +44,7 @@ class Session:
         self.outputs = {name: ours.fileno() for name, ours in self._streams.items() if name != request.input}
 
     def send(self, message: dict[str, object]) -> bool:
-        """Send a message unless it would block or nobody is there any more; return whether it is sent."""
+        """Send a message unless that would block or the sidecar is gone; return whether the message is sent."""
         try:
             send_message(self._socket, message)
         except (BlockingIOError, BrokenPipeError, ConnectionResetError):
@@ -62,7 +62,7 @@ class Session:
         return message
 
     def end_input(self) -> None:
-        """Tell the app that there is no more input."""
+        """Tell the app about the end of the input."""
         if self._input is not None:
             try:
                 self._input.shutdown(socket.SHUT_WR)
@@ -70,7 +70,7 @@ class Session:
                 pass  # nobody is there, as the session says
 
     def close_input(self) -> None:
-        """Send no more input, of which nobody takes any."""
+        """Send no more input, as nobody takes any."""
         if self._input is not None:
             try:
                 self._input.shutdown(socket.SHUT_RDWR)
@@ -100,7 +100,7 @@ def connect(directory: int, app: str, request: Attach) -> Session:
         try:
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                 raise AttachError(f'app "{app}": {paths.SESSION_SOCKET} is no socket')
-            # Not settimeout(), with which connect(2) would not wait while the backlog is full.
+            # Not settimeout(): connect(2) would then not wait while the backlog is full.
             timeval = _TIMEOUT_SECONDS.to_bytes(8, "little") + bytes(8)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             sock.connect(f"/proc/self/fd/{fd}")

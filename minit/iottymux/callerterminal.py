@@ -10,11 +10,11 @@ from minit.linux.stdio import expect_raw_terminal
 from minit.linux.terminal import look_at_terminal, read_size
 
 _ESCAPE = b"\x1b"
-# A longer sequence is none that matters here.
+# No longer sequence matters here.
 _MAXIMUM_BYTES = 64
 
-# Private modes with how they are at first: cursor keys, reverse video, origin, wrapping, mouse, cursor, alternate
-# screens, focus, pasting, updates at once.
+# Private modes with their first state: cursor keys, reverse video, origin, wrapping, mouse, cursor, alternate screens,
+# focus, pasting, updates at once.
 _PRIVATE = {
     **dict.fromkeys((b"7", b"25"), True),
     **dict.fromkeys((b"1", b"5", b"6", b"9", b"47", b"1047", b"1049", b"1004", b"2004", b"2026"), False),
@@ -24,7 +24,7 @@ _INSERT = {b"4": False}
 
 _ENQUIRY = b"\x05"
 _STRING_ENDS = (b"\x1b\\", b"\x07")
-# Of the operations on a window, those that report: its state, place, size, titles.
+# The reporting operations on a window: state, place, size, titles.
 _WINDOW_REPORTS = (b"11", b"13", b"14", b"15", b"16", b"18", b"19", b"20", b"21")
 
 
@@ -32,12 +32,12 @@ class RawTerminal:
     """
     The terminal at descriptor 0, for these streams of an app.
 
-    `is_typed_on` says that the keys typed there go through as they are, `is_raw` that it has been made raw.
+    `is_typed_on` says that typed keys go through unchanged, `is_raw` that the terminal has been made raw.
     """
 
     def __init__(self, streams: tuple[str, ...]) -> None:
-        # Also who only looks on at an app's terminal detaches by keys; but where an app reads a stream, it is the
-        # caller's terminal that makes lines of what is typed.
+        # A client that only looks on at an app's terminal detaches by keys too; but if the app reads a stream, the
+        # caller's terminal makes lines of typed keys.
         is_raw = TTY_IN in streams or (TTY_OUT in streams and STDIN not in streams)
         self._terminal = look_at_terminal(is_read=is_raw)
         self._has_size = TTY_IN in streams
@@ -45,7 +45,7 @@ class RawTerminal:
         self.is_raw = False
 
     def size(self) -> tuple[int, int] | None:
-        """Return the size that the app's terminal should have; that of one who only looks on does not count."""
+        """Return the size for the app's terminal; None for a client that only looks on."""
         size = read_size() if self._has_size else None
         if size is None:
             return None
@@ -53,33 +53,36 @@ class RawTerminal:
         return (rows, columns) if rows and columns else None
 
     def make_raw(self) -> None:
-        """Pass on every key from now on, if anything is typed on it."""
+        """Pass on every key from now on, if keys are typed."""
         if self.is_typed_on:
             self.is_raw = True
             self._terminal.make_raw()
             expect_raw_terminal()
 
     def restore(self) -> None:
-        """Give it back as it was."""
+        """Give the terminal back in its old state."""
         if self.is_raw:
             self._terminal.restore()
             expect_raw_terminal(False)
 
     def suspend(self) -> None:
-        """Stop as a program without a terminal of its own would, until SIGCONT."""
+        """Stop as a program without its own terminal would, until SIGCONT."""
         self.restore()
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTSTP,))
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
 
     def resume(self) -> None:
-        """Make it raw again if it was, after a stop."""
+        """Make the terminal raw again, if it was, after a stop."""
         if self.is_raw:
             self.make_raw()
 
 
 class ScreenModes:
-    """Follows what is shown on a terminal; it takes any bytes, in pieces of any size."""
+    """
+    Follows the modes that an app sets on a terminal (ECMA-48, DEC STD 070, xterm), so that the caller gets the old
+    modes back; takes any bytes, in pieces of any size.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -91,7 +94,7 @@ class ScreenModes:
         self._has_attributes = self._has_margins = self._has_keypad = self._has_charset = self._has_shape = False
 
     def feed(self, data: bytes) -> None:
-        """Take into account what is shown next."""
+        """Take the next output into account."""
         if not self._rest and _ESCAPE not in data:
             return
         data, self._rest = self._rest + data, b""
@@ -106,9 +109,9 @@ class ScreenModes:
             start = data.find(_ESCAPE, end)
 
     def restore(self) -> bytes:
-        """Return what switches everything back that is not as it was at first; empty if all is."""
+        """Return the sequences that restore the first state; empty if nothing differs."""
         parts = []
-        # The alternate screen last: what belongs to the other one comes back with it, the cursor's place for one.
+        # The alternate screen last: the state of the main screen comes back with it, for example the cursor's place.
         if self._has_margins:
             parts.append(b"\x1b7\x1b[r\x1b8")
         if self._has_charset:
@@ -159,12 +162,13 @@ def _letter(is_on: bool) -> bytes:
 
 
 def _end_of_sequence(data: bytes, start: int) -> int:
-    """Return where the sequence ends that begins with the escape at `start`; past the data if it is not complete."""
+    """Return the end of the sequence with its escape at `start`; past the data for an incomplete sequence."""
     at = start + 1
     kind = data[at : at + 1]
     if kind == b"[":
         at += 1
-        # Parameters and intermediate bytes; anything but a final byte after them ends it, too, without a meaning.
+        # Parameters and intermediate bytes; anything but a final byte afterwards also ends the sequence, which then has
+        # no meaning.
         while at < len(data) and 0x20 <= data[at] <= 0x3F:
             at += 1
     elif kind and kind in b"()*+":
@@ -175,7 +179,12 @@ def _end_of_sequence(data: bytes, start: int) -> int:
 
 
 def without_queries(output: bytes) -> bytes:
-    """Return output without its queries, otherwise as it is; a sequence that is not complete stays."""
+    """
+    Return output without queries, otherwise unchanged, for a replay: the terminal would answer an old query, and the
+    app, which has had its answer, would read typed keys (ECMA-48, xterm's control sequences).
+
+    An incomplete sequence stays.
+    """
     if _ESCAPE not in output and _ENQUIRY not in output:
         return output
     kept = []
@@ -192,7 +201,7 @@ def without_queries(output: bytes) -> bytes:
 
 
 def _sequence(output: bytes, start: int) -> tuple[int, bool]:
-    """Return where the sequence ends that begins with the escape at `start`, and whether it is a query."""
+    """Return the end of the sequence with its escape at `start`, and whether it is a query."""
     kind = output[start + 1 : start + 2]
     if kind == b"[":
         return _control(output, start + 2)
@@ -225,12 +234,12 @@ def _control(output: bytes, at: int) -> tuple[int, bool]:
         is_query = parameters.startswith(b"?")
     else:
         is_query = final in (b"c", b"x")
-    # A byte that is no final one belongs to the next ones.
+    # A byte other than a final byte belongs to the next characters.
     return at + (0x40 <= ord(final or b"\0") <= 0x7E), is_query
 
 
 def _string(output: bytes, at: int) -> tuple[int, bytes]:
-    """Return where a string ends with its terminator, and its text; without one it is no string."""
+    """Return a string's end including its terminator, and its text; without a terminator there is no string."""
     ends = [(output.find(end, at), len(end)) for end in _STRING_ENDS]
     found = [(place, size) for place, size in ends if place >= 0]
     if not found:

@@ -1,4 +1,4 @@
-"""The clients of an app's streams: those of rkt's plain sockets, and the sessions of minit's own."""
+"""The clients of an app's streams: on rkt's plain sockets, and sessions of minit's protocol."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from minit.linux.messages import Socket, receive_message, send_message
 
 
 class Streams(Protocol):
-    """The streams of the app, as its clients need them."""
+    """The streams of the app, as clients need them."""
 
     loop: Loop
 
     def find(self, names: Sequence[str]) -> tuple[dict[str, Output], dict[str, Input]]:
-        """Return the outputs and inputs of these names; ProtocolError if the app has not all of them."""
+        """Return the outputs and inputs of these names; ProtocolError if the app lacks a stream."""
 
     def enter(self, client: Client) -> None:
         """Note a new client."""
 
     def forget(self, client: Client) -> None:
-        """Note that a client is gone."""
+        """Note the end of a client."""
 
     def resize(self, size: tuple[int, int], *, redraw: bool = False) -> None:
         """Give the app's terminal another size, in rows and columns."""
@@ -53,14 +53,14 @@ class Streams(Protocol):
         """Return the counters."""
 
     def count_dropped(self, size_bytes: int) -> None:
-        """Count output that a client did not get."""
+        """Count output lost by a client."""
 
     def note_progress(self) -> None:
         """Note that a client reads."""
 
 
 class Client(PeerOwner):
-    """Somebody attached to streams of the app; `mux` forgets it when it is closed."""
+    """A client attached to streams of the app; `mux` forgets a closed client."""
 
     def __init__(self, mux: Streams) -> None:
         self._mux = mux
@@ -70,11 +70,11 @@ class Client(PeerOwner):
 
     @property
     def is_flushing(self) -> bool:
-        """Tell whether output waits for it."""
+        """Tell whether output waits for the client."""
         return any(peer.is_waiting for peer in self._peers)
 
     def close(self) -> None:
-        """Let go of all that is its; once."""
+        """Close all descriptors of the client; once."""
         if not self._is_closed:
             self._is_closed = True
             for peer in self._peers:
@@ -83,12 +83,12 @@ class Client(PeerOwner):
             self._mux.forget(self)
 
     def drop(self, peer: Peer) -> None:
-        """Let go of one of its descriptors."""
+        """Close a descriptor of the client."""
         if peer in self._peers:
             self._peers.remove(peer)
             peer.close()
 
-    # Reports of its peers.
+    # Reports of the client's peers.
 
     def on_dropped(self, size_bytes: int) -> None:
         """Count output that the client will not get."""
@@ -99,7 +99,7 @@ class Client(PeerOwner):
         self._mux.note_progress()
 
     def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
-        """Act on a marker that is sent in place of dropped output."""
+        """Act on a marker sent in place of dropped output."""
 
     def on_stdin_taken(self) -> None:
         """Act on the loss of the app's input to another client."""
@@ -112,7 +112,7 @@ class Client(PeerOwner):
 
 
 class RawClient(Client):
-    """A connection to one of rkt's sockets: nothing but bytes, attached from the first to the last moment."""
+    """A connection to a socket of rkt: nothing but bytes, attached from the first to the last moment."""
 
     def __init__(self, mux: Streams, fd: int, output: Output | None, input: Input | None) -> None:
         super().__init__(mux)
@@ -137,7 +137,7 @@ class RawClient(Client):
         self.close()
 
     def on_stalled(self, peer: Peer) -> None:
-        """Let a terminal lose output, which it shows; nothing else could tell a program that some is missing."""
+        """Let a terminal lose output, which a marker shows; a program could not be told about missing output."""
         if peer.is_marked:
             peer.give_up()
         else:
@@ -150,31 +150,31 @@ class RawClient(Client):
 
 
 class Session(Client):
-    """A client that speaks the session protocol; it is attached by its first message."""
+    """A client of the session protocol, attached by its first message."""
 
     def __init__(self, mux: Streams, socket: Socket) -> None:
         super().__init__(mux)
         self._socket = socket
         self._is_attached = self._has_asked = False
-        # Events that come before the answer to the request that they follow from.
+        # Events caused by a request, held until after the request's answer.
         self._held: list[dict[str, object]] | None = None
         self._has_output = False
         mux.loop.watch(socket.fileno(), self._on_event)
 
     @property
     def is_flushing(self) -> bool:
-        """Tell whether output waits for it, or may, as it has not said yet what it wants."""
+        """Tell whether output waits for the client, or may wait, as the client has not sent its request yet."""
         return not self._has_asked or super().is_flushing
 
     def close(self) -> None:
-        """Let go of all that is its; once."""
+        """Close all descriptors of the client; once."""
         if not self._is_closed:
             self._mux.loop.unwatch(self._socket.fileno())
             super().close()
             self._socket.close()
 
     def end(self) -> None:
-        """Tell that the app's output has ended, and how much of it the client has not got, and close."""
+        """Tell the client about the end of the app's output and the missing bytes, and close."""
         if not self._has_asked:
             self._refuse("its output has ended")
         elif not self._is_closed:
@@ -184,16 +184,16 @@ class Session(Client):
             self._tell({"event": EVENT_ENDED})
             self.close()
 
-    # Reports of its peers.
+    # Reports of the client's peers.
 
     def on_gone(self, peer: Peer) -> None:
-        """Detach one stream; the others go on for as long as the session does."""
+        """Detach a single stream; the others go on until the session's end."""
         self.drop(peer)
         if not self._peers and self._held is None:
             self.close()
 
     def on_finished(self, peer: Peer) -> None:
-        """Tell of a stream's end by closing it, and of the end of all in words."""
+        """Close a stream at its end, and tell about the end of all streams by an event."""
         self.drop(peer)
         self._check_ended()
 
@@ -203,11 +203,11 @@ class Session(Client):
         self.close()
 
     def on_stalled(self, peer: Peer) -> None:
-        """Let it lose output, of which it is told."""
+        """Let the client lose output, and tell the client."""
         peer.give_up()
 
     def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
-        """Tell how much is missing, and the size of a marker that stands for it."""
+        """Tell how much is missing, and the size of the marker in its place."""
         assert peer.output is not None
         name = peer.output.name
         self._tell({"event": EVENT_DROPPED, "stream": name, "bytes": size_bytes, "marker_bytes": marker_bytes})
@@ -217,7 +217,7 @@ class Session(Client):
         self._tell({"event": EVENT_STDIN_TAKEN})
 
     def on_stdin_given(self) -> None:
-        """Tell that the app's input is this client's now."""
+        """Tell that this client has the app's input now."""
         self._tell({"event": EVENT_STDIN_GIVEN})
 
     def on_stdin_ended(self, peer: Peer) -> None:
@@ -254,7 +254,7 @@ class Session(Client):
                 os.close(fd)
 
     def _answer(self, request: Request, descriptors: list[int]) -> dict[str, object]:
-        """Carry out a request and return what else is in the reply; descriptors that it takes are removed."""
+        """Carry out a request and return the rest of the reply; descriptors in use are removed from the list."""
         if isinstance(request, AskStatus):
             return dict(self._mux.status())
         if isinstance(request, Attach):
@@ -307,7 +307,7 @@ class Session(Client):
         return {"stdin": stdin, "positions": positions}
 
     def _check_ended(self) -> None:
-        """Say that all output has ended if it has, but not before the answer to the request that asked for it."""
+        """Tell about the end of all output, but not before the answer to a request."""
         if self._has_output and self._held is None and not any(each.output is not None for each in self._peers):
             self.end()
 

@@ -1,8 +1,8 @@
 """
-The input of an app that clients attach to: its stdin, a pipe, or its terminal.
+The input of an app for attached clients: its stdin, a pipe, or its terminal.
 
-It has one owner at a time, whose bytes the app gets. Others wait their turn, in the order in which they came, unless
-one takes over.
+The input has a single owner at a time, whose bytes the app gets. Other clients wait their turn, in the order of
+arrival, unless a client takes the input over.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from minit.linux.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2
 _CHUNK_BYTES = 64 * 1024
-# The most that a terminal in line mode takes before a reader has taken it (n_tty).
+# The most bytes that a terminal in line mode takes before a read (n_tty).
 _TTY_CHUNK_BYTES = 2048
 
 
 class Input:
     """
-    The write end `fd` of what the app reads, which does not block.
+    The write end `fd` of the app's input, which does not block.
 
-    `count` is told how many bytes went there, `on_end` that the app reads no more or has been told of the end.
+    `count` is called with the number of bytes, `on_end` when the app reads no more or knows the end of the input.
     """
 
     def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class Input:
         self._is_full = False
 
     def add(self, peer: Peer, *, take: bool) -> str:
-        """Let a peer be the owner, or wait for that; returns which, one of STDIN_STATES."""
+        """Let a peer own the input, or wait for its turn; return the state, of STDIN_STATES."""
         if self.ended:
             return STDIN_NONE
         if self.owner is None or take:
@@ -51,7 +51,7 @@ class Input:
         return STDIN_OTHER
 
     def take(self, peer: Peer) -> None:
-        """Make a peer the owner; the one before it is the next to follow."""
+        """Make a peer the owner; the owner before is the next in turn."""
         if peer is self.owner:
             return
         if peer in self._waiting:
@@ -64,7 +64,7 @@ class Input:
         peer.listen(not self._is_full)
 
     def remove(self, peer: Peer) -> None:
-        """Forget a peer; if it was the owner, the next one in turn is."""
+        """Forget a peer; after the owner the next in turn owns the input."""
         if peer in self._waiting:
             self._waiting.remove(peer)
         elif peer is self.owner:
@@ -78,7 +78,7 @@ class Input:
         self.owner.client.on_stdin_given()
 
     def pump(self, peer: Peer) -> None:
-        """Pass on what a peer has sent."""
+        """Pass on the input of a peer."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -103,15 +103,15 @@ class Input:
 
 
 class PipeInput(Input):
-    """The app's stdin: what a client sends moves there without being copied, or waits in the client's socket."""
+    """The app's stdin: a client's bytes move there without a copy, or wait in the client's socket."""
 
     def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
         super().__init__(fd, loop, count, on_end)
-        # Without events: EPOLLERR, that nobody has the other end any more, is told all the same.
+        # No events: EPOLLERR, when nobody has the other end any more, is reported nevertheless.
         loop.watch(fd, self._on_event, 0)
 
     def pump(self, peer: Peer) -> None:
-        """Pass on what a peer has sent; its end of file is the app's if it stays connected."""
+        """Pass on the input of a peer; its end of file ends the app's input if the peer stays connected."""
         try:
             moved = os.splice(peer.fd, self._fd, _CHUNK_BYTES, flags=_SPLICE_NONBLOCK)
         except BlockingIOError:
@@ -133,7 +133,7 @@ class PipeInput(Input):
             self.end()
 
     def end(self) -> None:
-        """Close the app's stdin, as far as it is here."""
+        """Close the sidecar's descriptor of the app's stdin."""
         if not self.ended:
             self._loop.unwatch(self._fd)
             super().end()
@@ -149,9 +149,9 @@ class PipeInput(Input):
 
 class TtyInput(Input):
     """
-    The app's terminal, by the descriptor of the master that nobody else waits for.
+    The app's terminal, by a descriptor of the master that only this object waits for.
 
-    Keys of others than the owner are not kept: a terminal that comes to life with old input would do harm.
+    Keys of clients other than the owner are dropped: a terminal that comes to life with old input would do harm.
     """
 
     def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
@@ -160,7 +160,7 @@ class TtyInput(Input):
         self._last = b"\n"
 
     def pump(self, peer: Peer) -> None:
-        """Pass on what a peer has typed; at its end of file the app is told as a terminal does it, by a key."""
+        """Pass on typed keys of a peer; at its end of file the app is told by a key, as a terminal does."""
         try:
             data = os.read(peer.fd, _TTY_CHUNK_BYTES)
         except BlockingIOError:
@@ -189,7 +189,7 @@ class TtyInput(Input):
 
     def _end_of_file(self) -> bytes:
         key = end_of_file_key(self._fd)
-        # The first one only ends a line that has been begun.
+        # The first key only ends an unfinished line.
         return key if self._last == b"\n" else key * 2
 
     def _type(self, data: bytes) -> None:
@@ -205,7 +205,7 @@ class TtyInput(Input):
             except BlockingIOError:
                 written = 0
             except OSError:
-                # EIO: the terminal is gone, which the output says too.
+                # EIO: the terminal is gone, which the output reports too.
                 self._rest, written = b"", 1
             if not written:
                 self._loop.unwatch(self._fd)

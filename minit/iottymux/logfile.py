@@ -1,5 +1,5 @@
 """
-The log file of an app: how its records look, and how the sidecars of its processes share and rotate it.
+The log file of an app: the form of its records, and how sidecars share and rotate the file; and rkt's plain log.
 
 docs/logs.md has the guarantees for readers: a rotated file is complete as soon as it has its new name.
 """
@@ -18,12 +18,12 @@ from minit.base.utctime import utc_text_ns
 from minit.linux.stdio import complain_at_once
 from minit.podfiles.hostlogs import open_log, open_parent, rotated_names
 
-# A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
-# either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
+# A longer line is logged in parts, tagged P as in the CRI log format. No read from a pipe is larger either: consumption
+# in small steps shows PID 1 that a slow reader of the console does read.
 LINE_BYTES = 16 * 1024
-# More than any line of the log, with its time and stream.
+# More than any line of the log with time and stream.
 _TORN_BYTES = LINE_BYTES + 128
-# More than what one write makes of the most output, if that is empty lines.
+# More than the records of the largest write, even of empty lines.
 _WRITE_BYTES = 6 << 20
 LOG = "log"
 _LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -37,8 +37,8 @@ class Log:
     """
     The log files of an app in `directory`: APP.log, and APP.log.1 and so on, the larger the older.
 
-    There are at most `files` of them, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit.
-    With `place`, a directory of the host and a path below it, the log is that file, which is rotated by the host alone.
+    There are at most `files` files, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit. With
+    `place`, a directory of the host and a path below it, the log is the file there, which only the host rotates.
     """
 
     kind = LOG
@@ -60,9 +60,9 @@ class Log:
 
     def write(self, stream: str, data: bytes, note_time: Callable[[int], object] = lambda _: None) -> None:
         """
-        Append output; a full disk loses it here, with a note once there is space, but blocks no app.
+        Append output; a full disk loses the output, with a note once there is space, but blocks no app.
 
-        `note_time` is told the time of the records, in nanoseconds since 1970, before any of them is there.
+        `note_time` is called with the time of the records, in nanoseconds since 1970, before any of them is written.
         """
         records, pending = data, None
         try:
@@ -90,7 +90,9 @@ class Log:
                 self._lost_bytes += len(records)
 
     def written_bytes(self, stream: str, now_ns: int) -> int:
-        """Return how much of the output of `now_ns`, the last of its sidecar, was written before that was killed."""
+        """
+        Return how many bytes of the output of `now_ns`, the last of a sidecar, were written before the sidecar's death.
+        """
         head = _record_head(stream, now_ns)
         size_bytes = 0
         try:
@@ -109,11 +111,11 @@ class Log:
         return size_bytes
 
     def note_lost(self, size_bytes: int) -> None:
-        """Say that so much is missing, before the next output."""
+        """Report so many missing bytes before the next output."""
         self._lost_bytes += size_bytes
 
     def reopen(self) -> None:
-        """Let go of a file that somebody moved or deleted, and make the new one, though there is nothing to write."""
+        """Close a file that was moved or deleted, and make the new file even without output."""
         try:
             lock = self._take_lock()
             try:
@@ -124,14 +126,14 @@ class Log:
             pass  # the next line tries again, and says what it lost
 
     def _take_lock(self) -> int:
-        # A file of its own: what is locked must not be what is renamed.
+        # A separate file: the locked file must not be the renamed one.
         if self._lock is None:
             self._lock = os.open(f"{self._app}.lock", _LOCK_FLAGS, 0o600, dir_fd=self._directory)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self._lock
 
     def _append(self, data: bytes) -> int:
-        """Write as many of the records as fit into a file and return how many bytes these are."""
+        """Write as many records as fit into a file; return the number of their bytes."""
         fd = self._open_current()
         size_bytes = os.fstat(fd).st_size
         if size_bytes != self._end:
@@ -141,17 +143,19 @@ class Log:
             if not fitting and size_bytes:
                 self._rotate()
                 return 0
-            # A record larger than a file may be is alone in one.
+            # A record larger than a file's limit is alone in its file.
             data = data[: fitting or data.index(b"\n") + 1]
         if os.write(fd, data) < len(data):
-            # The disk is full: half a line would spoil the next one too.
+            # The disk is full: half a line would spoil the next line too.
             os.ftruncate(fd, size_bytes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end = size_bytes + len(data)
         return len(data)
 
     def _open_current(self) -> int:
-        """Return the file that has the log's name, which another sidecar or a program of the host may have renamed."""
+        """
+        Return the file with the log's name; another sidecar or a program of the host may have renamed the old one.
+        """
         if self._fd is not None:
             try:
                 status = os.stat(self._name, dir_fd=self._top, follow_symlinks=False)
@@ -168,7 +172,7 @@ class Log:
         return self._fd
 
     def _rotate(self) -> None:
-        """Move every file one number up, from the oldest on, so that none is ever without a name."""
+        """Move every file up by a number, from the oldest on, so that no file is ever without a name."""
         names = self._names()
         if self._files == 1:
             os.unlink(self._name, dir_fd=self._directory)
@@ -187,10 +191,10 @@ class Log:
 
 def finish_log(app: str, directory: str, place: tuple[str, str] | None = None) -> None:
     """
-    Cut off the line that a sidecar was killed in, where no other one is expected to do so; OSError if that fails.
+    Cut off the torn line of a killed sidecar, if no other sidecar will; OSError on a failure.
 
-    `place` is that of a Log, with the path of the directory. Nothing is waited for: who has the lock has done it, and
-    may be stopped.
+    `place` is a Log's, with the path of the directory. The function does not wait: the holder of the lock has cut the
+    line, and may be stopped.
     """
     lock = os.open(f"{directory}/{app}.lock", _LOCK_FLAGS, 0o600)
     try:
@@ -213,7 +217,7 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
     """
     Return output of an app as records of the CRI log format, `TIME STREAM F|P TEXT`, the time in UTC.
 
-    Text without a line feed, and all but the last part of a line that is longer than LINE_BYTES, has the tag P.
+    Text without a line feed has the tag P, as have all but the last part of a line longer than LINE_BYTES.
     """
     start = _record_head(stream, now_ns)
     full, part = start + b"F ", start + b"P "
@@ -221,13 +225,13 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
     if len(data) > LINE_BYTES and max(map(len, data.split(b"\n"))) > LINE_BYTES:
         lines = [_cut_line(line, full, part) for line in whole.split(b"\n")] if end else []
         return b"".join(lines) + (_cut_line(rest, part, part) if rest else b"")
-    # One replacement for all lines: a loop over them is what would limit the speed of the log.
+    # A single replacement for all lines: a loop over lines would limit the speed of the log.
     records = full + whole.replace(b"\n", b"\n" + full) + b"\n" if end else b""
     return records + (part + rest + b"\n" if rest else b"")
 
 
 def _record_head(stream: str, now_ns: int) -> bytes:
-    """Return time and stream, with the space behind them."""
+    """Return time and stream, with a space at the end."""
     return f"{utc_text_ns(now_ns)} {stream} ".encode()
 
 
@@ -240,7 +244,7 @@ def _rotated(top: int, path: str) -> list[str]:
 
 
 def _read_end(top: int, path: str) -> bytes:
-    """Return the whole lines at the end of a file, in which all records of one write fit; nothing without a file."""
+    """Return the whole lines at the end of a file, enough for all records of a write; nothing without a file."""
     try:
         fd = open_log(top, path, os.O_RDWR)
     except FileNotFoundError:
@@ -253,7 +257,7 @@ def _read_end(top: int, path: str) -> bytes:
 
 
 def _cut_line(line: bytes, last: bytes, part: bytes) -> bytes:
-    """Return the records of a line, whose last one begins with `last`."""
+    """Return the records of a line; `last` is the beginning of the last record."""
     records = []
     while len(line) > LINE_BYTES:
         records.append(part + line[:LINE_BYTES] + b"\n")
@@ -262,7 +266,7 @@ def _cut_line(line: bytes, last: bytes, part: bytes) -> bytes:
 
 
 def _cut_torn_line(fd: int, size_bytes: int) -> int:
-    """Return the size without the line that a sidecar was killed in: its text is still in the pipe."""
+    """Return the size without the torn line of a killed sidecar: its text is still in the pipe."""
     if not size_bytes or os.pread(fd, 1, size_bytes - 1) == b"\n":
         return size_bytes
     start = max(0, size_bytes - _TORN_BYTES)
@@ -272,7 +276,13 @@ def _cut_torn_line(fd: int, size_bytes: int) -> int:
 
 
 class PlainLog:
-    """The file `name` in `directory`; it is begun anew unless a sidecar that was killed has written to it."""
+    """
+    The log of rkt's log mode k8s-plain: lines `TIME STREAM LINE` in the file `name` in `directory`, a directory of the
+    host named by the pod's manifest.
+
+    The file begins anew unless a killed sidecar has written there; the maker of the directory rotates it, and asks for
+    `reopen`.
+    """
 
     kind = PLAIN_LOG
 
@@ -285,7 +295,7 @@ class PlainLog:
         self._is_in_line = False
 
     def write(self, stream: str, data: bytes, note_time: Callable[[int], object] = lambda _: None) -> None:
-        """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
+        """Append output; a full disk loses the output, with a note once there is space, but blocks no app."""
         now_ns = time.time_ns()
         note_time(now_ns)
         lines = format_lines(stream, data, now_ns)
@@ -295,17 +305,17 @@ class PlainLog:
         try:
             self._append(note + lines)
             self._lost_bytes = 0
-            # The end of one stream may have no newline, and the other one goes on.
+            # A stream may end without a newline while the other stream goes on.
             self._is_in_line = not lines.endswith(b"\n")
         except OSError:
             self._lost_bytes += len(lines)
 
     def written_bytes(self, stream: str, now_ns: int) -> int:
-        """Return 0: what a sidecar was killed in is written once more."""
+        """Return 0: the interrupted output of a killed sidecar is written once more."""
         return 0
 
     def note_lost(self, size_bytes: int) -> None:
-        """Say that so much is missing, before the next output."""
+        """Report so many missing bytes before the next output."""
         self._lost_bytes += size_bytes
 
     def reopen(self) -> None:
@@ -328,7 +338,7 @@ class PlainLog:
 
     def _open(self) -> int:
         if self._fd is None:
-            # rkt's mode, of which the umask takes what it does not want.
+            # rkt's mode, restricted by the umask.
             self._fd = open_log(self._directory, self._name, self._flags, 0o777)
             self._flags = _FLAGS
         return self._fd

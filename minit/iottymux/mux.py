@@ -1,8 +1,8 @@
 """
-The attachable streams of one app in its sidecar: who connects, what they get, and when all of it is over.
+The attachable streams of an app in its sidecar: who connects, what clients get, and when everything ends.
 
-PID 1 makes every descriptor and keeps a duplicate, so that another sidecar can go on with them: the app's pipes and the
-master of its pty, the rings, the counters, and the listening sockets.
+PID 1 makes every descriptor and keeps a duplicate, so that another sidecar can go on: the app's pipes and the master of
+its pty, the rings, the counters, and the listening sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from minit.linux.loop import Loop
 from minit.linux.messages import Socket, encode_message, send_message
 from minit.linux.stdio import complain
 
-# What PID 1 hands over, by the names in its request to the spawner.
+# The descriptors from PID 1, by their names in the request to the spawner.
 RING = "ring-"
 SCRATCH = "scratch"
 LISTENER = "sock-"
@@ -51,21 +51,20 @@ SUPERVISOR = "supervisor"
 INPUT_ENDED = "input-ended"
 COUNTED = "counted"
 
-# The sidecar raises its limit of descriptors to so many, as far as it may.
+# The sidecar raises its limit of descriptors to so many, as far as allowed.
 _OPEN_FILES = 4096
 _SPARE_FILES = 64
 _FILES_PER_SESSION = 5
 _ACCEPTS_PER_TURN = 64
-# How long clients of a killed sidecar have to come back; they wait in the backlog already, if they are quick.
+# The time for clients of a killed sidecar to come back; quick clients wait in the backlog already.
 _AWAIT_SECONDS = 1.0
 
 
 class Mux:
     """
-    The streams of `app` that clients attach to, with the descriptors of all that belongs to them by name, and `null`,
-    /dev/null.
+    The streams of `app` for clients, with all their descriptors by name, and `null`, /dev/null.
 
-    `logs` has those of an output by its name. `renewed` says that a killed sidecar had the descriptors before.
+    `logs` has the logs of an output by its name. `renewed` says that a killed sidecar had the descriptors before.
     """
 
     def __init__(
@@ -112,10 +111,10 @@ class Mux:
             master = descriptors[MASTER]
             kept = ring(TTY_OUT)
             intake = Intake(descriptors[INTAKE], kept, null, scratch, self._counters)
-            # A terminal has one output, whatever is written to it.
+            # A terminal has a single output, whatever is written there.
             own = output_logs(STDOUT, kept)
             self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, kept, intake, own, was_interrupted=renewed)
-            # Another descriptor, since the same one cannot be waited for twice.
+            # A duplicate, since a descriptor cannot be watched twice.
             self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
             size = struct.unpack("=HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))
             self._counters[ROWS], self._counters[COLUMNS] = size[:2]
@@ -125,7 +124,10 @@ class Mux:
                 self._listen(name)
 
     def check(self) -> bool:
-        """Do what is due, and return whether all streams have ended and no client waits that reads, or is about to."""
+        """
+        Do the due work; return whether all streams have ended and no client that reads, or soon reads, has waiting
+        output.
+        """
         now = time.monotonic()
         if self._await_until is not None and now >= self._await_until:
             self._await_until = None
@@ -136,19 +138,19 @@ class Mux:
             return False
         if self._stalled_at is None:
             self._stalled_at = now + PATIENCE_SECONDS
-        # Whoever has connected by now gets what is kept.
+        # Clients that have connected by now get the kept output.
         for name in self._listeners:
             self._accept(name)
         return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
 
     @property
     def patience_seconds(self) -> float | None:
-        """The time that the loop may wait before `check` has to be called again; None for ever."""
+        """The time that the loop may wait before the next `check`; None for ever."""
         moments = [moment for moment in (self._await_until, self._stalled_at) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def close(self) -> None:
-        """Tell the clients that are left that this is the end."""
+        """Tell the remaining clients about the end."""
         for client in [*self._clients]:
             if isinstance(client, Session):
                 client.end()
@@ -158,7 +160,7 @@ class Mux:
     # For clients.
 
     def find(self, names: Sequence[str]) -> tuple[dict[str, Output], dict[str, Input]]:
-        """Return the outputs and inputs of these names; ProtocolError if the app has not all of them."""
+        """Return the outputs and inputs of these names; ProtocolError if the app lacks a stream."""
         for name in names:
             if name not in self._outputs and name not in self._inputs:
                 raise ProtocolError(f'app "{self._app}" has no {name} that can be attached to')
@@ -172,7 +174,7 @@ class Mux:
         self._tell_counted()
 
     def forget(self, client: Client) -> None:
-        """Note that a client is gone."""
+        """Note the end of a client."""
         self._clients.remove(client)
         self._counters[CLIENTS] = len(self._clients)
         self._has_told_of_loss = False
@@ -187,7 +189,7 @@ class Mux:
         if MASTER not in self._descriptors:
             return
         if redraw:
-            # Any difference is a change, also one of the pixels that nobody counts.
+            # Any difference counts as a change, even of the pixels, which nobody reads.
             _set_size(self._descriptors[MASTER], size, pixels=1)
         _set_size(self._descriptors[MASTER], size)
         self._counters[ROWS], self._counters[COLUMNS] = size
@@ -197,9 +199,9 @@ class Mux:
         return self._counters.read()
 
     def count_dropped(self, size_bytes: int) -> None:
-        """Count output that a client did not get."""
+        """Count output lost by a client."""
         self._counters[DROPPED_BYTES] += size_bytes
-        # The first time only: what else is lost is told when the next client leaves.
+        # Only the first time: later losses are reported when the next client leaves.
         if not self._has_told_of_loss:
             self._has_told_of_loss = True
             self._tell_counted()
@@ -216,14 +218,14 @@ class Mux:
         self._counters[BYTES_IN] += size_bytes
 
     def _on_stdin_ended(self) -> None:
-        # PID 1 has the same end open, and the app would never see that it is closed here.
+        # PID 1 has the same end open: the app would never see that the sidecar has closed it.
         try:
             send_message(self._supervisor, {INPUT_ENDED: True})
         except OSError as error:
             complain(f"iottymux: app {self._app}: end of stdin: {describe(error)}")
 
     def _tell_counted(self) -> None:
-        """Have PID 1 look at the counters; while it has enough to look at that is as good as told."""
+        """Have PID 1 look at the counters; a full socket already makes PID 1 look."""
         try:
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
             self._supervisor.sendmsg(*encode_message({COUNTED: True}, []), flags)
@@ -247,7 +249,7 @@ class Mux:
 
     def _welcome(self, name: str, fd: int) -> None:
         if len(self.loop) + _FILES_PER_SESSION > self._most_files:
-            # Better refused than left waiting, or than that sessions fail half-way.
+            # A refusal is better than a wait, or than sessions that fail half-way.
             os.close(fd)
             return
         os.set_blocking(fd, False)
@@ -265,7 +267,7 @@ def _set_size(terminal: int, size: tuple[int, int], pixels: int = 0) -> None:
 
 
 def _raise_open_files() -> int:
-    """Return how many descriptors this process may have, after raising that towards _OPEN_FILES."""
+    """Return how many descriptors this process may have, after raising the limit towards _OPEN_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= most:

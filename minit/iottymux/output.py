@@ -1,4 +1,4 @@
-"""An output of an app that clients attach to: a pipe or the master of its pty."""
+"""An output of an app for attached clients: a pipe or the master of its pty."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from minit.iottymux.peer import Peer
 from minit.iottymux.ring import CHUNK_BYTES, INTAKE_FROM, RING_BYTES, Counters, OutputLog, Ring, Scratch
 from minit.linux.loop import Loop
 
-# To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
+# To at most so many clients large output is sent without a copy; otherwise a single copy for all is cheaper.
 _MOST_SPLICED = 8
 _LEAST_SPLICED_BYTES = 16 * 1024
-# What is copied is copied in pieces that stay in the caches, and for which memory is not mapped anew each time; but for
-# many clients it is dearer to turn to each of them more often.
+# Copies are made in pieces that stay in the caches, and for which memory is not mapped anew each time; but for many
+# clients more turns for each of them are dearer.
 _COPIED_BYTES = 64 * 1024
 
-# The most bytes of one turn of the loop, so that one stream cannot keep the others waiting.
+# The most bytes of a turn of the loop, so that a stream cannot keep others waiting.
 _BURST_BYTES = 64 * 1024
-# One read of a full terminal returns one byte less than this (n_tty); much less means that there is no more for now.
+# A read of a full terminal returns a byte less (n_tty); much less means the end of the present output.
 _READ_BYTES = 4096
 _SPLICE_NONBLOCK = 2
 
 
 class Output:
     """
-    The output `name`, one of the protocol's: goes into each of `logs`, to every peer, and into the ring.
+    The output `name` of the protocol: goes into each of `logs`, to every peer, and into the ring.
 
-    `was_interrupted` says that another sidecar read it before. Then nothing is read until as many clients as that one
-    had are back, or `stop_awaiting` is called: they would miss what does not fit into the ring.
+    `was_interrupted` says that another sidecar read the output before. Then nothing is read until as many clients as
+    before are back, or `stop_awaiting` is called: clients would miss output that does not fit into the ring.
     """
 
     line_end = b"\n"
@@ -57,10 +57,10 @@ class Output:
 
     def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
         """
-        Send a peer the last output, and from now on all that comes; returns where the peer is before that.
+        Send a peer the last output, and from now on all new output; return the peer's position before.
 
-        With all that it gets added, and what it is told about the markers of lost output, it knows where it is later.
-        With `resume` it gets the output after that position instead, without a word about an interruption, of which it
+        The peer knows its later position: it adds all received bytes, and the lost bytes that markers announce. With
+        `resume` the peer gets the output after that position instead, without a marker for an interruption, which it
         knows. Lost output is marked then, and also if no client was there before.
         """
         seen = self.ring.see()
@@ -70,14 +70,14 @@ class Output:
         unseen = 0
         if resume is not None:
             start = resume
-            # It may have had what the sidecar before was killed over.
+            # The peer may have received output that the killed sidecar had not recorded.
             peer.skip = max(0, resume - end)
         elif not replay:
             start = end
         else:
             start = max(begin, end - RING_BYTES)
             if start:
-                # Not from the middle of a line, if there is a whole one.
+                # Not from the middle of a line, if there is a whole line.
                 start += kept[start - begin :].find(b"\n") + 1
             if not seen:
                 unseen = start
@@ -89,7 +89,7 @@ class Output:
         return start - unseen - len(marker)
 
     def _send_from(self, peer: Peer, start: int, marker: bytes = b"", mark_at: int = 0) -> None:
-        """Send a peer what there is from a position on, with a marker at another one, and what will come."""
+        """Send a peer the output from a position on, with a marker at another position, and all new output."""
         kept = self.ring.read()
         end = self.ring.position
         begin = end - len(kept)
@@ -114,20 +114,20 @@ class Output:
 
     def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
         """
-        Send nothing to a peer until it takes something again: it costs nobody anything, and loses what is oldest.
+        Send nothing to a peer until the peer takes bytes again: it costs nobody anything, and loses the oldest output.
 
-        So much waited for it, and before that so much was missing, which has been counted.
+        `waiting_bytes` waited for the peer, and `missing_bytes` were missing before, which are counted already.
         """
         self._behind[peer] = self._sent_to - waiting_bytes - missing_bytes, missing_bytes
         if peer in self._peers:
             self._peers.remove(peer)
 
     def left_bytes(self, peer: Peer) -> int:
-        """Return how much a peer that was left behind has not got."""
+        """Return how many bytes a peer that was left behind lacks."""
         return self.ring.position - self._behind[peer][0]
 
     def catch_up(self, peer: Peer) -> None:
-        """Send a peer that was left behind the last output, and a marker for what is missing before that."""
+        """Send a peer that was left behind the last output, and a marker for the missing bytes before."""
         since, counted = self._behind.pop(peer)
         start = max(since, self.ring.position - RING_BYTES)
         peer.client.on_dropped(-counted)
@@ -159,7 +159,7 @@ class Output:
         self._note_peers()
 
     def stop_awaiting(self) -> None:
-        """Go on without those clients of the sidecar before that are not back."""
+        """Go on without the missing clients of the sidecar before."""
         if self.awaited:
             self.awaited = 0
             self.release()
@@ -170,13 +170,13 @@ class Output:
         self._loop.unwatch(self._fd)
 
     def release(self) -> None:
-        """Take back one `hold`."""
+        """Take back a `hold`."""
         self._holds -= 1
         if not self._holds and not self.ended:
             self._loop.watch(self._fd, self._on_event)
 
     def end(self) -> None:
-        """Note that there is no more to come."""
+        """Note the end of the output."""
         for log in self.logs:
             log.put(b"", ended=True)
         self.ended = True
@@ -186,7 +186,7 @@ class Output:
             peer.finish()
 
     def _keep_what_waits(self) -> None:
-        # If this sidecar is killed, clients get from the next one what they had not been sent.
+        # After a kill of this sidecar clients get their unsent output from the next sidecar.
         self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._queued), default=0))
 
     def _log(self, data: bytes) -> None:
@@ -205,8 +205,8 @@ class PipeOutput(Output):
     """
     The app's stdout or stderr.
 
-    It is tee'd, sent or queued, and only then moved into the ring: a sidecar that is killed has taken nothing that it
-    has not passed on.
+    The output is tee'd, sent or queued, and only then moved into the ring: a killed sidecar has passed on all output
+    that it has taken.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class PipeOutput(Output):
         self._scratch = scratch
 
     def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
-        """Do it as for any output; what many clients have in their sockets could be too much."""
+        """Attach as for any output; but many clients' sockets could hold too many bytes."""
         if len(self._peers) < _MOST_SPLICED:
             peer.make_room()
         return super().attach(peer, replay=replay, resume=resume)
@@ -256,7 +256,7 @@ class PipeOutput(Output):
             self.ring.trim()
 
     def _splice(self, size_bytes: int) -> None:
-        """Give every peer what the scratch holds, which is what the app's pipe holds first."""
+        """Give every peer the bytes in the scratch, which are the first bytes in the app's pipe."""
         for number, peer in enumerate([*self._peers]):
             left = self._scratch.tee(self._fd, size_bytes) if number else size_bytes
             if peer.is_idle:
@@ -268,7 +268,7 @@ class PipeOutput(Output):
 
 
 class TtyOutput(Output):
-    """Output of the app to its terminal: taken until nothing is left, then sent as one piece."""
+    """Output of the app to its terminal: taken until nothing is left, then sent as a single piece."""
 
     line_end = b"\r\n"
 
@@ -289,7 +289,7 @@ class TtyOutput(Output):
             self._pass_on()
 
     def release(self) -> None:
-        """Do it as for any output; what a killed sidecar has left comes first, though nothing more may come."""
+        """Take back a `hold`; the rest of a killed sidecar comes first, even if nothing more comes."""
         super().release()
         if not self._holds:
             self._pass_on()
@@ -314,10 +314,11 @@ class TtyOutput(Output):
 
 class Intake:
     """
-    The pipe `fd`, filled from a terminal and emptied when all of it is in `ring`.
+    The pipe `fd` on the way from a terminal to `ring`, emptied when all its bytes are in the ring. PID 1 holds the pipe
+    and the ring: bytes read from a terminal are nowhere else, and so outlive the sidecar.
 
-    A sidecar that is killed in between leaves a pipe of which a part is in the ring: the counters have the position at
-    which the pipe begins.
+    A sidecar killed in between leaves a pipe with a part already in the ring: the counters have the position of the
+    pipe's first byte.
     """
 
     def __init__(self, fd: int, ring: Ring, null: int, scratch: Scratch, counters: Counters) -> None:
@@ -330,7 +331,7 @@ class Intake:
         self.size = unread_bytes(fd)
 
     def fill(self, terminal: int) -> bool:
-        """Take what the master of a terminal has, while empty; return whether that was its end."""
+        """Fill the empty pipe from the master of a terminal; return whether the terminal is at its end."""
         self._counters[INTAKE_FROM] = self._ring.position
         most = self.size + _BURST_BYTES
         try:
@@ -346,12 +347,12 @@ class Intake:
         return False
 
     def read(self) -> bytes:
-        """Return what it has first, all of it if the scratch is as large, without what is in the ring already."""
+        """Return the pipe's first bytes, all if the scratch is large enough, without the bytes already in the ring."""
         self._teed = self._scratch.tee(self._fd, self.size)
         return self._scratch.take(self._teed)[self._ring.position - self._counters[INTAKE_FROM] :]
 
     def let_go(self) -> None:
-        """Empty it of what was read, which is in the ring."""
+        """Remove the read bytes, which are in the ring, from the pipe."""
         while self._teed:
             gone = os.splice(self._fd, self._null, self._teed)
             self._teed -= gone
@@ -360,5 +361,5 @@ class Intake:
 
 
 def waiting_bytes(fd: int, begin: int, position: int) -> int:
-    """Return how much of the pipe `fd`, which begins at `begin`, is not in a ring that has come to `position`."""
+    """Return how many bytes of the pipe `fd`, which begins at `begin`, are not in a ring whose end is at `position`."""
     return max(0, unread_bytes(fd) - (position - begin))

@@ -1,4 +1,4 @@
-"""One connected descriptor of a client: it gets an output of the app, gives its input, or does both."""
+"""A connected descriptor of a client for an output of the app, for its input, or for both."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from minit.linux.loop import Loop
 from minit.linux.messages import Socket
 
 PATIENCE_SECONDS = 5.0
-"""How long a client that takes nothing is waited for: as long as PID 1 waits at the pod's end."""
+"""The patience with a client that takes nothing: as long as PID 1 waits at the pod's end."""
 
 _SPLICE_NONBLOCK = 2
 
 
 class PeerOwner(Protocol):
-    """The client that a peer is a part of, told by the peer and by the streams it is attached to."""
+    """The client of a peer, called by the peer and by the streams of the peer."""
 
     def on_gone(self, peer: Peer) -> None:
-        """Act on a descriptor that the client has closed."""
+        """Act on a descriptor closed by the client."""
 
     def on_finished(self, peer: Peer) -> None:
-        """Act on the end of the peer's output, all of which is sent."""
+        """Act on the end of the peer's output, after all of it is sent."""
 
     def on_too_slow(self, peer: Peer) -> None:
         """Disconnect the client, which asked for this."""
 
     def on_stalled(self, peer: Peer) -> None:
-        """Act on output that is not read at all, for which the app has waited long enough."""
+        """Act on output that is not read at all, after the app has waited long enough."""
 
     def on_dropped(self, size_bytes: int) -> None:
         """Count output that the client will not get."""
@@ -44,7 +44,7 @@ class PeerOwner(Protocol):
         """Note that the client reads."""
 
     def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
-        """Act on a marker that is sent in place of dropped output."""
+        """Act on a marker sent in place of dropped output."""
 
     def on_stdin_taken(self) -> None:
         """Act on the loss of the app's input to another client."""
@@ -66,16 +66,16 @@ class PeerOutput(Protocol):
         """Read no more until `release` has been called as often."""
 
     def release(self) -> None:
-        """Take back one `hold`."""
+        """Take back a `hold`."""
 
     def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
-        """Send nothing to a peer until it catches up."""
+        """Send nothing to a peer until the peer catches up."""
 
     def left_bytes(self, peer: Peer) -> int:
-        """Return how much a peer that was left behind has not got."""
+        """Return how many bytes a peer that was left behind lacks."""
 
     def catch_up(self, peer: Peer) -> None:
-        """Send what the ring has of the output that a peer was left behind with."""
+        """Send a peer that was left behind the output in the ring."""
 
     def note_waiting(self, peer: Peer) -> None:
         """Note whether output waits for a peer."""
@@ -90,10 +90,10 @@ class PeerInput(Protocol):
     ended: bool
 
     def take(self, peer: Peer) -> None:
-        """Make a peer the owner of the input, in the place of whoever is."""
+        """Make a peer the owner of the input, in place of any other owner."""
 
     def pump(self, peer: Peer) -> None:
-        """Move what a peer has sent."""
+        """Move the input sent by a peer."""
 
     def remove(self, peer: Peer) -> None:
         """Forget a peer."""
@@ -103,8 +103,8 @@ class Peer:
     """
     A stream socket of `client`, which does not block, for `output`, `input` or both.
 
-    `skip` is how much of the output that comes next it has had already. Once `finished` it gets what waits for it, and
-    that is its end. Output that is missing is shown by a line in its place if the peer `is_marked`.
+    `skip` is the number of the next bytes that the peer has had already. Once `finished` the peer gets its waiting
+    output, and ends. If the peer `is_marked`, a line in the output stands for missing output.
     """
 
     def __init__(
@@ -142,36 +142,36 @@ class Peer:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing waits for it, so that output can go straight to it."""
+        """Tell whether no output waits for the peer, so that output can be sent directly."""
         return not self._queue and not self.skip
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether there is something to be sent when it takes more."""
+        """Tell whether there is output to send when the peer takes more."""
         return bool(self._queue) or self.is_behind
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of bytes that wait for it."""
+        """The number of bytes that wait for the peer."""
         return self._queue.size
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes that it has not been sent, waiting or missing, but for those that it was told of."""
+        """The number of bytes not sent to the peer, waiting or missing, without those announced to the peer."""
         left = self.output.left_bytes(self) if self.is_behind and self.output is not None else 0
         return left + self._queue.size + self._queue.missing_bytes
 
     # Output.
 
     def make_room(self) -> None:
-        """Let the socket take what is moved at a time as a whole, or the rest of it would have to be copied."""
+        """Let the socket take a whole chunk: the rest would have to be copied."""
         sock = Socket(fileno=self.fd)
-        # wmem_max, 208 KiB on most machines, bounds it, and then it is doubled (socket(7)).
+        # wmem_max, 208 KiB on most machines, bounds the size, and the kernel doubles it then (socket(7)).
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
         sock.detach()
 
     def offer(self, data: Piece) -> None:
-        """Send output, or keep what cannot be sent yet by the client's policy."""
+        """Send output, or keep unsent output as the client's policy says."""
         if self.skip:
             skipped = min(self.skip, len(data))
             self.skip -= skipped
@@ -192,14 +192,14 @@ class Peer:
         self.keep(data)
 
     def replay(self, data: bytes) -> None:
-        """Send what the ring has, or keep it: that is not too much, whatever the policy says about the rest."""
+        """Send or keep the output in the ring, which is not too much, whatever the policy says about the rest."""
         if data:
             self._queue.put(data)
         if self._write():
             self._update()
 
     def splice_from(self, pipe: int, size_bytes: int) -> int:
-        """Send output from a pipe that holds so much of it, without looking at it; returns how much was taken."""
+        """Send up to so much output from a pipe, unseen; return the number of bytes taken."""
         sent = 0
         try:
             while sent < size_bytes:
@@ -211,7 +211,7 @@ class Peer:
         return sent
 
     def keep(self, data: Piece) -> None:
-        """Put output behind what waits already."""
+        """Put output behind the waiting output."""
         self._queue.put(data)
         if self._queue.is_over_limit:
             if self._policy == POLICY_DISCONNECT:
@@ -229,13 +229,13 @@ class Peer:
         self._update()
 
     def note_reading(self) -> None:
-        """Wait for it as long again, since it takes output."""
+        """Wait for the peer as long again, since it takes output."""
         self.client.on_progress()
         if self._patience.moment is not None:
             self._patience.set(time.monotonic() + PATIENCE_SECONDS)
 
     def give_up(self) -> None:
-        """Wait no more until it has read what waits for it: it loses what is oldest."""
+        """Stop waiting until the peer has read its waiting output: the peer loses the oldest output."""
         self._is_given_up = True
         self._release()
         if self._queue.is_over_limit:
@@ -245,7 +245,7 @@ class Peer:
     def _on_patience_end(self) -> None:
         unread_bytes = self._sent_unread_bytes()
         if unread_bytes < self._unread_bytes:
-            # A socket only takes more when a large part of it is read.
+            # A socket only takes more after a large part is read.
             self._unread_bytes = unread_bytes
             self._patience.set(time.monotonic() + PATIENCE_SECONDS)
         else:
@@ -260,22 +260,22 @@ class Peer:
         self.client.on_dropped(dropped)
         self._dropped_in_vain += dropped
         if self._dropped_in_vain > self._queue.limit_bytes:
-            # It does not read at all. The ring has what it will get if it does again.
+            # The peer does not read at all. The ring has the output for a later return.
             self.is_behind = True
             self.output.leave_behind(self, *self._queue.give_up())
 
     def note_gap(self, size_bytes: int) -> None:
-        """Have a marker sent, before any output is, for so much that is missing."""
+        """Have a marker for so many missing bytes sent before any output."""
         self._queue.note_gap(size_bytes)
 
     def finish(self) -> None:
-        """Let the output end for the client when it has all that waits."""
+        """End the output for the client after all waiting output is sent."""
         self.finished = True
         if not self.is_waiting:
             self.client.on_finished(self)
 
     def close(self) -> None:
-        """Let go of the descriptor and of everything that knows of it."""
+        """Close the descriptor, and forget the peer everywhere."""
         self.is_closed = True
         self._loop.unwatch(self.fd)
         if self.input is not None:
@@ -300,14 +300,14 @@ class Peer:
             self.input.pump(self)
         elif events & (select.EPOLLHUP | select.EPOLLERR):
             if self.output is None and unread_bytes(self.fd):
-                # It left before its turn: what it has sent goes to the app all the same, in its turn.
+                # The client left before its turn: its input goes to the app nevertheless, in its turn.
                 self._loop.unwatch(self.fd)
                 self._is_watched = False
             else:
                 self.client.on_gone(self)
 
     def _flush(self) -> bool:
-        """Write what waits, as much as fits; False if the client is gone, or has all there will be."""
+        """Write as much waiting output as fits; False if the client is gone, or has all its output."""
         if not self._write():
             return False
         if self.is_behind and not self._queue:

@@ -1,9 +1,9 @@
 """
-The messages of a client that attaches to the streams of an app through `sock-minit`, and of the sidecar.
+The messages of a client attaching to the streams of an app through `sock-minit`, and of the sidecar.
 
-Each message is a JSON object in a packet of its own (`minit/linux/messages.py`). A client begins with an `attach`,
-which carries one descriptor for each of its streams, in their order: the sidecar's end of a pair of stream sockets.
-These hold nothing but the app's bytes. Everything else is said on the session, whose end detaches the client.
+Each message is a JSON object in its own packet (`minit/linux/messages.py`). A client begins with an `attach`, which
+carries a descriptor for each of its streams, in their order: the sidecar's end of a pair of stream sockets. The sockets
+hold nothing but the app's bytes. The session has all messages; its end detaches the client.
 
 From the client:
 
@@ -13,10 +13,10 @@ From the client:
     {"op": "reading"}                         output is being read, though so slowly that the sidecar does not see it
     {"op": "status"}                          also without an attach
 
-Each of them is answered by {"ok": true, ...} or {"ok": false, "error": ...}; so is a message that is no request, and a
-failed `attach` or a message that cannot be understood ends the session. The answer to `attach` has `stdin`, one of
-STDIN_STATES, and `positions`: for each output where the client begins. With all that comes there added, and for each
-`dropped` what is missing less its marker, it is how many bytes the app had written before what comes next.
+The answer to each is {"ok": true, ...} or {"ok": false, "error": ...}, also to a message without a valid request; a
+failed `attach` or an unreadable message ends the session. The answer to `attach` has `stdin`, a state of STDIN_STATES,
+and `positions`: the client's first position in each output. A position plus all received bytes, plus for each `dropped`
+the missing bytes less the marker's, is the number of bytes that the app had written before the next byte.
 
 From the sidecar, at any time:
 
@@ -29,9 +29,9 @@ From the sidecar, at any time:
     {"event": "too-slow"}                     the policy is `disconnect`, and this is the end of the session
     {"event": "ended"}                        the app's output has ended, and all of it has been sent
 
-The end of a session without `ended` or `too-slow` means that the sidecar was killed; another takes its place within
-a second or two, and meanwhile connections wait. A client that half-closes its `stdin` tells the app that its input is
-at its end; one that closes it altogether only detaches it.
+The end of a session without `ended` or `too-slow` means that the sidecar was killed; another sidecar takes over within
+a second or two, and meanwhile connections wait. A client that half-closes its `stdin` ends the app's input; a client
+that closes it altogether only detaches it.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ EVENT_DROPPED = "dropped"
 EVENT_TOO_SLOW = "too-slow"
 EVENT_ENDED = "ended"
 
-# The policies for output that a client does not read in time. `wait` is `block` while it reads, and else `drop`.
+# The policies for output that a client does not read in time. `wait` is `block` while the client reads, and else
+# `drop`.
 POLICY_WAIT = "wait"
 POLICY_DROP = "drop"
 POLICY_DISCONNECT = "disconnect"
 POLICY_BLOCK = "block"
 POLICIES = (POLICY_WAIT, POLICY_DROP, POLICY_DISCONNECT, POLICY_BLOCK)
 
-# Whose input the app gets: this client's, another's, or nobody's, as it has no input or the client asked for none.
+# The owner of the app's input: this client, another client, or nobody, as the app has no input or the client asked for
+# none.
 STDIN_OWNER = "owner"
 STDIN_OTHER = "other"
 STDIN_NONE = "none"
@@ -83,18 +85,18 @@ _MAXIMUM_SIZE = 0xFFFF
 
 
 class ProtocolError(MinitError):
-    """A message is not what the session protocol asks for; says what was expected."""
+    """A message against the session protocol; the text has the expectation."""
 
 
 class Attach(Value):
     """
     The request of a client: `streams` of STREAMS, each at most once.
 
-    `queue_bytes` is how much output of one stream waits for the client before `policy` applies. With `replay` it gets
-    the last output from before too, at first. `resume` has the positions of streams of which it had an earlier part:
-    what comes before them is left out, whatever `replay` says. With `take_stdin` it becomes the owner of the app's
-    input even if there is one. `size` is that of its terminal in rows and columns, None to leave the app's alone.
-    `unmarked` are outputs in which no line stands for what is missing.
+    `queue_bytes` is how much output of a stream may wait for the client before `policy` applies. With `replay` the
+    client first gets the last output from before too. `resume` has the positions of streams already received in part:
+    earlier output is left out, whatever `replay` says. With `take_stdin` the client becomes the owner of the app's
+    input, even in place of another owner. `size` is the size of the client's terminal in rows and columns, None to
+    leave the app's size alone. `unmarked` are outputs without a line for missing output.
     """
 
     streams: tuple[str, ...]
@@ -108,11 +110,11 @@ class Attach(Value):
 
     @property
     def input(self) -> str | None:
-        """The stream of it that is an input, None if none is."""
+        """The input among the streams, None without an input."""
         return next((name for name in self.streams if name in INPUTS), None)
 
     def request(self) -> dict[str, object]:
-        """Return the message that asks for it."""
+        """Return the message of the request."""
         return {
             "op": OP_ATTACH,
             "streams": list(self.streams),
@@ -132,7 +134,7 @@ class Resize(Value):
     size: tuple[int, int]
 
     def request(self) -> dict[str, object]:
-        """Return the message that asks for it."""
+        """Return the message of the request."""
         return {"op": OP_RESIZE, "size": list(self.size)}
 
 
@@ -140,7 +142,7 @@ class TakeStdin(Value):
     """The app's input shall be this client's."""
 
     def request(self) -> dict[str, object]:
-        """Return the message that asks for it."""
+        """Return the message of the request."""
         return {"op": OP_TAKE_STDIN}
 
 
@@ -148,7 +150,7 @@ class Reading(Value):
     """The client's outputs are being read."""
 
     def request(self) -> dict[str, object]:
-        """Return the message that says so."""
+        """Return the message of the request."""
         return {"op": OP_READING}
 
 
@@ -156,7 +158,7 @@ class AskStatus(Value):
     """The sidecar's counters shall be told."""
 
     def request(self) -> dict[str, object]:
-        """Return the message that asks for it."""
+        """Return the message of the request."""
         return {"op": OP_STATUS}
 
 
@@ -165,7 +167,7 @@ _OPS = (OP_ATTACH, OP_RESIZE, OP_TAKE_STDIN, OP_READING, OP_STATUS)
 
 
 def parse_request(message: Mapping[str, object]) -> Request:
-    """Return the request of a client's message; ProtocolError if it is none. Unknown fields are ignored."""
+    """Return the request in a client's message; ProtocolError for an invalid message. Unknown fields are ignored."""
     op = message.get("op")
     if op == OP_ATTACH:
         return _parse_attach(message)

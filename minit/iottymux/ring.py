@@ -1,7 +1,8 @@
 """
-The last output of a stream, for whoever attaches later.
+The last output of a stream for later clients, its counters, and its log.
 
-It is kept in a pipe, into which output moves without being copied, and which PID 1 holds: it outlives the sidecar.
+The ring is a pipe, into which output moves without a copy. PID 1 holds the ring and the counters, which therefore
+outlive the sidecar.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minit.linux import syscalls
 RING_BYTES = 64 * 1024
 # As much again as is moved at a time, or a stream at full speed would be moved in small steps.
 CHUNK_BYTES = 256 * 1024
-# Of an app's pipe, and of those in which its output is kept.
+# The size of an app's pipe, and of the pipes for its output.
 APP_PIPE_BYTES = 256 * 1024
 _PIPE_BYTES = 1 << 20
 _FULL_BYTES = 768 * 1024
@@ -40,8 +41,8 @@ FLUSHES = "flushes"
 INTAKE_FROM = "intake-from"
 _RING = ("stdout", "stderr", "tty-out")
 # The position at which the intake of the terminal begins; and of each output how much has gone into its ring, how much
-# was in there then, whether it ever had a client, how many it has, and how much of it is in each log, with the time of
-# what is being written there, since 1970.
+# was in there then, whether the output ever had a client, the number of its clients, and how much is in each log, with
+# the time of the write in progress, since 1970.
 _FIELDS = (
     CLIENTS,
     ROWS,
@@ -57,24 +58,26 @@ OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
 
 
 class Scratch:
-    """The pipe `fd`, of any size, through which others are read without being consumed; what `null` is may go there."""
+    """The pipe `fd`, of any size, for reading other pipes without consuming their bytes; leftovers go to `null`."""
 
     def __init__(self, fd: int, null: int) -> None:
         self.fd = fd
-        # A sidecar that was killed may have left something.
+        # A killed sidecar may have left bytes there.
         while size_bytes := unread_bytes(fd):
             os.splice(fd, null, size_bytes)
 
     def tee(self, fd: int, size_bytes: int) -> int:
-        """Fill the empty scratch with what the pipe `fd` holds first, and return how much that is; 0 at its end."""
+        """
+        Fill the empty scratch with the first bytes of the pipe `fd`, and return their number; 0 at the pipe's end.
+        """
         return syscalls.tee(fd, self.fd, size_bytes)
 
     def take(self, size_bytes: int) -> bytes:
-        """Return so much of what the scratch holds."""
+        """Return so many bytes of the scratch."""
         data = os.read(self.fd, size_bytes)
         if len(data) == size_bytes:
             return data
-        # Packets (O_DIRECT) come one by one.
+        # Packets (O_DIRECT) come separately.
         parts, size = [data], len(data)
         while size < size_bytes:
             parts.append(os.read(self.fd, size_bytes - size))
@@ -84,12 +87,12 @@ class Scratch:
 
 class Ring:
     """
-    The last RING_BYTES of the output `name` of an app, or `keep_bytes` if that is more, and for a moment some more.
+    The last RING_BYTES of the output `name` of an app, or `keep_bytes` if larger, and for a moment some more.
 
     `position` is how much ever went in.
 
-    The counters have position and size as they were after each change, and a change either adds or takes away: a
-    sidecar that was killed in between leaves no doubt about how far it came.
+    The counters have position and size after each change, and a change either adds or takes away: a sidecar killed in
+    between leaves no doubt about its progress.
     """
 
     def __init__(self, name: str, fd: int, null: int, scratch: Scratch, counters: Counters) -> None:
@@ -106,7 +109,7 @@ class Ring:
 
     @property
     def peers(self) -> int:
-        """The number of the output's clients; it outlives the sidecar, as the ring does."""
+        """The number of the output's clients; like the ring it outlives the sidecar."""
         return self._counters.peers(self.name)
 
     def note_peers(self, count: int) -> None:
@@ -119,11 +122,11 @@ class Ring:
         return self._counters.is_seen(self.name)
 
     def see(self) -> bool:
-        """Note that the output has a client, and return whether it had one before."""
+        """Note that the output has a client; return whether there was a client before."""
         return self._counters.see(self.name)
 
     def move_from(self, pipe: int, size_bytes: int) -> None:
-        """Consume so much of what `pipe` holds."""
+        """Consume so many bytes of `pipe`."""
         self._make_room(size_bytes)
         while size_bytes:
             try:
@@ -137,7 +140,7 @@ class Ring:
             self._grow(moved)
 
     def write(self, data: bytes) -> None:
-        """Add what was read elsewhere."""
+        """Add bytes read elsewhere."""
         self._make_room(len(data))
         rest = memoryview(data)
         while rest:
@@ -150,18 +153,18 @@ class Ring:
             self._grow(written)
 
     def trim(self) -> None:
-        """Let go of what need not be kept, once that is worth the while."""
+        """Discard surplus bytes, once the saving is worth the work."""
         if self.size > self.keep_bytes + RING_BYTES:
             self._discard(self.size - self.keep_bytes)
 
     def read(self) -> bytes:
-        """Return all that it holds."""
+        """Return all bytes of the ring."""
         if not self.size:
             return b""
         teed = self._scratch.tee(self._fd, self.size)
         data = self._scratch.take(teed)
         if teed < self.size:
-            # This machine did not let the scratch be as large.
+            # This machine did not allow a large enough scratch.
             data = os.read(self._fd, self.size)
             while len(data) < self.size:
                 data += os.read(self._fd, self.size - len(data))
@@ -169,14 +172,14 @@ class Ring:
         return data
 
     def _make_room(self, size_bytes: int) -> None:
-        # Pages that are let go of while they are in the caches make the app's next writes cheaper.
+        # Pages discarded while in the caches make the app's next writes cheaper.
         most = min(_FULL_BYTES, self.keep_bytes + CHUNK_BYTES)
         if self.size + size_bytes > most:
             kept = min(self.keep_bytes, _FULL_BYTES)
             self._discard(min(self.size, self.size + size_bytes - kept))
 
     def _free_slots(self) -> None:
-        """Let go of something, as small writes have filled all slots of the pipe, or it has but a few."""
+        """Discard some bytes, as small writes have filled all slots of the pipe, or the pipe has few slots."""
         self._discard(max(self.size // 8 + 1, min((self.size + 1) // 2, self.size - self.keep_bytes)))
 
     def _grow(self, size_bytes: int) -> None:
@@ -197,10 +200,11 @@ class Ring:
 
 def make_pipe() -> int:
     """
-    Return one descriptor for both ends of a new pipe, which does not block: a ring or a scratch, to be kept by PID 1.
+    Return a single descriptor for both ends of a new pipe, which does not block: a ring or a scratch, to be kept by PID
+    1.
 
-    A sidecar could have a small one only, or none, where its user has used up what all pipes may hold together
-    (pipe(7), pipe-user-pages-soft).
+    A sidecar could have only a small pipe, or none, after its user has exhausted the limit for all pipes (pipe(7),
+    pipe-user-pages-soft).
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
@@ -213,7 +217,7 @@ def make_pipe() -> int:
 
 
 def enlarge_pipe(fd: int, size_bytes: int) -> None:
-    """Let a pipe hold so much, if the machine allows it (pipe(7), pipe-user-pages-soft)."""
+    """Let a pipe hold so many bytes, if the machine allows that (pipe(7), pipe-user-pages-soft)."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size_bytes)
     except OSError:
@@ -229,9 +233,8 @@ def make_counters() -> int:
 
 def read_counters(fd: int) -> dict[str, int]:
     """
-    Return the numbers as they are now: `clients` that are attached, `rows` and `columns` of the terminal (0 without
-    one), `bytes_in` that went to the app's input, `bytes_out` that the app wrote, and `dropped_bytes` that slow clients
-    did not get.
+    Return the present numbers: attached `clients`, `rows` and `columns` of the terminal (0 without one), `bytes_in` to
+    the app's input, `bytes_out` written by the app, and `dropped_bytes` lost by slow clients.
     """
     data = os.pread(fd, _BYTES, 0)
     numbers = {name: _number(data, name) for name in (CLIENTS, ROWS, COLUMNS, BYTES_IN, DROPPED_BYTES)}
@@ -239,29 +242,32 @@ def read_counters(fd: int) -> dict[str, int]:
 
 
 def read_flushes(fd: int) -> int:
-    """Return a number that grows whenever a client takes something that waited for it."""
+    """Return a number that grows whenever a client takes waiting output."""
     return _number(os.pread(fd, _BYTES, 0), FLUSHES)
 
 
 def read_intake(fd: int) -> tuple[int, int]:
-    """Return the position at which the intake of the terminal begins, and that to which its ring has come."""
+    """Return the position at which the intake of the terminal begins, and the position of the ring's end."""
     data = os.pread(fd, _BYTES, 0)
     return _number(data, INTAKE_FROM), _number(data, "tty-out:at")
 
 
 def read_unlogged(fd: int, name: str) -> int:
-    """Return how much of an output is in its ring and not in the log."""
+    """Return how many bytes of an output are in its ring and not in the log."""
     data = os.pread(fd, _BYTES, 0)
     return max(0, _number(data, f"{name}:at") - _number(data, f"{name}:{LOG}"))
 
 
 def _number(data: bytes, name: str) -> int:
-    # A sidecar that was taken over could have cut the file short.
+    # An app that has taken over a sidecar could have cut the file short.
     return int.from_bytes(data[OFFSETS[name] :][: _NUMBER.size], "little")
 
 
 class Counters:
-    """The numbers by name, as the sidecar changes them."""
+    """
+    The numbers by name, 64 bits each, in a file in memory made and kept by PID 1 (memfd_create(2)): a sidecar that
+    takes over from a killed sidecar goes on with them.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -279,16 +285,16 @@ class Counters:
         _PAIR.pack_into(self._memory, OFFSETS[f"{name}:at"], position, size_bytes)
 
     def ring(self, name: str) -> tuple[int, int]:
-        """Return what `set_ring` noted last."""
+        """Return the last arguments of `set_ring`."""
         position, size_bytes = _PAIR.unpack_from(self._memory, OFFSETS[f"{name}:at"])
         return position, size_bytes
 
     def set_logged(self, name: str, log: str, position: int, now_ns: int = 0) -> None:
-        """Note how much of an output is in a log, and that more is written there at `now_ns`."""
+        """Note how much of an output is in a log, and that more is being written at `now_ns`."""
         _PAIR.pack_into(self._memory, OFFSETS[f"{name}:{log}"], position, now_ns)
 
     def logged(self, name: str, log: str) -> tuple[int, int]:
-        """Return what `set_logged` noted last."""
+        """Return the last arguments of `set_logged`."""
         position, now_ns = _PAIR.unpack_from(self._memory, OFFSETS[f"{name}:{log}"])
         return position, now_ns
 
@@ -297,7 +303,7 @@ class Counters:
         return bool(self[f"{name}:seen"])
 
     def see(self, name: str) -> bool:
-        """Note that an output has a client, and return whether it had one before."""
+        """Note that an output has a client; return whether there was a client before."""
         seen = self.is_seen(name)
         self[f"{name}:seen"] = 1
         return seen
@@ -311,33 +317,35 @@ class Counters:
         self[f"{name}:peers"] = count
 
     def read(self) -> dict[str, int]:
-        """Return them as `read_counters` does."""
+        """Return the numbers as `read_counters` does."""
         return read_counters(self._fd)
 
 
 class LineLog(Protocol):
-    """A log that takes output of a stream in whole lines; `kind` names it among the counters."""
+    """A log for whole lines of a stream; `kind` is its name among the counters."""
 
     kind: str
 
     def write(self, stream: str, data: bytes, note_time: Callable[[int], object]) -> None:
-        """Append output, and tell its time, in nanoseconds since 1970, before any of it is there."""
+        """Append output, and report its time, in nanoseconds since 1970, before any of the output is written."""
 
     def written_bytes(self, stream: str, now_ns: int) -> int:
         """Return how much of the output of `now_ns` is there, if anybody can tell."""
 
     def note_lost(self, size_bytes: int) -> None:
-        """Say that so much is missing, before the next output."""
+        """Report so many missing bytes before the next output."""
 
     def reopen(self) -> None:
-        """Let go of a file that somebody moved."""
+        """Close a file that was moved."""
 
 
 class OutputLog:
     """
-    The whole lines of an output in `log`, as `stream`, and parts of those that are too long to be kept.
+    The whole lines of an output in `log`, as `stream`, and parts of lines too long to be kept.
 
-    The output goes to `ring` too, after it is logged; the beginning of a line is only there.
+    The output goes to `ring` too, after logging; the beginning of a line is only there. The counters have the logged
+    position and the time of a write in progress, and so outlive the sidecar: the records of that time are the written
+    part.
     """
 
     def __init__(self, stream: str, log: LineLog, ring: Ring, counters: Counters) -> None:
@@ -358,7 +366,7 @@ class OutputLog:
         self._unfinished = kept[max(0, -missing) :]
 
     def put(self, data: bytes, *, ended: bool = False) -> None:
-        """Log what goes into the ring next, up to the last line feed, or with `ended` all of it."""
+        """Log the ring's next output up to the last line feed, or with `ended` all of it."""
         end = self._ring.position + len(data)
         skipped = min(self._skip, len(data))
         self._skip -= skipped

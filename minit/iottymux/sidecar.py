@@ -1,10 +1,10 @@
 """
-The sidecar of one process of an app: reads its output, writes the log file and the console copy, serves the streams
-that clients attach to, and ends at end of file. The processes of an app, its own and its event handlers, share the log.
+The sidecar of a process of an app: reads its output, writes the log file and the console copy, serves the streams for
+clients, and ends at end of file. The processes of an app, its own and its event handlers, share the log.
 
-A small epoll loop, not a trio program. Logged output moves from the app's pipe into a buffer, and leaves that when it
-is written: a sidecar that is killed may repeat a chunk on the console but loses nothing, since PID 1 holds the read
-ends and the buffers and hands them to a new one.
+A small epoll loop, not a trio program. Logged output moves from the app's pipe into a buffer, and leaves the buffer
+after the write: a killed sidecar may repeat a chunk on the console but loses nothing, since PID 1 holds the read ends
+and the buffers and hands them to a new sidecar.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from minit.linux.stdio import is_console_shared, line_end
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
-# Bytes of which no line can do anything but be read.
+# Bytes without any effect on a terminal but their own display.
 _PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
-# So many empty an app's pipe, most often; then others have their turn.
+# So many passes mostly empty an app's pipe; then other streams have their turn.
 _PASSES_PER_TURN = 4
 
 
 class Stream(Value):
     """
-    One output of an app: `name` is stdout or stderr, `fd` the read end of its pipe, `buffer` the file of a LineBuffer,
-    `console` the pod's own.
+    An output of an app: `name` is stdout or stderr, `fd` the read end of its pipe, `buffer` the file of a LineBuffer,
+    `console` the pod's own stream.
     """
 
     name: str
@@ -61,10 +61,10 @@ def run_sidecar(
     """
     Serve the streams of process `pid` of `app` until each is at its end.
 
-    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux.
-    The outputs among these that are `logged` are in `log` too. They and all pipes are in `plain_log`, if there is one.
-    `renewed` says that a killed sidecar had them before. `null` is /dev/null if that cannot be opened. From the first
-    turn on nothing is done that `filter`, a filter of system calls, could forbid.
+    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux. The
+    attachable outputs among `logged` are in `log` too. These and all pipes are in `plain_log`, if there is one.
+    `renewed` says that a killed sidecar had the streams before. `null` is /dev/null where the sidecar cannot open it.
+    From the first turn on the sidecar makes no system call that `filter` could forbid.
     """
     if null is None:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -90,7 +90,7 @@ def run_sidecar(
 
 
 class _Readers:
-    """The readers of logged output, which goes line by line to the first log and the console; they reopen all logs."""
+    """The readers of logged output, which goes in lines to the first log and the console; all logs are reopened."""
 
     def __init__(
         self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
@@ -117,12 +117,12 @@ class _Readers:
         return not self._open
 
     def go_on(self) -> None:
-        """Pass on what was taken by a sidecar that is gone, though nothing more may come."""
+        """Pass on the bytes taken by a sidecar before, even if nothing more comes."""
         for fd in [*self._open]:
             self._read(fd)
 
     def _find_logged(self, stream: Stream) -> None:
-        """Find out what of that is in the log."""
+        """Find out how much of a predecessor's output is in the log."""
         buffer = self._buffers[stream.fd]
         if buffer.logging_ns:
             buffer.note_logged(buffer.logged_bytes + self._logs[0].written_bytes(stream.name, buffer.logging_ns))
@@ -141,7 +141,7 @@ class _Readers:
                 return
 
     def _read(self, fd: int) -> bool:
-        """Pass on some of what a stream has, whose console has taken what was before, and return whether to go on."""
+        """Pass on some output of a stream whose console has taken all before; return whether to go on."""
         stream, buffer, console = self._open[fd], self._buffers[fd], self._consoles[fd]
         data = buffer.take(fd)
         taken = data.rfind(b"\n") + 1
@@ -163,7 +163,7 @@ class _Readers:
             self._logs[0].write(stream.name, data[buffer.logged_bytes :], buffer.note_logging)
 
     def _flush(self, fd: int) -> None:
-        """Have the console take what it has to, now or later; clients of other streams are served meanwhile."""
+        """Have the console take its output, now or later; clients of other streams are served meanwhile."""
         console = self._open[fd].console
         if self._consoles[fd].flush():
             self._buffers[fd].pass_on(self._logged[fd])
@@ -182,30 +182,30 @@ class _Console:
     """
     The copy on the pod's own stdout or stderr, each line prefixed; silent once nobody can read it any more.
 
-    O_NONBLOCK is not ours to set, so nothing is written before it would be taken.
+    The sidecar must not set O_NONBLOCK, so it writes only what the console takes.
     """
 
     def __init__(self, fd: int, prefix: bytes, torn: bool) -> None:
         self._fd: int | None = fd
         self._prefix = prefix
         self._line_end = line_end(fd)
-        # The line that a killed predecessor was writing to a file or terminal may have no end.
+        # The line of a killed predecessor to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
         self._waiting = b""
         self._is_shared = is_console_shared()
         self._room = Wait({fd: select.POLLOUT}) if _can_be_full(fd) else None
 
     def put(self, data: bytes) -> None:
-        """Have lines written by `flush`, after those before."""
+        """Queue lines for `flush`, after the lines before."""
         if self._is_shared and data.translate(None, _PLAIN):
             data = _harmless_lines(data)
-        # One replacement for all lines: a loop over them is what would limit the speed of the log.
+        # A single replacement for all lines: a loop over lines would limit the speed of the log.
         text = data.removesuffix(b"\n").replace(b"\n", self._line_end + self._prefix)
         self._waiting += self._unfinished + self._prefix + text + self._line_end
         self._unfinished = b""
 
     def flush(self) -> bool:
-        """Write what waits, and return whether all of it is written."""
+        """Write the queue; return whether all of it is written."""
         while self._waiting and self._fd is not None:
             if self._room is not None and not self._room.ready(0):
                 return False

@@ -1,12 +1,12 @@
 """
 The process that forks sidecars.
 
-PID 1 forks it before starting trio, so that a sidecar's private memory is a fraction of a megabyte. It never waits: its
-children are reaped by the kernel. If it fails, the last thing it sends is why.
+PID 1 forks the spawner before starting trio, so that a sidecar's private memory is a fraction of a megabyte. The
+spawner never waits: the kernel reaps its children. After a failure its last message is the reason.
 
 Each request brings a socket, the sidecar's link to PID 1. By the link the spawner tells the sidecar's pidfd, and then
-PID 1 hands over the streams. So nobody reads a stream whom PID 1 does not know: a sidecar that the spawner had no time
-to tell of, or that PID 1 waits for no more, sees the end of its link and ends.
+PID 1 hands over the streams. So no sidecar unknown to PID 1 reads a stream: a sidecar that the spawner had no time to
+report, or that PID 1 waits for no more, sees the end of its link and ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minit.manifest.capabilities import capability_mask
 from minit.podfiles import paths
 
 _MOST_LOOKS = 100  # which take five seconds
-# An app that is root may stop the spawner again and again: PID 1 does not wait for that longer than a moment.
+# An app that is root may stop the spawner again and again: PID 1 waits only a moment.
 _LOOK_SECONDS = 0.05
 _MOST_STOPS = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -40,7 +40,7 @@ class Spawner:
     """
     PID 1's side of the spawner; `pid` is reaped by PID 1 like any other child.
 
-    `filter` is the filter of system calls that every sidecar gets, empty for none.
+    `filter` is the filter of system calls of every sidecar, empty for none.
     """
 
     def __init__(self, filter: bytes = b"") -> None:
@@ -61,7 +61,9 @@ class Spawner:
         os.close(self._pidfd)
 
     def request(self, app: str) -> Socket:
-        """Ask for a sidecar for `app`, and return the link to it, the caller's, which does not block."""
+        """
+        Ask for a sidecar for `app`; return the link to the sidecar, which the caller owns and which does not block.
+        """
         ours, theirs = socket_pair()
         ours.setblocking(False)
         try:
@@ -79,7 +81,7 @@ class Spawner:
         """
         Return the pidfd of the sidecar with this link, which waits for its streams; LaunchError without one.
 
-        A spawner that does not answer in time, or is stopped whenever it is looked at, is killed.
+        A spawner that does not answer in time, or is found stopped at every look, is killed.
         """
         try:
             if not self._has_answered(link):
@@ -117,12 +119,12 @@ class Spawner:
         return False
 
     def _is_stopped(self) -> bool:
-        # Not by /proc, which need not be there; the stop stays to be seen, the end to be reaped.
+        # Not by /proc, which may be missing; the stop stays visible, the end stays to be reaped.
         stopped = os.waitid(os.P_PIDFD, self._pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
         return stopped is not None
 
     def last_words(self) -> str:
-        """Return why the spawner ended, empty if it could not say it; never waits."""
+        """Return why the spawner ended, empty if it could not say so; never waits."""
         try:
             if wait_readable([self._socket.fileno()], 0):
                 message, _ = receive_message(self._socket)
@@ -143,11 +145,11 @@ def hand_over(
     plain_log: str | None = None,
 ) -> None:
     """
-    Give a sidecar the streams of process `pid` of its app, `renewed` if it takes over from another.
+    Give a sidecar the streams of process `pid` of its app, `renewed` if the sidecar takes over from another.
 
-    The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds size
-    and number of the log files, and is the path of the log if it is in the host's directory. `logged` are the
-    attachable outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
+    The streams are (name, read end, buffer) and stay the caller's, as do the `attachable` descriptors; `log` bounds
+    size and number of the log files, and has the path of a log in the host's directory. `logged` are the attachable
+    outputs that are in the log too, `plain_log` is the file of the log mode k8s-plain.
     """
     message: dict[str, object] = {"pid": pid, "log": list(log), "renewed": renewed}
     message |= {"logged": list(logged), "plain_log": plain_log}
@@ -159,7 +161,7 @@ def hand_over(
 
 class _Belongings(Value):
     """
-    Things that a sidecar gets from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
+    Things for a sidecar from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
 
     `kubernetes_log` is None if no log is in a directory of the host.
     """
@@ -179,7 +181,7 @@ def _run_as_spawner(socket: Socket, filter: bytes) -> None:
 
 
 def _set_up(filter: bytes) -> _Belongings:
-    """Give up all that neither the spawner nor a sidecar needs, and return what these get."""
+    """Give up everything that neither the spawner nor a sidecar needs; return the belongings."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     belongings = _Belongings(
         log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
@@ -187,12 +189,12 @@ def _set_up(filter: bytes) -> _Belongings:
         null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
         filter=filter,
     )
-    # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the one
+    # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the only
     # directory where they make some.
     os.fchdir(belongings.log_directory)
     os.chroot(".")
-    # Not effective, and a sidecar's filter keeps that so. Who lacks it may not change how its holders are scheduled,
-    # root of an app for one (cap_safe_nice of the kernel).
+    # Not effective, and a sidecar's filter keeps the capability so. A process without it may not change how its holders
+    # are scheduled, for example root of an app (cap_safe_nice of the kernel).
     _, permitted, _ = syscalls.get_capabilities()
     syscalls.set_capabilities(0, permitted & capability_mask("CAP_SYS_NICE"), 0)
     syscalls.set_no_new_privileges()
@@ -207,7 +209,7 @@ def _open_if_there(path: str) -> int | None:
 
 
 def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
-    """Fork the sidecar that PID 1 asks for next; False once PID 1 is gone."""
+    """Fork the next sidecar on request of PID 1; False once PID 1 is gone."""
     message, descriptors = receive_message(socket)
     if message is None:
         return False
