@@ -1,7 +1,7 @@
 """
-minit's own stage1 image: built when first needed, or brought by a package, and kept in the image store from then on.
+minit's own stage1 image: built at the first need, or brought by a package, and kept in the image store from then on.
 
-`image gc` leaves it alone; there is one, that of the latest fingerprint.
+`image gc` keeps the image of the latest fingerprint, the only one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ def default_stage1(
     data: Path, store: Store, fingerprint: str, provide: Callable[[Path, Progress], Path], progress: Progress
 ) -> StoredImage:
     """
-    Return the image of the file that `provide` returns, from the store if it was put there before.
+    Return the image of the file that `provide` returns, from the store if the store has the image.
 
-    It may write that into the directory it is called with. `fingerprint` is a word that changes with whatever changes
-    the image.
+    `provide` may write the file into the directory of the argument. `fingerprint` is a word that changes with an image.
     """
     own = data / "minit"
     make_directory(own, 0o770)
-    # Two first pods at once would build it twice.
+    # Two first pods at once would build two images.
     with key_lock(own / "locks", _RECORD, exclusive=True):
         known = known_stage1(data, store, fingerprint)
         if known is not None:
@@ -45,7 +44,7 @@ def default_stage1(
 
 
 def known_stage1(data: Path, store: Store, fingerprint: str) -> StoredImage | None:
-    """Return the image that was built for a fingerprint, None if there is none or it was removed since."""
+    """Return the image of a fingerprint, None if no image was built, or the image was removed."""
     words = _record(data)
     if len(words) == 2 and words[0] == fingerprint:
         with suppress(StoreError):
@@ -55,7 +54,7 @@ def known_stage1(data: Path, store: Store, fingerprint: str) -> StoredImage | No
 
 @contextmanager
 def stage1_kept(data: Path, store: Store) -> Iterator[StoredImage | None]:
-    """Yield the latest image, if there is one; nobody makes another for the length of the with block."""
+    """Yield the latest image, or None; no process makes another image during the with block."""
     own = data / "minit"
     make_directory(own, 0o770)
     with key_lock(own / "locks", _RECORD, exclusive=True):
@@ -64,7 +63,7 @@ def stage1_kept(data: Path, store: Store) -> Iterator[StoredImage | None]:
 
 
 def _record(data: Path) -> list[str]:
-    """Return the words of the record: a fingerprint and the image's ID."""
+    """Return the words of the record: a fingerprint and an image ID."""
     try:
         return (data / "minit" / _RECORD).read_text().split()
     except FileNotFoundError:

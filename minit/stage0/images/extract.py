@@ -31,7 +31,7 @@ from minit.stage0.images.untar import link_contents
 
 _APP_DIRECTORY_MODE = 0o750
 _CHUNK = 1 << 20
-# It may be below the data directory, or an output of the user's.
+# The full disk may have the data directory, or an output of the user.
 _REMEDY = "use another one"
 
 
@@ -39,10 +39,10 @@ def extract_image(
     store: Store, image: str, destination: Path, progress: Progress = silent, ids: IdRange | None = None
 ) -> None:
     """
-    Render an image, given its ID, and its dependencies as `destination`/manifest and `destination`/rootfs, not a tree.
+    Render an image, by ID, with dependencies as `destination`/manifest and `destination`/rootfs, not as a tree.
 
-    `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes. With `ids`,
-    everything belongs to what its owner in the image is on the host.
+    `destination` is made, 0750, or must be empty, and is empty after a failure. Reports bytes. `ids` maps the owners in
+    the image to the host's.
     """
     layers = flatten(store.get(image), store.find_dependency)
     with disk_errors(f"extract image {layers[0].name}", destination, _REMEDY):
@@ -69,11 +69,11 @@ def extract_layers(
     link: bool = False,
 ) -> int:
     """
-    Extract a flattened image into the empty directory `destination`; return the bytes of its regular files.
+    Extract a flattened image into the empty directory `destination`; return the bytes of all regular files.
 
-    The caller removes what a failure leaves in `destination`; no process and no mount outlives the call.
-    With `link` the files of an image of layers are those of the layers, where the file system has hard links, and must
-    not be changed. Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
+    After a failure the caller empties `destination`; no process and no mount outlives the call. With `link` the files
+    of an image of layers are hard links to the files of the layers, where the file system has links, and must not be
+    changed. Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
     """
     action = f"extract image {layers[0].name}"
     with ExitStack() as stack, disk_errors(action, destination, _REMEDY):
@@ -146,7 +146,7 @@ def _follow(reports: TextIO, tell: Callable[[int], None]) -> int | None:
 def _link(
     stack: ExitStack, recipe: Recipe, blob: OpenBlob, directory: str, report: int, tell: Callable[[BaseException], None]
 ) -> int:
-    """Start the process that makes the links of a tree in `directory`, and return what it says when they are there."""
+    """Start the process that links files in `directory`, and return the pipe that tells of full directories."""
     os.mkdir(directory, 0o700)
     made, says_made = os.pipe()
     stack.callback(os.close, made)
@@ -166,7 +166,7 @@ def _link(
 
 
 class _Check:
-    """A thread that reads a blob and compares its digest with the image's ID."""
+    """A thread that reads a blob and compares the digest with the image's ID."""
 
     def __init__(self, blob: OpenBlob, layer: Layer) -> None:
         self._blob = blob
@@ -201,13 +201,13 @@ class _Check:
 
 
 def _end(pid: int) -> None:
-    """Make sure the child is gone; it may be at work still if the caller was interrupted."""
+    """Kill the child, which may still work if the caller was interrupted, and wait for the end."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
 def export_image(store: Store, image_id: str, output: Path, *, overwrite: bool, progress: Progress = silent) -> None:
-    """Write an image as an uncompressed ACI, byte for byte what its id is the hash of."""
+    """Write an image as the uncompressed ACI whose hash is the image ID."""
     with (
         store.open_blob(image_id) as blob,
         output_file(output, overwrite=overwrite, exists="output ACI file exists (try --overwrite)") as file,
@@ -228,9 +228,9 @@ def extract_image_to(
     progress: Progress = silent,
 ) -> None:
     """
-    Make `output` a directory with an image's manifest and rootfs, or be its rootfs with `rootfs_only`.
+    Make `output` a directory with an image's manifest and rootfs, or with `rootfs_only` the rootfs itself.
 
-    That is the image's own archive, or with `rendered` what an app sees: its dependencies and path whitelists too.
+    The files are the image's own, or with `rendered` the files that an app sees, by dependencies and path whitelists.
     """
     image = store.get(image_id)
     layers = flatten(image, store.find_dependency) if rendered else (Layer(image_id=image.id, name=image.name),)
@@ -241,7 +241,7 @@ def extract_image_to(
 
 
 def _become(directory: Path, part: Path) -> None:
-    """Put a directory's part in its place."""
+    """Replace a directory by a part of the directory."""
     aside = directory.with_name("rootfs")
     os.rename(part, aside)
     shutil.rmtree(directory)

@@ -38,14 +38,14 @@ from minit.stage0.images.storedimage import (
     reference_to,
 )
 
-_RULES = b"1"  # to be changed with the rules of conversion, or what older ones made would be taken for today's
+_RULES = b"1"  # to be changed with the rules of conversion, or images by older rules would be used
 _ID_LIMIT_BYTES = 100
 
 _REMOTE_SCHEMES = ("http://", "https://")
 
 
 def recall(store: Store, origin: bytes) -> StoredImage | None:
-    """Return the image that came of `origin`, None if it is not, or no longer, in the store."""
+    """Return the image of the manifest `origin`, None if the image is not, or no longer, in the store."""
     try:
         with open(_file(store, origin), "rb") as file:
             image_id = file.read(_ID_LIMIT_BYTES).decode("ascii", "replace")
@@ -58,7 +58,7 @@ def recall(store: Store, origin: bytes) -> StoredImage | None:
 
 
 def remember(store: Store, origin: bytes, image: StoredImage) -> None:
-    """Note that `image` came of `origin`; forget what came to images that are gone."""
+    """Note `image` as the image of the manifest `origin`; forget images that are gone."""
     target = _file(store, origin)
     with disk_errors(f"remember image {image.id}", store.temporary):
         make_directory(target.parent, 0o770)
@@ -92,9 +92,9 @@ def import_image(
     authfile: bytes | None = None,
 ) -> StoredImage:
     """
-    Return the image for a processor that a reference with a transport means, fetched and converted if need be.
+    Return the image of a reference with a transport for a processor, fetched and converted if need be.
 
-    `authfile` is as in `Skopeo`. Reports what skopeo says, and bytes of layers.
+    `authfile` is as in `Skopeo`. Reports lines of skopeo, and bytes of layers.
     """
     source = _source(reference)
     if source is not None and source.is_remote and source.name is not None and policy is not PullPolicy.UPDATE:
@@ -118,7 +118,7 @@ def import_image(
                 image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file, processor))
                 name = source.name or ImageName(registry="", repository=source.title)
                 image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
-                # skopeo writes a configuration of Docker's anew, with another digest.
+                # skopeo writes a configuration of Docker's form anew, with another digest.
                 image = replace(image, id=manifest.configuration or image.id)
             return _import(store, image, policy, processor, vouched, progress)
     except BaseException:
@@ -127,7 +127,7 @@ def import_image(
 
 
 def _source(reference: str) -> SkopeoSource | None:
-    """Return what skopeo is to be asked for, None if minit reads the image itself."""
+    """Return the source for skopeo, None if minit itself reads the image."""
     if reference.partition(":")[0] in FILE_TRANSPORTS:
         return None
     try:
@@ -140,7 +140,7 @@ def _layers_of_repository(store: Store, source: SkopeoSource) -> set[str]:
     """
     Return the diff_ids of the layers that images of the same repository of a registry have brought.
 
-    Whoever may fetch from there could fetch these. Any other image has to bring its layers, whatever it names.
+    Who may fetch from the repository could fetch these layers. Any other image has to bring all layers that it names.
     """
     if source.name is None or not source.is_remote:
         return set()
@@ -165,7 +165,7 @@ def _import(
     progress: Progress,
 ) -> StoredImage:
     check_processor(image, processor)
-    # Name, tag and the digests of all layers are in it.
+    # The manifest has name, tag and the digests of all layers.
     origin = convert_manifest(image)
     if not image.name.registry and image.name.tag is None:
         name = name_of_content(store.list(), origin)
@@ -185,7 +185,7 @@ def _import(
     try:
         imported = _add(store, image, origin, proven, meter)
     except DamagedLayerError as error:
-        # It was in the store before: that of the image replaces it.
+        # The layer was in the store before: the image's own layer replaces the damaged one.
         store.layers.remove(error.layer.diff_id)
         imported = _add(store, image, origin, proven, meter)
     remember(store, origin, imported)
@@ -193,7 +193,7 @@ def _import(
 
 
 def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[int], meter: Meter) -> StoredImage:
-    """Add an image whose `proven` layers the store has, if they are not gone since."""
+    """Add an image; layers that are `proven`, and not gone meanwhile, are taken from the store."""
     sizes = [0] * len(image.layers)
     missing: dict[tuple[str, str], int] = {}  # a layer may be in an image twice
     for number, layer in enumerate(image.layers):
@@ -240,12 +240,12 @@ def resolve_image(
     authfile: bytes | None = None,
 ) -> StoredImage:
     """
-    Return the image `reference` means, imported if it is a file; StoreError if there is none for `processor`.
+    Return the image `reference` means, imported if `reference` is a file; StoreError if none is for `processor`.
 
-    Without one it is that for this machine, where there is one for several, and of a file or the store any.
+    Without `processor` a multi-platform source gives the image for this machine, and a file or the store any image.
 
     `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
-    `verify_tls` a registry may be anybody. `authfile` is as in `Skopeo`.
+    `verify_tls` the identity of a registry is not checked. `authfile` is as in `Skopeo`.
     """
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
@@ -269,7 +269,7 @@ def resolve_image(
 
 
 def image_file(reference: str) -> Path | None:
-    """Return the ACI an image argument means, None if it means an image of the store."""
+    """Return the ACI of an image argument, None for an image of the store."""
     if reference.startswith("file://"):
         return Path(unquote(urlsplit(reference).path))
     if reference.startswith("sha512-"):

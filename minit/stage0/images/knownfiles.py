@@ -17,14 +17,14 @@ from pathlib import Path
 from minit.base.errors import MinitError
 from minit.stage0.files.temporary import scratch_directory
 
-# Two changes within the clock tick of a file system leave the same time; that of vfat is the slowest.
+# Two changes within the clock tick of a file system leave the same time; vfat has the slowest clock.
 _CLOCK_TICK_NS = 2_000_000_000
 _MAX_FILES = 100
 _MAX_BYTES = _MAX_FILES * 256
 
 _ABSENT = "absent"
 _END = "end"
-"""The last word of a record: one that was written in part has another."""
+"""The last word of a complete record."""
 
 
 class KnownFiles:
@@ -35,11 +35,11 @@ class KnownFiles:
         self._scratch = scratch
 
     def recall(self, status: os.stat_result) -> str | None:
-        """Return the ID of the image that a file with this status was, None if that is not known."""
+        """Return the ID of the image of a file with this status, None for an unknown file."""
         return self._read().get(identity(status))
 
     def remember(self, status: os.stat_result, read_since_ns: int, image_id: str) -> None:
-        """Note the image of a file that was read since then, unless it might change and keep its status."""
+        """Note the image of a file that was read from `read_since_ns` on, unless a change might keep the status."""
         if not is_settled(status, read_since_ns):
             return
         known = self._read()
@@ -47,7 +47,7 @@ class KnownFiles:
         self._write({**known, identity(status): image_id})
 
     def forget_gone(self, has_image: Callable[[str], bool]) -> None:
-        """Forget the files of images that there are no longer."""
+        """Forget the files of images that are gone."""
         known = self._read()
         left = {file: image for file, image in known.items() if has_image(image)}
         if left:
@@ -73,13 +73,13 @@ class KnownFiles:
 
 
 def identity(status: os.stat_result) -> str:
-    """Return a word that changes with the file, and with another one in its place."""
+    """Return a word that changes with the file, and with another file in the same place."""
     numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return ":".join(map(str, numbers))
 
 
 def is_settled(status: os.stat_result, read_since_ns: int) -> bool:
-    """Tell whether a file that was read since then has another identity after its next change."""
+    """Tell whether a file that was read from `read_since_ns` on has another identity after the next change."""
     return max(status.st_mtime_ns, status.st_ctime_ns) + _CLOCK_TICK_NS <= read_since_ns
 
 
@@ -87,10 +87,10 @@ def result_of_sources(
     record: Path, facts: str, sources: Callable[[], Iterable[Path]], compute: Callable[[], str]
 ) -> str:
     """
-    Return what `compute` returns, or returned before with the same `facts`, if none of the `sources` has changed since.
+    Return the result of `compute`, or an earlier result with the same `facts`, if none of the `sources` has changed.
 
-    A source may be a file, a directory, of which the names in it count, or absent. `record` is a file; beside it, in
-    `tmp`, it is written.
+    A source may be a file, a directory, of which the names of entries count, or absent. The file `record` is first
+    written in the directory `tmp` beside.
     """
     known = _recall(record, facts)
     if known is not None:

@@ -32,28 +32,28 @@ from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images import workers
 
 Tell = Callable[[int, int, int], None]
-"""Is told which of the layers has come how far: bytes of its file, and bytes that those have become so far."""
+"""Takes the number of a layer, the bytes that were read of the file, and the uncompressed bytes so far."""
 
-SMALL_BYTES = 4 << 20  # packed; a process costs more than some layers of a small image
-_PROCESSES_LIMIT = 4  # each reads ahead in a thread, and takes up to 200 MB for that
+SMALL_BYTES = 4 << 20  # packed; a process costs more than unpacking a small image
+_PROCESSES_LIMIT = 4  # each reads ahead in a thread, and takes up to 200 MB
 _STEP_BYTES = 4 << 20
 _REPORT_BYTES = 1 << 16
 
-_MODE = 0o700  # files in it may have a set-user-ID bit
+_MODE = 0o700  # files of layers may have a set-user-ID bit
 
 
 def unpack_layers(layers: Sequence[Layer], directories: Sequence[Path], limits: Limits, tell: Tell) -> None:
     """
-    Unpack each layer into its own of the empty directories, as many at a time as there are processors.
+    Unpack each layer into an own empty directory, as many at a time as there are processors.
 
-    This process itself unpacks those of a small image.
-    The first error is raised, what `tell` raises among them, and no process goes on then.
+    The calling process unpacks the layers of a small image. The first error, also of `tell`, is raised, and all
+    processes are ended.
     """
     if sum(layer.size_bytes for layer in layers) < SMALL_BYTES:
         for number, (layer, directory) in enumerate(zip(layers, directories, strict=True)):
             unpack_layer(layer, directory, limits, set_status, partial(tell, number))
         return
-    # The largest first, so that it is not what all others have to wait for at the end.
+    # The largest first, so that no process works alone at the end.
     waiting = sorted(range(len(layers)), key=lambda number: layers[number].size_bytes)
     running: dict[int, _Unpacking] = {}
     try:
@@ -71,7 +71,7 @@ def unpack_layers(layers: Sequence[Layer], directories: Sequence[Path], limits: 
 
 
 class _Unpacking:
-    """The process that unpacks a layer; `reports` is what is to be waited for."""
+    """The process that unpacks a layer; the descriptor `reports` becomes readable."""
 
     def __init__(self, number: int, layer: Layer, directory: Path, limits: Limits) -> None:
         self._number = number
@@ -92,7 +92,7 @@ class _Unpacking:
             os.close(report)
 
     def listen(self, tell: Tell) -> bool:
-        """Take what the process says, and return whether it may say more; raises what it failed with."""
+        """Read reports of the process, and return whether more may come; raises the error of the process."""
         data = os.read(self.reports, _REPORT_BYTES)
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
@@ -130,7 +130,7 @@ def _unpack(layer: Layer, directory: Path, limits: Limits, report: int) -> None:
 
 
 class LayerStore:
-    """The layers in the directory `path`; `scratch` is one on the same file system."""
+    """The layers in the directory `path`; `scratch` is a directory on the same file system."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         self._path = path
@@ -142,7 +142,7 @@ class LayerStore:
         return directory_lock(self._path, exclusive=False)
 
     def get(self, diff_id: str) -> UnpackedLayer:
-        """Return the layer of a digest; ImageError if it is not there, or damaged."""
+        """Return the layer of a digest; ImageError for a missing or damaged layer."""
         path = self._place(diff_id)
         try:
             return read_unpacked(path)
@@ -155,10 +155,10 @@ class LayerStore:
 
     def proves(self, layer: Layer, vouched: Container[str]) -> bool:
         """
-        Tell whether the layer is here, and came of the very file that the image has.
+        Tell whether the layer is here, and came of the same file that the image has.
 
-        An image that only names a layer has no right to its files, and may be damaged. So the file is read, unless its
-        digest is `vouched` for.
+        An image that only names a layer has no right to the layer's files, and may be damaged. So the image's file is
+        read, unless the digest is `vouched` for.
         """
         if not self.has(layer.diff_id):
             return False
@@ -168,9 +168,9 @@ class LayerStore:
 
     def add(self, layers: Sequence[Layer], limits: Limits, tell: Tell) -> set[str]:
         """
-        Unpack layers, all of them or, after an error, none; they are there whole when this returns.
+        Unpack all layers or, after an error, none; unpacked layers are durable.
 
-        Return the diff_ids of those that were not here. `limits` are those of each, `tell` is as in `unpack_layers`.
+        Return the diff_ids of layers that are new. `limits` bound each layer, `tell` is as in `unpack_layers`.
         """
         added = set()
         with scratch_directory(self._scratch) as scratch:
@@ -194,7 +194,7 @@ class LayerStore:
         return added
 
     def layers(self) -> Iterator[UnpackedLayer]:
-        """Yield all layers that are whole."""
+        """Yield all complete layers."""
         with suppress(FileNotFoundError):
             for path in sorted(self._path.iterdir()):
                 with suppress(ImageError, FileNotFoundError):
@@ -202,9 +202,9 @@ class LayerStore:
 
     def leave_out(self, layout: Path, diff_ids: Container[str]) -> set[str]:
         """
-        Make stand-ins for the blobs of some layers in an OCI layout, and return their digests.
+        Make stand-ins for the blobs of some layers in an OCI layout, and return the digests of the blobs.
 
-        skopeo fetches no blob that is there. A stand-in has the size of the blob, and the wrong digest.
+        skopeo fetches no blob that is there. A stand-in has the size of the blob, and a wrong digest.
         """
         digests = set()
         for layer in self.layers():
@@ -218,13 +218,13 @@ class LayerStore:
         return digests
 
     def remove(self, diff_id: str) -> None:
-        """Remove a layer; no error if there is none."""
+        """Remove a layer; no error for a missing layer."""
         with scratch_directory(self._scratch) as scratch, suppress(FileNotFoundError):
             os.rename(self._place(diff_id), scratch / "layer")
             sync_directory(self._path)
 
     def assemble(self, recipe: Recipe) -> AssembledAci:
-        """Open the ACI that a recipe makes of layers here, which are kept until it is closed."""
+        """Open the ACI that a recipe makes of layers; an open ACI keeps the layers."""
         make_directory(self._path, _MODE)
         lock = lock_directory(self._path, exclusive=False)
         try:
@@ -234,7 +234,7 @@ class LayerStore:
             raise
 
     def collect(self, recipes: Callable[[], Iterable[Path]]) -> None:
-        """Remove the layers that none of the recipes has, unless somebody keeps them, or a recipe is damaged."""
+        """Remove the layers without a recipe, unless another process keeps all layers, or a recipe is damaged."""
         if not self._path.exists():
             return
         with suppress(BlockingIOError, ImageError), directory_lock(self._path, exclusive=True, blocking=False):

@@ -1,4 +1,4 @@
-"""Images from registries and from other stores of this machine, by skopeo(1), which knows how to talk to them."""
+"""Images from registries and from other stores of this machine, fetched by skopeo(1)."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
 class SkopeoSource(Value):
     """
-    An image as skopeo is asked for it, with its name if it has one; `title` is what to call it else.
+    An image in the words of skopeo, with the name if there is one, or else a `title`.
 
-    A remote one is not asked about again while the store has an image of its name.
+    A registry is not asked again about a remote image while the store has an image of the name.
     """
 
     wanted: str
@@ -57,17 +57,17 @@ class SkopeoSource(Value):
     is_remote: bool = False
 
     def at(self, digest: str) -> str:
-        """Return what skopeo is to be asked for an image of the same repository of a registry by its digest."""
+        """Return skopeo's words for an image of the same repository of a registry, by digest."""
         assert self.name is not None
         return f"docker://{self.name.host}/{self.name.repository}@{digest}"
 
 
 class RawManifest(Value):
     """
-    What a manifest that skopeo gives tells of an image before that is copied.
+    The facts in a manifest that skopeo reads before the image is copied.
 
-    `wanted` is what to ask for from now on: in a registry it is the same image for ever. `digest` is that of the
-    manifest or index there, None for another store, `configuration` that of the configuration, None if it is not told.
+    `wanted` names the image in later calls; in a registry the words mean the same image for ever. `digest` is the
+    digest of the manifest or index there, None for another store, `configuration` the configuration's, if known.
     """
 
     wanted: str
@@ -76,12 +76,12 @@ class RawManifest(Value):
 
 
 def tells_absence(message: str) -> bool:
-    """Tell whether the message of a failure is that a registry has no such image."""
+    """Tell whether the message of a failure means that a registry has no such image."""
     return _ABSENT.search(message) is not None
 
 
 def skopeo_source(reference: str) -> SkopeoSource:
-    """Return what a reference to a registry or to another store means; ImageError if that is nothing."""
+    """Return the source of a reference to a registry or to another store; ImageError for no source."""
     for scheme in REGISTRY_SCHEMES:
         if reference.startswith(scheme):
             name = parse_image_name(reference.removeprefix(scheme))
@@ -102,11 +102,11 @@ def skopeo_source(reference: str) -> SkopeoSource:
 
 class Skopeo:
     """
-    skopeo(1) with what it needs for one image for a processor; StoreError if it is missing, or fails.
+    skopeo(1) for one image for a processor; StoreError if skopeo is missing, or fails.
 
-    `authfile` is the content of a file of credentials, containers-auth.json(5): empty for none at all, None for those
-    that skopeo finds itself. skopeo gets them by a descriptor, so that they are on no disk and no command line. A
-    registry of which nothing has come for `patience_seconds` is given up: skopeo would wait for it for ever.
+    `authfile` is the content of a file of credentials, containers-auth.json(5): empty for no credentials, None for the
+    credentials that skopeo finds by default. skopeo gets the content by a descriptor, so that no disk and no command
+    line has credentials. A registry that sends nothing for `patience_seconds` is given up: skopeo would wait for ever.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Skopeo:
         self._patience_seconds = patience_seconds if source.is_remote else None
 
     def read_manifest(self) -> RawManifest:
-        """Return what the manifest tells; of an index it is that of the image for the processor."""
+        """Return the facts in the manifest; in an index, of the image for the processor."""
         source, wanted, digest = self._source, self._source.wanted, None
         for _ in range(_NESTING_LIMIT):
             document = self._inspect(wanted)
@@ -144,11 +144,11 @@ class Skopeo:
         return RawManifest(wanted=wanted, digest=digest)
 
     def copy(self, wanted: str, layout: Path) -> None:
-        """Copy an image for the processor into an OCI layout, but for blobs there; reports what is said, and bytes."""
-        # Or it would compress what comes uncompressed from other stores.
+        """Copy an image for the processor into an OCI layout, without present blobs; reports lines and bytes."""
+        # By default skopeo would compress uncompressed layers of other stores.
         options = ["--dest-oci-accept-uncompressed-layers", *([] if self._verify_tls else ["--src-tls-verify=false"])]
         if self._processor != this_processor():
-            # Of an index in another store it chooses itself.
+            # For an index in another store skopeo makes the choice.
             options += [f"--override-arch={self._processor.architecture}"]
             options += [f"--override-variant={variant}" for variant in self._processor.variants[:1] if variant]
         output, begin_bytes, seen_bytes = b"", _size_bytes(layout), 0
@@ -185,7 +185,7 @@ class Skopeo:
 
     @contextmanager
     def _run(self, words: Sequence[str], no_credentials: str, errors: int) -> Iterator[subprocess.Popen[bytes]]:
-        """Have skopeo run for the length of a with block, and not longer if that fails."""
+        """Run skopeo for the length of a with block; a failure of the block ends skopeo."""
         program = shutil.which("skopeo")
         if program is None:
             raise _missing(self._source.wanted)
@@ -225,24 +225,24 @@ def _last_line(output: bytes) -> str:
 
 
 class _Patience:
-    """Some seconds, endless ones if there are none, since they were last renewed."""
+    """A time limit since the last renewal; without seconds there is no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew."""
+        """Start the time again."""
         self._begin = time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Tell whether all of it has passed."""
+        """Tell whether the time is over."""
         return self._seconds is not None and time.monotonic() - self._begin >= self._seconds
 
 
 def _size_bytes(directory: Path) -> int:
-    """Return the sizes of all that is in a directory in which others write."""
+    """Return the sum of all sizes in a directory in which another process writes."""
     total = 0
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
@@ -252,7 +252,7 @@ def _size_bytes(directory: Path) -> int:
 
 @contextmanager
 def _authentication(authfile: bytes | None, no_credentials: str) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """Yield the options that tell skopeo of its credentials, and the descriptors that it needs for them."""
+    """Yield skopeo's options for the credentials, and the descriptors that the options name."""
     if not authfile:
         yield ([] if authfile is None else [no_credentials]), ()
         return

@@ -1,8 +1,8 @@
 """
 The images that make up a rendered image, and the source of each file; pure.
 
-rkt renders an image with dependencies as one tree: upper images hide what lower ones bring, and path
-whitelists narrow what an image and the ones below it contribute.
+rkt renders an image with dependencies as one tree: files of upper images hide files of lower images, and a path
+whitelist narrows the contribution of an image and of all images below.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minit.manifest.image import Dependency
 from minit.stage0.images.storedimage import StoredImage
 
 ROOTFS = "rootfs"
-LAYERS_LIMIT = 256  # a diamond of dependencies repeats what hangs below it, so the list can grow exponentially
+LAYERS_LIMIT = 256  # a diamond of dependencies repeats all images below, so the list can grow exponentially
 
 
 class Layer(Value):
-    """One image of a rendered image, uppermost first; None as a whitelist lets everything pass."""
+    """One image of a rendered image; None as a whitelist lets everything pass."""
 
     image_id: str
     name: str
@@ -33,10 +33,10 @@ class Layer(Value):
 
 def flatten(image: StoredImage, resolve: Callable[[Dependency, Processor], StoredImage | None]) -> tuple[Layer, ...]:
     """
-    Return `image` and all it depends on, each image right before its dependencies, later dependencies first.
+    Return `image` and all dependencies, uppermost first: each image right before its dependencies, later ones first.
 
-    `resolve` is asked for those of the processor that `image` is for. ImageError if it has no image for a dependency,
-    or the dependencies have a cycle or are too many.
+    `resolve` returns the image of a dependency for the processor of `image`. ImageError if `resolve` returns None, or
+    the dependencies have a cycle or are too many.
     """
     processor = processor_of_appc(image.manifest.label("arch") or "")
     layers = [_Node(image, None)]
@@ -66,18 +66,18 @@ def tree_id(layers: Sequence[Layer]) -> str:
 
 
 class Selection:
-    """Decides for each tar entry of each layer whether it becomes part of the rendered image."""
+    """Decides for each tar entry of each layer whether the entry becomes part of the rendered image."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers_left = len(layers)
-        # What upper layers brought: paths to whether they are directories; apart from them parents that
-        # nobody listed, since a lower layer may still say how they look.
+        # The files of upper layers: True for the path of a directory. Parents without an entry are apart, since a lower
+        # layer may still have an entry for such a directory.
         self._taken: dict[str, bool] = {}
         self._unlisted: set[str] = set()
         self._current: dict[str, bool] = {}
 
     def next_layer(self) -> None:
-        """Say that all entries of a layer were asked about."""
+        """End a layer."""
         self._layers_left -= 1
         for path in self._current:
             self._unlisted.update(_parents(path))
@@ -85,7 +85,7 @@ class Selection:
         self._current = {}
 
     def takes(self, layer: Layer, entry: Entry) -> bool:
-        """Return whether `entry` of the current layer is taken; within a layer the last of a path wins."""
+        """Return whether `entry` of the current layer is taken; within a layer the last entry of a path wins."""
         path, is_directory = entry.path, entry.kind is Kind.DIRECTORY
         if path != ROOTFS:
             if not path.startswith(ROOTFS + "/"):
@@ -98,20 +98,20 @@ class Selection:
             return False
         if any(self._taken.get(parent) is False for parent in _parents(path)):
             return False
-        if self._layers_left > 1:  # nothing asks what the last layer took
+        if self._layers_left > 1:  # no layer follows the last layer
             self._current[path] = is_directory
         return True
 
 
 class _Node:
-    """An image in the flattened list, with the image that depends on it."""
+    """An image in the flattened list, with the depending image."""
 
     def __init__(self, image: StoredImage, upper: _Node | None) -> None:
         self.image = image
         self.upper = upper
 
     def branch(self) -> Iterable[_Node]:
-        """Return this node and all above it, nearest first."""
+        """Return this node and all nodes above, nearest first."""
         node: _Node | None = self
         while node is not None:
             yield node
@@ -124,7 +124,7 @@ class _Node:
             image_id=self.image.id,
             name=self.image.name,
             own_whitelist=whitelists[0],
-            upper_whitelist=above[-1] if above else None,  # the one nearest the top
+            upper_whitelist=above[-1] if above else None,  # the nearest to the top
         )
 
 

@@ -1,11 +1,10 @@
 """
 The image store: imported ACIs as plain files, looked up by ID or by name.
 
-An image is an uncompressed tar (blob) and its manifest. That of an image of layers is not there in one piece, but as a
-recipe that puts it together from the layers, which images share. minit keeps its own below `$DATA/minit/cas`, since a
-blob below rkt's `cas/blob` without a row in rkt's database would be invisible to rkt and never collected;
-images that rkt fetched are found and used, but never changed. A manifest file exists only beside a complete
-blob or recipe, and its mtime is the import time.
+An image is an uncompressed tar (blob) and a manifest. In the place of the blob an image of layers has a recipe, which
+puts the tar together from layers, and images share layers. minit's images are below `$DATA/minit/cas`, since a blob
+below rkt's `cas/blob` without a row in rkt's database would be invisible to rkt and never collected; images that rkt
+fetched are found and used, but never changed.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Store:
     """
     The images below the data directory `data`, which is made when missing.
 
-    A context manager that closes the store. Until then it holds a shared lock on `cas`, as every process
-    with rkt's store open does, so that rkt does not migrate the store meanwhile.
+    A context manager that closes the store. An open store holds a shared lock on `cas`, as every process with rkt's
+    store open does, so that rkt does not migrate the store meanwhile.
     """
 
     def __init__(self, data: Path) -> None:
@@ -84,8 +83,8 @@ class Store:
         """
         Add the ACI in a file, replacing an image with the same content; the latest import wins name look-ups.
 
-        If not `again`, a file that has not changed since its last import is not read, while the store has its image.
-        Reports compressed bytes read. ImageError if the file is no valid image; nothing of it is left then.
+        If not `again`, a file that is unchanged since the last import is not read, while the store has the image.
+        Reports compressed bytes read. ImageError if the file is no valid image; nothing is left of a failed import.
         """
         try:
             file = open(path, "rb", buffering=0, opener=_open_at_once)
@@ -112,7 +111,7 @@ class Store:
             return image
 
     def _known(self, status: os.stat_result) -> StoredImage | None:
-        """Return the image that a file with this status was, as the last import; None if that is to be read."""
+        """Return the image of a file with this status, as the last import; None if the file must be read."""
         image_id = self._known_files.recall(status)
         if image_id is None or not KEY.fullmatch(image_id):
             return None
@@ -126,9 +125,9 @@ class Store:
 
     def add(self, action: str, produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes]]) -> StoredImage:
         """
-        Add the image whose uncompressed tar `produce` hands to its argument; it returns image ID and manifest.
+        Add an image: `produce` hands the uncompressed tar to its argument, and returns image ID and manifest.
 
-        A failure leaves nothing. StoreError, with `action` in it, if the disk is at fault.
+        A failure leaves nothing. StoreError, with `action`, if the disk is at fault.
         """
         with disk_errors(action, self._own.top), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
@@ -150,10 +149,10 @@ class Store:
         unpacked: Container[str] = (),
     ) -> StoredImage:
         """
-        Add the image that layers become, the lowest first, which the caller keeps; `names` are theirs in errors.
+        Add the image of layers, the lowest first, which the caller keeps; errors call the layers by `names`.
 
-        `unpacked` are the diff_ids of those that the caller has just unpacked, whose files need not be looked at again.
-        A failure leaves nothing. DamagedLayerError if a layer is not what it was, StoreError if the disk is at fault.
+        `unpacked` are the diff_ids of layers that the caller has just unpacked, whose files are not read again.
+        A failure leaves nothing. DamagedLayerError if a layer has changed, StoreError if the disk is at fault.
         """
         with disk_errors(action, self._own.top), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
@@ -167,7 +166,7 @@ class Store:
         return self.get(image_id)
 
     def has_assembled(self, image_id: str) -> bool:
-        """Tell whether the image was read as a whole when this object added it, of its layers."""
+        """Tell whether this object has added the image of layers, and so has read all bytes of the image."""
         return image_id in self._assembled
 
     def _place(self, scratch: Path, kind: str, image_id: str, manifest: bytes, origin: Origin | None = None) -> None:
@@ -187,7 +186,7 @@ class Store:
         self._own.write(scratch, "configuration", image_id, origin.configuration)
 
     def configuration(self, image_id: str) -> bytes | None:
-        """Return the configuration that an image of layers came with, None if it is not known."""
+        """Return the configuration of an image of layers, None if the configuration is not known."""
         with disk_errors(f"image {image_id}", self.data):
             return self._own.configuration(image_id)
 
@@ -247,10 +246,10 @@ class Store:
 
     def find(self, reference: str, processor: Processor | None = None) -> StoredImage:
         """
-        Return the image a user means: `sha512-DIGITS`, two or more first digits, or any way to write its name.
+        Return the image a user means: `sha512-DIGITS`, two or more first digits, or any form of the name.
 
-        Of several with one name it is that for `processor`, or for this machine's. StoreError if there is none, or
-        several IDs begin like that.
+        Of several images of one name the image for `processor` is chosen, or for this machine's. StoreError if there is
+        no image, or several IDs begin with the digits.
         """
         match = _REFERENCE_ID.fullmatch(reference)
         candidates: dict[str, StoredImage] = {}
@@ -259,7 +258,7 @@ class Store:
             prefix = f"sha512-{match[2]}"[:_KEY_LENGTH]
             candidates = {key: self.get(key) for key in self._ids() if key.startswith(prefix)}
             if len(prefix) == _KEY_LENGTH and candidates:
-                return candidates[prefix]  # a name cannot take the place of a whole ID
+                return candidates[prefix]  # no name goes before a whole ID
         if not match or not match[1]:
             images = self.list()
             named = choose_named(images, parse_image_reference(reference), processor or this_processor())
@@ -273,7 +272,7 @@ class Store:
         return candidates.popitem()[1]
 
     def find_dependency(self, dependency: Dependency, processor: Processor) -> StoredImage | None:
-        """Return the image a dependency names: by ID, or as `find` does by the name and all labels."""
+        """Return the image of a dependency: by ID, or as `find` does by the name and all labels."""
         if dependency.image_id is not None:
             image_id = dependency.image_id[:_KEY_LENGTH]
             return self.get(image_id) if image_id in self._ids() else None
@@ -281,22 +280,22 @@ class Store:
         return choose_named(self.list(), reference, processor)
 
     def list(self, on_error: Callable[[MinitError], None] | None = None) -> list[StoredImage]:
-        """Return all images, oldest import first; one whose manifest cannot be read is told to `on_error`."""
+        """Return all images, oldest import first; `on_error` gets the errors of unreadable manifests."""
         images = []
         for image_id in self._ids():
             try:
                 images.append(self.get(image_id))
             except MinitError as error:
-                if on_error is not None and image_id in self._ids():  # else removed by somebody meanwhile
+                if on_error is not None and image_id in self._ids():  # else removed meanwhile
                     on_error(error)
         return sorted(images, key=lambda image: (image.import_time_ns, image.id))
 
     def remove(self, image_id: str) -> None:
-        """Remove an image that minit imported; a tree rendered from it stays, as pods may use it."""
+        """Remove an image that minit imported; a rendered tree stays, as pods may use the tree."""
         if not self.is_own(image_id):
             raise StoreError(f"image {image_id} was fetched by rkt: remove it with: rkt image rm {image_id}")
         with disk_errors(f"remove image {image_id}", self.data), self._locked(image_id, exclusive=True):
-            self._home(image_id)  # or somebody else has removed it meanwhile
+            self._home(image_id)  # StoreError if another process has removed the image meanwhile
             self._own.remove_all(image_id)
         self.collect_layers()
 
@@ -305,18 +304,18 @@ class Store:
         return self._own.has(image_id) or self._rkts.has(image_id)
 
     def is_own(self, image_id: str) -> bool:
-        """Return whether minit imported the image; StoreError if nobody did."""
+        """Return whether minit imported the image; StoreError for an unknown image."""
         return self._home(image_id) is self._own
 
     def verify(self, image_id: str) -> None:
-        """Raise StoreError if the image's blob is not what was imported, or its manifest is not the blob's."""
+        """Raise StoreError if the image's blob has changed since the import, or has another manifest."""
         image = self.get(image_id)
         with self.open_blob(image_id) as blob, disk_errors(f"verify image {image_id}", self.data):
             try:
                 found, manifest = copy_image(blob, str(self.blob_path(image_id)), lambda data: None)
             except ImageError as error:
                 raise StoreError(f"image {image_id} is damaged ({error}): {_IMPORT_AGAIN}") from error
-        # rkt writes manifests anew, in a form of its own.
+        # rkt writes manifests anew, in another form.
         if found != image_id or (self.is_own(image_id) and manifest != image.manifest_bytes):
             raise StoreError(f"image {image_id} is damaged (its blob has the id {found}): {_IMPORT_AGAIN}")
 
@@ -331,7 +330,7 @@ class Store:
         return self._home(image_id).path("blob", image_id)
 
     def open_blob(self, image_id: str) -> OpenBlob:
-        """Open the image's uncompressed tar, unbuffered; it stays readable when the image is removed."""
+        """Open the image's uncompressed tar, unbuffered; an open tar stays readable when the image is removed."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
             recipe = self.recipe(image_id)
             return BlobFile(self.blob_path(image_id)) if recipe is None else self.layers.assemble(recipe)
@@ -341,7 +340,7 @@ class Store:
         self.layers.collect(self._own.recipes)
 
     def recipe(self, image_id: str) -> Recipe | None:
-        """Return the recipe of an image, None if it has a blob."""
+        """Return the recipe of an image, None for an image with a blob."""
         path = self._own.path("recipe", image_id)
         return read_recipe(path) if path.exists() else None
 
@@ -356,7 +355,7 @@ class Store:
             self._own.remove("treeSize", image_id)
 
     def collect_leftovers(self) -> None:
-        """Remove what killed imports and removals left, and what else there is of images that are gone."""
+        """Remove the traces of killed imports and removals, and of images that are gone."""
         collect_leftovers(self.temporary)
         self._collect_orphans()
         self.collect_layers()
@@ -391,4 +390,4 @@ class Store:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # or a fifo would keep us waiting; regular files do not care
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a fifo would wait

@@ -42,7 +42,7 @@ class PullPolicy(Enum):
 
 class ImageDigests(Value):
     """
-    The digest of an image's configuration, which is Docker's image ID, and those by which registries gave it.
+    The digest of an image's configuration, which is Docker's image ID, and digests of manifests in registries.
 
     Several manifests, oldest first, may have the same configuration: layers can be compressed in many ways.
     """
@@ -52,12 +52,12 @@ class ImageDigests(Value):
 
     @property
     def text(self) -> str:
-        """The line that `parse_digests` takes."""
+        """The line for `parse_digests`."""
         return " ".join((self.configuration, *self.manifests))
 
 
 def parse_digests(text: str) -> ImageDigests | None:
-    """Return the digests of a line, None if it is none."""
+    """Return the digests of a line, None for a broken line."""
     try:
         configuration, *manifests = (check_digest(word, "digests") for word in text.split())
     except (ImageError, ValueError):
@@ -66,7 +66,7 @@ def parse_digests(text: str) -> ImageDigests | None:
 
 
 def joined(earlier: ImageDigests | None, latest: ImageDigests) -> ImageDigests:
-    """Return the latest digests, with the manifests that the same configuration had earlier."""
+    """Return the latest digests, with earlier manifests of the same configuration."""
     if earlier is None or earlier.configuration != latest.configuration:
         return latest
     manifests = tuple(dict.fromkeys((*earlier.manifests, *latest.manifests)))
@@ -82,9 +82,9 @@ class Origin(Value):
 
 class StoredImage(Value):
     """
-    An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree.
+    An image of the store; `size_bytes` is the size of the blob and of a tree that minit rendered.
 
-    `digests` are None of an image that was no image of layers. `diff_ids` are those of its layers, the lowest first.
+    `digests` are None for an image that did not come of layers. `diff_ids` has the layers, the lowest first.
     """
 
     id: str
@@ -93,20 +93,20 @@ class StoredImage(Value):
     size_bytes: int
     import_time_ns: int
     last_used_ns: int
-    """When a pod was last prepared from it, or its import."""
+    """The last preparation of a pod from the image, or the import."""
     digests: ImageDigests | None = None
     diff_ids: tuple[str, ...] = ()
     is_untagged: bool = False
-    """Whether a kubelet has taken the tag away, which an older image of the name would be found by again."""
+    """Whether a kubelet has taken the tag away; without the mark an older image of the name would have the tag."""
 
     @property
     def name(self) -> str:
-        """The image's name, without version."""
+        """The image's name without version."""
         return self.manifest.name
 
     @property
     def original_name(self) -> str | None:
-        """The name that it has in its registry; None if it has none of Docker's."""
+        """The name in a registry; None for an image without a name of Docker's form."""
         return self.manifest.annotation(ORIGINAL_NAME)
 
     @property
@@ -117,10 +117,10 @@ class StoredImage(Value):
 
 def choose_named(images: Sequence[StoredImage], reference: ImageReference, processor: Processor) -> StoredImage | None:
     """
-    Return the image that is meant of some in the order of their imports, None if there is none.
+    Return the wanted image of `images`, which are in the order of imports, None if no image fits.
 
-    That is the last import of those for the processor, or else for one whose programs it runs, or else for any.
-    Without a version one that is called `latest` goes before others, as in docker.
+    The last import of images for the processor is chosen, or else for a processor whose programs run on this one, or
+    else for any. Without a version an image with the tag `latest` goes before others, as in docker.
     """
     fitting = [image for image in images if _fits(image, reference)]
     for appc in (processor.appc, *processor.older):
@@ -134,13 +134,13 @@ def choose_named(images: Sequence[StoredImage], reference: ImageReference, proce
 
 
 def reference_to(name: ImageName) -> ImageReference:
-    """Return the reference that only an image of this very name fits."""
+    """Return the reference that fits only images of exactly this name."""
     labels = (("version", name.tag),) if name.tag else ()
     return ImageReference(names=(sanitize_ac_identifier(name.whole),), labels=labels, digest=name.digest)
 
 
 def name_of_content(images: Sequence[StoredImage], manifest: bytes) -> ImageName | None:
-    """Return the name that the last import of the content of a converted image has, None if there is none."""
+    """Return the name of the last import with the same content as a converted manifest, None without one."""
     content = _content(manifest)
     for image in reversed(images):
         annotations = dict(image.manifest.annotations)
@@ -152,7 +152,7 @@ def name_of_content(images: Sequence[StoredImage], manifest: bytes) -> ImageName
 
 
 def _content(manifest: bytes) -> object:
-    """Return a manifest without what depends on the image's name."""
+    """Return a manifest without the fields that depend on the image's name."""
     document = jsontext.parse(manifest, "manifest")
     assert isinstance(document, dict)
     document.pop("name")
@@ -162,7 +162,7 @@ def _content(manifest: bytes) -> object:
 
 
 def missing_image(reference: str, images: Sequence[StoredImage], data: Path, *, is_id: bool) -> StoreError:
-    """Return the error that names the images nearest to `reference`, and the command that brings it."""
+    """Return the error with the images nearest to `reference`, and the command that imports the image."""
     nearest = " and ".join(f'"{name}"' for name in _nearest(reference, images))
     has = f", which has {nearest}" if nearest else ""
     return StoreError(
@@ -178,10 +178,10 @@ def _fits(image: StoredImage, reference: ImageReference) -> bool:
 
 
 def _nearest(reference: str, images: Sequence[StoredImage]) -> list[str]:
-    """Return the names nearest to one, as short as users write them."""
+    """Return the nearest names, in the short form of users."""
     spellings: dict[str, str] = {}
     for image in images:
-        # It has the colon of a port, which no name of an ACI can have.
+        # The original name keeps the colon of a port, which no name of an ACI can have.
         original = image.original_name
         familiar = familiar_name(original, None) if original else familiar_name(image.name, image.version)
         name = familiar_name(image.name, None)

@@ -1,13 +1,14 @@
 """
 The tree store: rendered images below `cas/tree`, where rkt finds, runs and collects them too.
 
-A tree is complete if and only if it has the file `rendered`, and never changes afterwards: pods use it as the
-lower layer of their overlays.
+A tree with the file `rendered` is complete, and never changes afterwards: overlays of pods have trees as lower layers.
 
-By two hashes a tree is known to be unchanged. `hash` is rkt's own (store/treestore): SHA-512 over a walk of the tree in
-the order of names, for each file a JSON object of some fields of a tar header and then its data. Go writes that JSON,
-so it is written here byte by byte as Go does. rkt leaves out the manifest and all extended attributes; `minit-hash`
-covers them, and `hash` covers that.
+Two hashes show changes of a tree. `hash` is rkt's own (store/treestore): SHA-512 over a walk of the tree in the order
+of names, for each file a JSON object of some fields of a tar header and then the data. The JSON is Go's, byte by byte.
+rkt leaves out the manifest and all extended attributes; `minit-hash` covers both, and `hash` covers `minit-hash`.
+
+Volumes that are images are trees, too: in a manifest such a volume is a directory of the host, the rootfs of a tree.
+Pods have the tree read-only, and the tree stays as long as a pod refers to it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HASH = "hash"
 _OWN_HASH = "minit-hash"
 
 _MANIFEST = "manifest"
-_OUTSIDE = frozenset({_MANIFEST, _HASH, "rendered", "image"})  # what rkt's walk leaves out
+_OUTSIDE = frozenset({_MANIFEST, _HASH, "rendered", "image"})  # left out by rkt's walk
 _CHUNK = 1 << 20
 _DIGITS = 64
 
@@ -66,11 +67,11 @@ _ESCAPED = re.compile('["\\\\<>&\x00-\x1f\u2028\u2029\ud800-\udfff]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 IMAGE = "image"
-"""The kind of a volume whose source is an image, until it is in a manifest."""
+"""The kind of a volume whose source is an image, outside of manifests."""
 
 
 def tree_path(data: Path, tree_id: str) -> Path:
-    """Return the directory of a tree below the data directory `data`, rendered or not; StoreError if it is no ID."""
+    """Return the directory of a tree below the data directory `data`, rendered or not; StoreError for no tree ID."""
     if not _TREE_ID.fullmatch(tree_id):
         raise StoreError(f'"{tree_id}" is no tree ID (expected deps-sha512- and 64 hex digits)')
     return data / _TREES / tree_id
@@ -84,8 +85,7 @@ class TreeStore:
         self._store = store
         self._trees = data / _TREES
         self._locks = data / "cas" / "treestorelocks"
-        # As rkt's own, on the file system of the trees; a half-made one among them would look like a tree to
-        # rkt.
+        # rkt's own, on the file system of the trees; among the trees a half-made tree would look complete to rkt.
         self._scratch = data / "cas" / "tmp"
         with disk_errors(f"open the tree store in {data}", data):
             make_directory(self._trees, _TREE_MODE)
@@ -96,7 +96,7 @@ class TreeStore:
         return tree_path(self._data, tree_id)
 
     def tree_id_of(self, image_id: str) -> str:
-        """Return the ID of the tree that an image renders to with the dependencies the store has now."""
+        """Return the ID of the tree of an image with the present dependencies in the store."""
         return tree_id(flatten(self._store.get(image_id), self._store.find_dependency))
 
     def is_rendered(self, tree_id: str) -> bool:
@@ -105,9 +105,9 @@ class TreeStore:
 
     def render(self, image_id: str, progress: Progress = silent) -> str:
         """
-        Make sure the tree of an image is there, and return its ID.
+        Render the tree of an image, if the tree is not there, and return the tree's ID.
 
-        Of several processes one renders and the others wait for it. Reports bytes of the image.
+        Of several processes one renders and the others wait. Reports bytes of the image.
         """
         image = self._store.get(image_id)
         layers = flatten(image, self._store.find_dependency)
@@ -118,7 +118,7 @@ class TreeStore:
                 if self.is_rendered(tree):
                     return tree
             with self._locked(tree, exclusive=True), scratch_directory(self._scratch) as scratch:
-                if self.is_rendered(tree):  # by the process we waited for
+                if self.is_rendered(tree):  # by the process that had the lock
                     return tree
                 work = scratch / "tree"
                 work.mkdir()
@@ -137,14 +137,14 @@ class TreeStore:
         return sorted(name for name in os.listdir(self._trees) if _TREE_ID.fullmatch(name))
 
     def has_image(self, tree_id: str) -> bool:
-        """Return whether the store still has the image of a tree, as far as the tree tells."""
+        """Return whether the store still has the image of a tree; True for a tree without a record."""
         try:
             return self._store.has((self.path(tree_id) / "image").read_text())
         except FileNotFoundError:
             return True
 
     def verify(self, tree_id: str) -> None:
-        """Raise StoreError if a tree that minit or rkt rendered was changed since; rkt's may have other attributes."""
+        """Raise StoreError for a changed tree of minit or rkt; attributes in rkt's trees are not checked."""
         target = self.path(tree_id)
         with disk_errors(f"verify tree {tree_id}", self._trees), self._locked(tree_id, exclusive=False):
             for name, compute in ((_HASH, tree_hash), (_OWN_HASH, _own_hash)):
@@ -156,16 +156,16 @@ class TreeStore:
                     raise StoreError(f"tree {target} was changed: its {name} is {found}, recorded was {recorded}")
 
     def remove(self, tree_id: str) -> None:
-        """Remove a tree, which no pod may be using; no error if there is none."""
+        """Remove a tree, which no pod may be using; no error for a missing tree."""
         with self.removal() as remove:
             remove(tree_id)
 
     @contextmanager
     def removal(self) -> Iterator[Callable[[str], None]]:
         """
-        Yield a function that removes a tree of this ID, as `remove` does.
+        Yield a function that removes a tree by ID, as `remove` does.
 
-        It only takes the tree away; what takes time, deleting the files, is done when the with block has ended.
+        The function only moves the tree away; the files, which take time, are deleted at the end of the with block.
         """
         with scratch_directory(self._scratch) as scratch:
 
@@ -183,7 +183,7 @@ class TreeStore:
             yield remove
 
     def collect_leftovers(self) -> None:
-        """Remove what was left by processes that died while they rendered or removed, and the locks of gone trees."""
+        """Remove the traces of processes that died while rendering or removing, and the locks of gone trees."""
         collect_leftovers(self._scratch)
         drop_key_locks(self._locks, lambda name: (self._trees / name).exists())
 
@@ -192,7 +192,7 @@ class TreeStore:
 
 
 def _complete(work: Path, image_id: str) -> None:
-    """Add what a tree has beside manifest and rootfs; `rendered` only when these are on the disk."""
+    """Add the hashes, and `rendered` and `image` when all other files are on the disk."""
     # In this order, since the second covers the first.
     create_file(work / _OWN_HASH, _own_hash(work).encode("ascii"), _FILE_MODE)
     create_file(work / _HASH, tree_hash(work).encode("ascii"), _FILE_MODE)
@@ -207,7 +207,7 @@ def _complete(work: Path, image_id: str) -> None:
 
 
 def tree_hash(tree: Path) -> str:
-    """Return what rkt expects in `hash`: `sha512-` and 64 hex digits over everything beside manifest and attributes."""
+    """Return rkt's hash: `sha512-` and 64 hex digits over everything but the manifest and attributes."""
     digest = hashlib.sha512()
     with ReadAhead(joined(_pieces(tree))) as ahead:
         for chunk in ahead.chunks():
@@ -216,7 +216,7 @@ def tree_hash(tree: Path) -> str:
 
 
 def _own_hash(tree: Path) -> str:
-    """Return what minit keeps in `minit-hash`: a hash over the manifest and the extended attributes of all files."""
+    """Return minit's hash, over the manifest and the extended attributes of all files."""
     digest = hashlib.sha512()
     for data in _data(str(tree / _MANIFEST)):
         digest.update(data)
@@ -229,7 +229,7 @@ def _own_hash(tree: Path) -> str:
 
 
 def go_string(text: str) -> str:
-    """Return `text`, which may hold bytes that are no UTF-8, as the JSON string that Go's encoding/json writes."""
+    """Return the JSON string of Go's encoding/json for `text`, which may have bytes that are no UTF-8."""
     return f'"{_ESCAPED.sub(_escape, text)}"'
 
 
@@ -239,7 +239,7 @@ def _escape(match: re.Match[str]) -> str:
         return _SHORT[character]
     code = ord(character)
     if 0xD800 <= code <= 0xDFFF:
-        code = 0xFFFD  # os.fsdecode()'s stand-in for a byte that is no UTF-8, and what Go writes for it
+        code = 0xFFFD  # Go's replacement for a byte that is no UTF-8, for which os.fsdecode() has a surrogate
     return f"\\u{code:04x}"
 
 
@@ -266,7 +266,7 @@ def _pieces(tree: Path) -> Iterator[bytes]:
 
 
 def _walk(tree: Path) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Yield name, path and status of what the tree holds, a directory before its content, by names as bytes."""
+    """Yield name, path and status of all files of the tree, a directory before its content, by names as bytes."""
     pending = [name for name in os.listdir(tree) if name not in _OUTSIDE]
     pending.sort(key=os.fsencode, reverse=True)
     while pending:
@@ -290,7 +290,7 @@ def _text(digest: hashlib._Hash) -> str:
 
 
 class ImageVolumes:
-    """Makes volumes of images; `find` returns the image that a source means."""
+    """Makes volumes of images; `find` returns the image of a source."""
 
     def __init__(self, store: Store, trees: TreeStore, find: Callable[[str], StoredImage], progress: Progress) -> None:
         self._store = store
@@ -299,11 +299,11 @@ class ImageVolumes:
         self._progress = progress
 
     def provide(self, volumes: Sequence[Volume]) -> tuple[Volume, ...]:
-        """Return volumes as a manifest has them, with the trees of images rendered; StoreError if one cannot be."""
+        """Return volumes in the form of a manifest, with rendered trees of images; StoreError for a failure."""
         return tuple(self._provide(volume) for volume in volumes)
 
     def provide_mounts(self, mounts: Sequence[Mount]) -> tuple[Mount, ...]:
-        """Return mounts whose own volumes are as a manifest has them."""
+        """Return mounts with own volumes in the form of a manifest."""
         return tuple(
             mount if mount.app_volume is None else replace(mount, app_volume=self._provide(mount.app_volume))
             for mount in mounts
@@ -337,7 +337,7 @@ def images_in(manifest: PodManifest, data: Path) -> frozenset[str]:
 
 
 def require_trees(manifest: PodManifest, trees: TreeStore) -> None:
-    """Raise StoreError if an image that a pod has as a volume was removed; to be called where none can be."""
+    """Raise StoreError if an image that is a pod's volume was removed; to be called where no image can be removed."""
     for tree in trees_in(manifest):
         if not trees.is_rendered(tree):
             raise StoreError(f"an image that is a volume of the pod was removed meanwhile: its tree {tree} is gone")

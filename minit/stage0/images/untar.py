@@ -35,7 +35,7 @@ from minit.stage0.images import workers
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 
 _TOGETHER = 2048
-# The layers are on another file system, a file has as many links as its file system allows, or that has none.
+# The layers are on another file system, a file has the most links of the file system, or the file system has no links.
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM)
 
 MANIFEST = "manifest"
@@ -55,7 +55,7 @@ def link_contents(recipe: Recipe, layers: Sequence[int], links: int, made: int) 
     """
     Make a link to each file of the recipe for `MadeLinks`; `layers` and `links` are open directories.
 
-    Writes a byte to `made` for each full directory, and for the last one. A file that cannot be linked is copied.
+    Writes a byte to `made` for each full directory, and for the last. A file that cannot be linked is copied.
     """
     directory = -1
     for number, (_, _, layer, file) in enumerate(recipe.files()):
@@ -76,7 +76,7 @@ def link_contents(recipe: Recipe, layers: Sequence[int], links: int, made: int) 
 
 
 class MadeLinks:
-    """What `link_contents` makes, in its order; `links` is its directory, whatever the root is by then."""
+    """The links of `link_contents`, in order; the descriptor `links` is the directory in any root."""
 
     def __init__(self, links: int, made: int) -> None:
         self._links = links
@@ -86,11 +86,11 @@ class MadeLinks:
         self._directory = -1
 
     def move(self, to_directory: int, to_name: str) -> None:
-        """Move the next one, once it is there; SystemExit, without a word, if the other process has failed."""
+        """Move the next link, as soon as the link is there; SystemExit, without a word, if the other process failed."""
         batch, place = divmod(self._moved, _TOGETHER)
         if batch != self._batch:
             if not os.read(self._made, 1):
-                raise SystemExit(EXIT_FAILURE)  # it has said why
+                raise SystemExit(EXIT_FAILURE)  # the other process has reported the reason
             self._remove_directory()
             self._directory = os.open(str(batch), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._links)
             self._batch = batch
@@ -98,7 +98,7 @@ class MadeLinks:
         self._moved += 1
 
     def end(self) -> None:
-        """Leave nothing in the directory; OSError if there was another file."""
+        """Empty the directory; OSError for an unexpected file."""
         self._remove_directory()
 
     def _remove_directory(self) -> None:
@@ -133,7 +133,7 @@ def extract(
     its layers, and the descriptor by which another process tells that the links are in `LINKS`, as in `MadeLinks`; then
     the caller checks the image. The process is of no other use afterwards: the directory is its root.
     """
-    digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
+    digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files at first use
     hashlib.sha256()
     if linked is None:
         workers.confine(destination)
@@ -146,13 +146,13 @@ def extract(
 
 
 def damaged(layer: Layer) -> str:
-    """Return what is wrong with an image whose digest is another one."""
+    """Return the message about an image with a wrong digest."""
     source = f"image {layer.name} ({layer.image_id})"
     return f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE"
 
 
 def tell(report: int, layer: Layer, destination: str, error: BaseException) -> None:
-    """Tell `report` why the image with this first layer cannot be extracted."""
+    """Tell `report` the reason of a failed extraction of the image with the first layer `layer`."""
     if isinstance(error, MemoryError):
         error = ImageError(f"image {layer.name}: needs more than {workers.MEMORY_LIMIT_BYTES} bytes of memory")
     workers.tell_error(report, error, destination)
@@ -222,16 +222,16 @@ def _finish(tree: _Tree, layer: Layer, report: int) -> None:
 
 
 def _check_manifest(entry: Entry, source: str) -> None:
-    # Again, after the import's check: rkt's store holds images that minit did not import.
+    # A second check after the import's: rkt's store has images that minit did not import.
     if entry.kind is not Kind.FILE or entry.size_bytes > MANIFEST_LIMIT_BYTES:
         raise ImageError(f"{source}: manifest is no regular file of at most {MANIFEST_LIMIT_BYTES} bytes")
 
 
 class _Tree:
     """
-    The directory that is filled, which is this process's root.
+    The directory that is filled, which is the root of this process.
 
-    `links`, if it is given, has the files of the image, in the order in which they come.
+    `links`, if given, has the files of the image, in the order of the entries.
     """
 
     def __init__(self, ids: IdRange | None, links: MadeLinks | None = None) -> None:
@@ -246,7 +246,7 @@ class _Tree:
         self._directory_times: dict[str, tuple[int, int]] = {}
 
     def place(self, entry: Entry, tar: TarReader) -> None:
-        """Create what `entry` describes, replacing what an earlier entry of the same path created."""
+        """Create the file of `entry`, in the place of the file of an earlier entry with the same path."""
         try:
             self._place(entry, tar)
         except DiskFault:
@@ -264,7 +264,7 @@ class _Tree:
             self.has_manifest = True
 
     def restore_directory_times(self) -> None:
-        """Set the times of all directories, which creating things in them has changed."""
+        """Set the times of all directories, which new files have changed."""
         for path, times in self._directory_times.items():
             fd = self._open_directory(path, os.O_RDONLY)
             try:
@@ -273,7 +273,7 @@ class _Tree:
                 os.close(fd)
 
     def make_parent(self, path: str) -> int:
-        """Return a descriptor, ours to keep, of the directory `path`; it is made, 0755, if no entry did."""
+        """Return a descriptor, owned by this object, of the directory `path`, which is made, 0755, if missing."""
         if path != self._parent_path:
             fd = self._open_or_make(path)
             os.close(self._parent_fd)
@@ -295,7 +295,7 @@ class _Tree:
             self._create(entry, parent, name, tar)
 
     def _shift(self, entry: Entry, ids: IdRange, tar: TarReader) -> Entry:
-        """Return an entry with the owners that it has on the host."""
+        """Return an entry with the owners on the host."""
         uid, gid = ids.to_host(entry.uid), ids.to_host(entry.gid)
         if uid is None or gid is None:
             unmapped = f"uid {entry.uid}" if uid is None else f"gid {entry.gid}"
@@ -361,7 +361,7 @@ class _Tree:
             os.close(fd)
 
     def _hard_link(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
-        # Beside the rootfs lies the manifest, which would then change with the app's file.
+        # A hard link to the manifest beside the rootfs would let the app change the manifest.
         if not entry.link_target.startswith(ROOTFS + "/"):
             raise tar.fault(entry.path, f"a hard link to {shown(entry.link_target)}, which is not below {ROOTFS}")
         directory, _, target = entry.link_target.rpartition("/")
@@ -388,7 +388,7 @@ class _Tree:
             directory, _, name = path.rpartition("/")
             parent = self.make_parent(directory)
             os.mkdir(name, 0o755, dir_fd=parent)
-            # A set-group-ID directory above would pass its group on.
+            # A set-group-ID directory above would pass on the group.
             os.chown(name, self._root_id, self._root_id, dir_fd=parent, follow_symlinks=False)
             os.chmod(name, 0o755, dir_fd=parent)
             return self._open_directory(path, os.O_PATH)

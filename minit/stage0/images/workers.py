@@ -16,14 +16,14 @@ from minit.base.errors import ImageError
 from minit.linux import syscalls
 from minit.linux.process import enter_own_mounts
 
-# What one image may cost, however small its archive is. Memory is beside what the parent had already.
+# The limits of one image, however small the archive is. Memory is counted from the memory of the parent on.
 TIME_LIMIT_SECONDS = 3600.0
 SIZE_LIMIT_BYTES = 20 << 30
 MEMORY_LIMIT_BYTES = 1 << 30
 _RESTRICTIONS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 
-PROGRESS = "progress"  # numbers, as the work has them
-DONE = "done"  # a number, as the work has it
+PROGRESS = "progress"  # numbers of the work
+DONE = "done"  # perhaps a number of the work
 _IMAGE_FAULT = "image-fault"  # an ImageError's text
 _DISK_FAULT = "disk-fault"  # an errno, a space, the file
 _DEFECT = "defect"  # an exception nobody expected
@@ -34,12 +34,12 @@ class DefectError(Exception):
 
 
 def tell(report: int, word: str, *numbers: int) -> None:
-    """Write PROGRESS or DONE; nothing is said to a parent that does not listen."""
+    """Write PROGRESS or DONE; a parent that has closed the pipe gets nothing."""
     _write(report, " ".join([word, *map(str, numbers)]))
 
 
 def tell_error(report: int, error: BaseException, file: str = "") -> None:
-    """Write what ended the work; `file` is named if the error of a disk names none."""
+    """Write the error that ended the work; an error of the disk without a file name is about `file`."""
     if isinstance(error, ImageError):
         _write(report, f"{_IMAGE_FAULT} {error}")
     elif isinstance(error, OSError):
@@ -49,7 +49,7 @@ def tell_error(report: int, error: BaseException, file: str = "") -> None:
 
 
 def numbers_of(line: str) -> tuple[str, list[int]]:
-    """Return the word of a line and its numbers; ImageError, OSError or DefectError if it tells of one."""
+    """Return word and numbers of a line; raises the ImageError, OSError or DefectError that the line reports."""
     word, _, rest = line.rstrip("\n").partition(" ")
     if word == _IMAGE_FAULT:
         raise ImageError(rest)
@@ -67,7 +67,7 @@ def _write(report: int, line: str) -> None:
 
 
 def confine(destination: str) -> None:
-    """Leave this process nothing but a directory, as its root, and bounded time, memory and size of files."""
+    """Confine this process to a directory, as root, with bounded time, memory and size of files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     _limit()

@@ -55,7 +55,7 @@ _NAME = re.compile(
 )
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _OPTION = re.compile(r"(--?[\w.-]+)=(.*)", re.DOTALL)
-# Shorter ones would be hidden in the middle of words.
+# Shorter secrets would be hidden in the middle of words.
 _MIN_LENGTH = 6
 
 _Json = object
@@ -77,7 +77,7 @@ _MEMORY_LINES = ("MemTotal", "MemAvailable", "SwapFree")
 
 
 def _is_secret_name(name: str) -> bool:
-    """Return whether a variable, option or annotation of this name may hold a secret."""
+    """Return whether a variable, option or annotation called `name` may have a secret."""
     return _NAME.search(name) is not None
 
 
@@ -87,7 +87,7 @@ def find_secrets(value: _Json) -> frozenset[str]:
 
 
 def masked(value: _Json, secrets: frozenset[str]) -> _Json:
-    """Return a JSON value with secrets replaced by MASK: whole texts that are one, and long ones within others."""
+    """Return a JSON value with MASK in the place of secrets: of whole texts, and of long secrets within texts."""
     long = sorted((text for text in secrets if len(text) >= _MIN_LENGTH), key=len, reverse=True)
     return _mask(value, secrets, long)
 
@@ -139,9 +139,10 @@ def diagnose(pod: Pod, lines: int, *, show_secrets: bool) -> Json:
     """
     Return the report of a pod, with the last `lines` of each log.
 
-    Its parts are `pod`, `conclusions` (sentences, the most telling first), `apps`, `manifest`, `plan`, `events`,
+    The parts are `pod`, `conclusions` (sentences, the most important first), `apps`, `manifest`, `plan`, `events`,
     `supervisor_log`, `networks`, `mounts`, `control_groups`, `processes` and `machine`. Values that look like secrets
-    are masked, unless `show_secrets`.
+    are masked, unless `show_secrets`: values with certain names, and passwords in URLs. A masked value is masked
+    everywhere.
     """
     manifest = _part(lambda: jsontext.parse(read_manifest_bytes(pod), "pod manifest"))
     hierarchies = _hierarchies()
@@ -167,7 +168,7 @@ def diagnose(pod: Pod, lines: int, *, show_secrets: bool) -> Json:
 
 
 class _App:
-    """One app of the pod as its manifest names it, and what is left of it."""
+    """One app in the manifest of the pod, and the traces of the app."""
 
     def __init__(self, pod: Pod, name: str, lines: int, hierarchies: Sequence[Hierarchy]) -> None:
         self.name = name
@@ -181,7 +182,7 @@ class _App:
         self.usage = read_usage(self._places) if self._places else Usage()
 
     def facts(self) -> AppFacts:
-        """Return what conclusions are drawn from."""
+        """Return the facts for conclusions."""
         end = self.end.get("end") if self.end is not None else None
         restarts = self.end.get("restarts") if self.end is not None else None
         return AppFacts(
@@ -222,12 +223,12 @@ def _part(read: Callable[[], object]) -> object:
     except (OSError, MinitError) as error:
         return {"error": describe(error)}
     except Exception as error:
-        # A report with a hole is worth more than none, whatever the pod is like.
+        # A report with a hole is better than no report.
         return {"error": f"{type(error).__name__}: {describe(error)}"}
 
 
 def _printable(value: object) -> object:
-    """Return a JSON value in which what is no text is escaped, as in paths that are no UTF-8."""
+    """Return a JSON value with escapes for bytes that are no UTF-8, as in paths."""
     if isinstance(value, dict):
         return {_printable(name): _printable(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -236,7 +237,7 @@ def _printable(value: object) -> object:
 
 
 def _app_names(manifest: object) -> list[str]:
-    """Return the apps that a manifest names, however little of it is right."""
+    """Return the names of apps in a manifest, which may be broken."""
     apps = manifest.get("apps") if isinstance(manifest, dict) else None
     names = [app.get("name") for app in apps if isinstance(app, dict)] if isinstance(apps, list) else []
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and is_ac_name(name)]

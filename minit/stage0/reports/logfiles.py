@@ -16,33 +16,33 @@ from typing import NamedTuple
 from minit.linux import syscalls
 from minit.podfiles.hostlogs import rotated_names
 
-# As minit writes them: times of one width, so that their order is that of their bytes, and so are the heads of records.
+# minit writes times, and so heads of records, of one width: the order of times is the order of bytes.
 _TIME = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z"
 _HEAD = re.compile(rb"(%s) (stdout|stderr) ([FP]) " % _TIME)
 _HEAD_BYTES = len("2026-11-21T18:00:00.123456789Z stdout F ")
 _RECORD_START = re.compile(rb"^(%s) (?:stdout|stderr) [FP] " % _TIME, re.MULTILINE)
 _LAST_RECORD_START = re.compile(rb"^%s (stdout|stderr) F " % _TIME, re.MULTILINE)
-# A line that an app never ends must not fill the memory of who reads it.
+# A line that an app never ends must not fill the memory of the reader.
 _LONGEST_LINE = 1 << 20
 
 CHUNK_BYTES = 1 << 20
-"""As much is read at once, and no record is so long."""
+"""The bytes of one read; no record is so long."""
 
 BLOCK_BYTES = 1 << 18
-"""As much is read for each step of a search: larger than any record, and small enough for that."""
+"""The bytes of each step of a search: larger than any record, and small enough for a step."""
 
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-# A log that is rotated faster than its files can be opened would be looked for without end.
+# A log that is rotated faster than the files can be opened would be searched without end.
 _ATTEMPTS = 20
 
-# Of a log's files, by a reader who is behind: those that have been deleted are among them.
+# Open files of a log, for a slow reader: deleted files are among them.
 _MOST_HELD = 64
 
 Identity = tuple[int, int]
 
 
 class LogLine(NamedTuple):
-    """A line of output without its line feed; `ended` tells that there was one. `time` is that of its first part."""
+    """A line of output without line feed; `ended` tells of a line feed. `time` is the time of the first part."""
 
     time: bytes
     stream: bytes
@@ -51,19 +51,19 @@ class LogLine(NamedTuple):
 
 
 class LineAssembler:
-    """Makes lines of the records of one app, whose parts may come one by one; `skipped` counts what was no record."""
+    """Makes lines of the records of one app, whose parts may come one by one; `skipped` counts broken records."""
 
     def __init__(self) -> None:
         self.skipped = 0
         self._begun: dict[bytes, tuple[bytes, bytearray]] = {}
 
     def add(self, data: bytes) -> Iterator[LogLine]:
-        """Yield the lines that end in `data`, which is made of whole records."""
+        """Yield the lines that end in `data`, whole records."""
         begun = self._begun
         heads: dict[bytes, tuple[bytes, bytes, bool] | None] = {}
         for record in data.split(b"\n")[:-1]:
             head = record[:_HEAD_BYTES]
-            # Records that were written at once have the same head, so few are looked at.
+            # Records that were written at once have the same head, so few heads are parsed.
             if head not in heads:
                 heads[head] = _parse_head(head)
             parsed = heads[head]
@@ -82,7 +82,7 @@ class LineAssembler:
                 begun[stream] = first, text
 
     def plain_text(self, data: bytes) -> bytes:
-        """Return the same lines as what the app wrote, faster if none of them has parts."""
+        """Return the same lines as text of the app, faster if no line has parts."""
         if not self._begun:
             records = data.split(b"\n")[:-1]
             heads = [_parse_head(head) for head in {record[:_HEAD_BYTES] for record in records}]
@@ -91,37 +91,37 @@ class LineAssembler:
         return b"".join(line.text + b"\n" if line.ended else line.text for line in self.add(data))
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the lines that have no end, now that nothing comes any more."""
+        """Yield the unfinished lines at the end of the log."""
         begun, self._begun = self._begun, {}
         for stream, (time, text) in begun.items():
             yield LogLine(time, stream, bytes(text), False)
 
 
 def torn_record(data: bytes) -> bytes:
-    """Return what is left of a record that was not written to its end, as one of a line without end."""
+    """Return the rest of a record that was not written to the end, as a record of a line without end."""
     match = _HEAD.match(data)
     return match[1] + b" " + match[2] + b" P " + data[_HEAD_BYTES:] + b"\n" if match else b""
 
 
 def find_time(data: bytes, at: int = 0) -> tuple[int, bytes] | None:
-    """Return where the first record from `at` on begins, and its time; None if there is none."""
+    """Return offset and time of the first record from `at` on; None if there is no record."""
     match = _RECORD_START.search(data, at)
     return (match.start(), match[1]) if match else None
 
 
 def count_lines(data: bytes, streams: frozenset[bytes]) -> int:
-    """Return how many lines of these streams end in `data`, which is made of whole records."""
+    """Return the number of lines of `streams` that end in `data`, whole records."""
     return sum(1 for stream in _LAST_RECORD_START.findall(data) if stream in streams)
 
 
 def _parse_head(head: bytes) -> tuple[bytes, bytes, bool] | None:
-    """Return time, stream and whether the line ends with the record; None if it is no record."""
+    """Return time, stream and whether the line ends with the record; None for a broken record."""
     match = _HEAD.fullmatch(head)
     return (match[1], match[2], match[3] == b"F") if match else None
 
 
 class LogFile:
-    """An open file of a log; `offset` is where the next line to read begins."""
+    """An open file of a log; `offset` is the beginning of the next line to read."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -133,18 +133,18 @@ class LogFile:
         os.close(self.fd)
 
     def size_bytes(self) -> int:
-        """Return its present size."""
+        """Return the present size."""
         return os.fstat(self.fd).st_size
 
     def read_lines(self, end: int | None = None) -> bytes:
-        """Return some of the next whole lines, at most up to `end`; empty there, or before an unfinished one."""
+        """Return some of the next whole lines, at most up to `end`; empty there, or before an unfinished line."""
         if self.size_bytes() < self.offset:
-            self.offset = 0  # it was truncated, by logrotate's copytruncate perhaps
+            self.offset = 0  # the file was truncated, by logrotate's copytruncate perhaps
         size_bytes = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - self.offset)
         data = os.pread(self.fd, max(0, size_bytes), self.offset)
         taken = data.rfind(b"\n") + 1
         if not taken and len(data) == CHUNK_BYTES:
-            taken = len(data)  # no record is so long: what it is does not matter
+            taken = len(data)  # no record is so long: the content does not matter
         self.offset += taken
         return data[:taken]
 
@@ -155,12 +155,12 @@ class LogFile:
         return data
 
     def first_time(self) -> bytes | None:
-        """Return the time of the first record; None without one."""
+        """Return the time of the first record; None without a record."""
         found = find_time(os.pread(self.fd, BLOCK_BYTES, 0))
         return found[1] if found else None
 
     def seek_time(self, moment: bytes) -> None:
-        """Go to the first record that is not older than `moment`, by bisection: times do not go back."""
+        """Go to the first record not older than `moment`, by bisection: times do not go back."""
         low, high = 0, self.size_bytes()
         while high - low > BLOCK_BYTES:
             middle = (low + high) // 2
@@ -181,7 +181,7 @@ class LogFile:
                 at = data.index(b"\n", found[0]) + 1
 
     def seek_lines(self, count: int, streams: frozenset[bytes], start: int) -> int:
-        """Go back from the end, at most to `start`, to where `count` lines end; return how many of them do not."""
+        """Go back from the end by `count` lines, at most to `start`; return the number of missing lines."""
         end = self.size_bytes()
         self.offset = start
         at = end
@@ -202,10 +202,10 @@ class LogFile:
 
 class AppLog:
     """
-    The log of an app in the open `directory`; `files` are those not yet read to the end, the oldest first.
+    The log of an app in the open `directory`; `files` are not yet read to the end, the oldest first.
 
-    With `place`, an open directory of the host and a name in it, the log is there.
-    `has_gap` is set when files may have been deleted before they were read.
+    `place`, an open directory of the host and a name there, is another place of the log. `has_gap` is set when files
+    may have been deleted unread.
     """
 
     def __init__(self, app: str, directory: int, place: tuple[int, str] | None = None) -> None:
@@ -224,7 +224,7 @@ class AppLog:
         self.files.clear()
 
     def is_complete(self) -> bool:
-        """Return whether stage1 says that nothing will be written any more."""
+        """Return whether stage1 has ended the log: nothing will be written any more."""
         try:
             os.stat(f"{self.app}.ended", dir_fd=self._markers, follow_symlinks=False)
         except FileNotFoundError:
@@ -232,14 +232,14 @@ class AppLog:
         return True
 
     def find_files(self) -> None:
-        """Open the files that are new since the last time."""
+        """Open the files that are new since the last call."""
         for attempt in range(_ATTEMPTS):
             current = self._current()
-            # Between two renames there is none, and so if a sidecar was killed there.
+            # Between two renames there is no current file, also if a sidecar was killed there.
             if self._newest is not None and current in (None, self._newest):
                 return
             files, found_last = self._open_newer()
-            # Nothing was rotated meanwhile, so nothing was missed and the order is right.
+            # Without a rotation meanwhile no file was missed and the order is right.
             if self._current() == current or attempt == _ATTEMPTS - 1:
                 break
             for file in files:
@@ -260,9 +260,9 @@ class AppLog:
             self.files[0].seek_time(moment)
 
     def seek_lines(self, count: int, streams: frozenset[bytes]) -> None:
-        """Leave out what surely is not among the last `count` lines of these streams."""
+        """Skip text that surely is not among the last `count` lines of `streams`."""
         index = len(self.files)
-        # One more: a line that begins before it ends with it.
+        # One more: a line may begin before the first wanted record.
         missing = count + 1
         while index and missing:
             index -= 1
@@ -273,21 +273,21 @@ class AppLog:
 
     def chunks(self, *, final: bool, follow: bool = False) -> Iterator[bytes]:
         """
-        Yield all whole lines there are; `final` tells that nobody writes any more.
+        Yield all whole lines; `final` tells that no process writes any more.
 
-        With `follow` that includes what is written meanwhile, and files are held that are deleted before their turn.
+        With `follow` lines that are written meanwhile are included, and files that are deleted unread are held.
         """
         while self.files:
             file = self.files[0]
             end = None if final or follow or len(self.files) > 1 else file.size_bytes()
             while True:
-                # A file with a younger one is complete, if that was there before its end was looked for.
+                # A file is complete if a younger file was there before the search for the end.
                 complete = final or len(self.files) > 1
                 data = file.read_lines(end)
                 if not data:
                     break
                 yield data
-                # Not without bound: what is held takes space on the disk.
+                # Not without bound: held files take space on the disk.
                 if follow and len(self.files) < _MOST_HELD:
                     self.find_files()
             if complete and (rest := torn_record(file.read_rest())):
@@ -297,11 +297,11 @@ class AppLog:
             self.files.pop(0).close()
 
     def _open_newer(self) -> tuple[list[LogFile], bool]:
-        """Return the files that are newer than the newest known, the oldest first, and whether that is still there."""
+        """Return the files newer than the newest known file, oldest first, and whether the known file is there."""
         files: list[LogFile] = []
         seen: set[Identity] = set()
         found_last = False
-        # Upwards, as they are renamed: one may be met twice so, but none is missed.
+        # Upwards, as files are renamed: a file may be met twice so, but none is missed.
         for name in self._names():
             if found_last:
                 break
@@ -318,7 +318,7 @@ class AppLog:
         return files[::-1], found_last
 
     def _names(self) -> list[str]:
-        """Return the names that files of the log may have, from the newest on."""
+        """Return the possible names of the log's files, from the newest on."""
         if self._is_of_host:
             return [self._name, *rotated_names(self.directory, self._name)]
         return [self._name, *(f"{self._name}.{number}" for number in range(1, self._last_number() + 2))]
@@ -330,7 +330,7 @@ class AppLog:
 
     def _open(self, name: str) -> LogFile | None:
         try:
-            # Without waiting for a named pipe, say: who writes there is not us.
+            # Without waiting for the writer of a named pipe.
             fd = syscalls.openat2(self.directory, name, os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
         except OSError:
             return None

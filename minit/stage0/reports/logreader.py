@@ -26,12 +26,12 @@ from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
 
-# The kernel tells nobody when the pod's lock is given up, so it is asked.
+# The kernel tells no process when the pod's lock is given up, so the lock is checked.
 _POLL_SECONDS = 0.1
 _LOCK_CHECK_SECONDS = 0.25
 _EVENTS = syscalls.IN_MODIFY | syscalls.IN_CREATE | syscalls.IN_MOVED_FROM
 _EVENT_BYTES = 1 << 16
-# A sidecar writes for less than a moment, but on a slow disk.
+# A sidecar writes for less than a moment, except on a slow disk.
 _WRITE_SECONDS = 10.0
 _WRITE_POLL_SECONDS = 0.01
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY
@@ -44,16 +44,16 @@ Event = dict[str, object]
 
 
 class Pass(Value):
-    """A moment to read logs: `complete` are the apps whose logs nobody writes to any more."""
+    """A moment to read logs: `complete` are the apps whose logs have ended."""
 
     complete: frozenset[str]
 
 
 def open_log_directory(pod: Pod, *, wait: bool, directory: str = paths.STAGE1_LOG, what: str = "logs") -> int | None:
     """
-    Return the directory of the pod's logs, None if it has none yet; PodError if it never will have one.
+    Return the directory of the pod's logs, None if there is none yet; PodError if there never will be a directory.
 
-    `directory` is where else in the stage1 root `what` is. With `wait` it is waited for until the pod has ended.
+    `directory` is the place of `what` in the stage1 root. With `wait` the call waits until the pod has ended.
     """
     while True:
         state = pod.state
@@ -62,7 +62,7 @@ def open_log_directory(pod: Pod, *, wait: bool, directory: str = paths.STAGE1_LO
         if state in _WITH_LOGS and read_shown_pid(pod) is not None:
             raise PodError(f'pod "{pod.uuid}": its stage1 keeps no {what} that minit can read')
         if state not in _NOT_STARTED and state is not PodState.RUNNING:
-            return None  # it ended, or was given up, before it had any
+            return None  # the pod ended, or was given up, before there was a log
         if not wait:
             if state is PodState.RUNNING:
                 return None
@@ -73,7 +73,7 @@ def open_log_directory(pod: Pod, *, wait: bool, directory: str = paths.STAGE1_LO
 
 
 def _open_directory(pod: Pod, directory: str) -> int | None:
-    # Through the mount while it is there: what is written to an overlay gives no events on its upper directory.
+    # Through a present mount: writes to an overlay give no events on the upper directory.
     for root in (paths.POD_STAGE1_ROOTFS, status_root(pod)):
         try:
             return syscalls.openat2(pod.fd, root + directory, _FLAGS, resolve=_RESOLVE)
@@ -84,9 +84,9 @@ def _open_directory(pod: Pod, directory: str) -> int | None:
 
 def open_app_logs(manifest: PodManifest, apps: Sequence[str], directory: int) -> list[AppLog]:
     """
-    Return the logs of these apps, in the pod's directory of logs or where annotations have them.
+    Return the logs of `apps`, in the pod's directory of logs or at the places of annotations.
 
-    PodError if that place cannot be opened.
+    PodError for a place that cannot be opened.
     """
     runtimes = {runtime.name: runtime for runtime in manifest.apps}
     host = manifest.annotation(Annotation.LOG_DIRECTORY)
@@ -109,14 +109,14 @@ def _open_place(app: str, host: str | None, runtime: RuntimeApp) -> tuple[int, s
 
 def await_writers(app: str, directory: int) -> None:
     """
-    Return when nothing is being written to a file that an app's log had before; PodError if that lasts long.
+    Wait until no sidecar writes to an earlier file of an app's log; PodError after a long time.
 
-    A sidecar looks for the file of the log's name whenever it has the lock, so what it writes later goes there.
+    A sidecar opens the file of the log's name whenever the sidecar has the lock, so later writes go there.
     """
     try:
         lock = syscalls.openat2(directory, f"{app}.lock", os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
     except FileNotFoundError:
-        return  # nothing was ever written
+        return  # the log is empty
     try:
         deadline = time.monotonic() + _WRITE_SECONDS
         while True:
@@ -135,8 +135,8 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
     """
     Yield whenever there may be more to read, the first time at once, until all logs are complete.
 
-    `until` is when to stop at the latest, in seconds since 1970. BrokenPipeError once nobody reads the descriptor
-    `output` any more.
+    `until` is the latest time to stop, in seconds since 1970. BrokenPipeError when the descriptor `output` has no
+    reader any more.
     """
     watched = {directory, *(log.directory for log in logs)}
     changes = [syscalls.inotify_watch(f"/proc/self/fd/{each}", _EVENTS) for each in watched]
@@ -148,7 +148,7 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
                 over = not pod.refresh() or pod.state is not PodState.RUNNING
                 checked_at = now
             over = over or (until is not None and time.time() > until)
-            # Asked before the logs are read: what was written before an end is still read.
+            # Checked before the logs are read, so that the last lines before an end are still read.
             complete = frozenset(log.app for log in logs if over or log.is_complete())
             for log in logs:
                 log.find_files()
@@ -171,21 +171,21 @@ def _wait(changes: Sequence[int], output: int) -> None:
 
 
 class Wanted(Value):
-    """A choice of events: of these `apps`, all without one, after number `since`, None from the first one kept on."""
+    """A choice of events: of `apps`, or of all, after number `since`, or from the first kept event on."""
 
     apps: frozenset[str] = frozenset()
     since: int | None = None
 
 
 class EventReader:
-    """Makes of the lines of the file the events that are wanted; `last` is the number of the last one there was."""
+    """Makes wanted events of the lines of the file; `last` is the number of the last event."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.last = wanted.since
         self._wanted = wanted
 
     def read(self, line: bytes) -> Iterator[Event]:
-        """Yield the event of a line, and before it that there are others missing; nothing for what is none."""
+        """Yield the event of a line, before it an event about missing events; nothing for a broken line."""
         try:
             event = jsontext.parse(line, "event")
         except ManifestError:
@@ -207,7 +207,7 @@ def pod_events(pod: Pod, wanted: Wanted, output: int, *, follow: bool) -> Iterat
     """
     Yield the events of a pod as they come, the first list at once; with `follow` until the pod has ended.
 
-    PodError if its stage1 keeps none. BrokenPipeError once nobody reads the descriptor `output` any more.
+    PodError if the stage1 keeps no events. BrokenPipeError when the descriptor `output` has no reader any more.
     """
     place, name = os.path.split(paths.STAGE1_EVENTS)
     directory = open_log_directory(pod, wait=follow, directory=place, what="events")

@@ -13,26 +13,26 @@ from minit.podfiles import paths
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import status_root
 
-# A file beyond this is read from its end only.
+# Of a larger file only the end is read.
 _MAX_BYTES = 1 << 18
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def read_failure(pod: Pod) -> str | None:
-    """Return the line with which the pod's start failed, None if it did not, or another stage1 ran it."""
+    """Return the line about the failure of the pod's start, None without a failure, or for another stage1."""
     text = _read(pod, paths.STAGE1_FAILURE)
     return text.strip() if text is not None else None
 
 
 def read_plan(pod: Pod) -> list[str] | None:
-    """Return the decisions about the pod as --debug shows them, None if it did not run long enough to write them."""
+    """Return the decisions about the pod as --debug shows them, None for a pod that ended before the write."""
     text = _read(pod, paths.STAGE1_PLAN)
     return text.removesuffix("\n").split("\n") if text is not None else None
 
 
 def read_end(pod: Pod, app: str) -> dict[str, object] | None:
-    """Return minit's own record of an app's end, None without one that can be read."""
+    """Return minit's own record of an app's end, None without a readable record."""
     text = _read(pod, paths.state_file(app))
     if text is None:
         return None
@@ -44,16 +44,16 @@ def read_end(pod: Pod, app: str) -> dict[str, object] | None:
 
 
 def read_lost_output(pod: Pod, app: str) -> int | None:
-    """Return how many bytes of an app's output are lost, None if nothing is known of any."""
+    """Return the number of lost bytes of an app's output, None if no loss is known."""
     end = read_end(pod, app) or {}
     lost = end.get("lost_output_bytes")
     return lost if isinstance(lost, int) else None
 
 
 def count_restarts(pod: Pod, app: str, record: dict[str, object]) -> int:
-    """Return how often an app was started again, by the record of its end."""
+    """Return the number of restarts of an app, by the record of the end."""
     restarts = record.get("restarts")
-    # The record is that of its last end; the status of that goes when it is started again.
+    # The record is about the last end; a restart removes the status of that end.
     runs_again = "finished" in record and _read(pod, paths.status_file(app)) is None
     return (restarts if isinstance(restarts, int) else 0) + runs_again
 
@@ -64,12 +64,12 @@ def was_started(pod: Pod, app: str) -> bool:
 
 
 def read_events(pod: Pod, count: int) -> list[str] | None:
-    """Return the last events of the pod, a JSON object each; None if its stage1 keeps none."""
+    """Return the last events of the pod, a JSON object each; None if the stage1 keeps no events."""
     return _last_lines(_read(pod, paths.STAGE1_EVENTS), count)
 
 
 def read_last_event(pod: Pod) -> dict[str, object]:
-    """Return the last event of the pod; an empty one if there is none that can be read."""
+    """Return the last event of the pod; an empty event without a readable one."""
     last = read_events(pod, 1) or ["{}"]
     try:
         event = jsontext.parse(last[0].encode(errors="replace"), paths.STAGE1_EVENTS)
@@ -79,29 +79,29 @@ def read_last_event(pod: Pod) -> dict[str, object]:
 
 
 def has_ended_in_order(pod: Pod) -> bool:
-    """Return whether PID 1 has seen all of its pod to its end."""
+    """Return whether PID 1 has reported the end of the whole pod."""
     return read_last_event(pod).get("event") == paths.PodEvent.POD_ENDED
 
 
 def read_kill(pod: Pod) -> dict[str, object] | None:
-    """Return the event that PID 1 of the pod was killed, None if it was not, or nobody could tell."""
+    """Return the event that PID 1 of the pod was killed, None without such an event."""
     event = read_last_event(pod)
     return event if event.get("event") == paths.PodEvent.POD_KILLED else None
 
 
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:
-    """Return the last lines of PID 1's own log, None if it has none."""
+    """Return the last lines of PID 1's own log, None without a log."""
     return _last_lines(_read(pod, paths.STAGE1_SUPERVISOR_LOG), count)
 
 
 def read_panic(pod: Pod, count: int) -> list[str] | None:
-    """Return the last lines of the kernel of a machine that panicked before it started, the first one saying when."""
+    """Return the last lines of the kernel that panicked before the machine's start; the first line has the time."""
     lines = _last_lines(_read(pod, paths.STAGE1_PANIC), sys.maxsize)
     return None if not lines else lines if len(lines) <= count else [lines[0], *lines[1:][-count:]]
 
 
 def read_log(pod: Pod, app: str, count: int) -> list[str] | None:
-    """Return the last lines that an app wrote, each as `TIME STREAM TEXT`; None if there is no log of it."""
+    """Return the last lines that an app wrote, each as `TIME STREAM TEXT`; None without a log."""
     lines = _last_lines(_read(pod, paths.log_file(app)), count)
     return None if lines is None else [_without_tag(line) for line in lines]
 
@@ -120,12 +120,12 @@ def _last_lines(text: str | None, count: int) -> list[str] | None:
 
 
 def _read(pod: Pod, path: str) -> str | None:
-    """Return the end of a file of the stage1 root, through its mount or behind it; None without one."""
+    """Return the end of a file of the stage1 root, through the mount or behind the mount; None without a file."""
     for root in (paths.POD_STAGE1_ROOTFS, _behind_the_mount(pod)):
         if root is None:
             continue
         try:
-            # The pod's processes write there: no link may lead out of the pod directory.
+            # Processes of the pod write there: no link may lead out of the pod directory.
             fd = syscalls.openat2(pod.fd, root + path, _FLAGS, resolve=_RESOLVE)
         except OSError:
             continue

@@ -27,9 +27,9 @@ _ALL_COUNTERS = 8
 
 class InterfaceUsage(Value):
     """
-    The counters of one interface, as the pod sees them: rx is what it got, tx what it sent.
+    The counters of one interface, in the pod's view: rx is received, tx is sent.
 
-    Dropped are those, too, that a network card missed.
+    Packets that a network card missed count as dropped, too.
     """
 
     name: str
@@ -44,10 +44,10 @@ class InterfaceUsage(Value):
 
 
 class PodInterfaces:
-    """The interfaces of the pod of which `pid` is a process, a context manager; OSError if it is gone."""
+    """The interfaces of the pod with the process `pid`, to be closed; OSError if the process is gone."""
 
     def __init__(self, pid: int) -> None:
-        # Once open, it is that namespace's, whatever becomes of the process. Each read is to ask the kernel anew.
+        # An open file belongs to the namespace, also after the process. Unbuffered reads ask the kernel anew.
         self._file = open(f"/proc/{pid}/net/dev", "rb", buffering=0)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class PodInterfaces:
 
 
 def has_own_network(pid: int) -> bool:
-    """Return whether a process is in another network namespace than this one; OSError if it is gone."""
+    """Return whether a process is in another network namespace than the caller; OSError if the process is gone."""
     return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
 
 
@@ -77,7 +77,7 @@ def _usage(name: str, numbers: list[int]) -> InterfaceUsage:
 
 
 class AppSample(Value):
-    """The resource use of one app, and how often it was started again."""
+    """The resource use of one app, and the number of restarts."""
 
     name: str
     usage: Usage
@@ -88,8 +88,8 @@ class PodSample(Value):
     """
     The use of a pod at a point of time; `time_ns` since 1970, `clock_ns` of the monotonic clock.
 
-    `usage` is that of everything in it, its supervisor included; `interfaces` are None if it has the host's network,
-    or none that can be looked at.
+    `usage` counts the whole pod, supervisor included; `interfaces` are None for a pod in the host's network, or in an
+    unreadable network.
     """
 
     uuid: str
@@ -104,7 +104,7 @@ class PodMeter:
     """Samples of one running pod, again and again; a context manager. The pod stays the caller's."""
 
     def __init__(self, pod: Pod, apps: Sequence[str] = ()) -> None:
-        """Choose the apps, all if none are named; PodError if the pod does not run or has no such app."""
+        """Choose the apps, all by default; PodError if the pod does not run or has no such app."""
         if pod.state is not PodState.RUNNING:
             raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
         self.pod = pod
@@ -124,7 +124,7 @@ class PodMeter:
             self._interfaces = None
 
     def read(self) -> PodSample | None:
-        """Return what has been used up to now, None once the pod has ended; PodError if its groups are not found."""
+        """Return the use up to now, None once the pod has ended; PodError if the pod's groups are not found."""
         if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
             return None
         subcgroup = read_subcgroup(self.pod)
@@ -149,7 +149,7 @@ class PodMeter:
             ),
             interfaces=self._read_interfaces(),
         )
-        # A pod that ended meanwhile may have had its groups removed half-way.
+        # The groups of a pod that ended meanwhile may be removed half-way.
         return sample if self.pod.refresh() and self.pod.state is PodState.RUNNING else None
 
     def _read_interfaces(self) -> tuple[InterfaceUsage, ...] | None:
@@ -165,7 +165,7 @@ class PodMeter:
 
 
 def read_subcgroup(pod: Pod) -> str | None:
-    """Return the path of the pod's control groups below the mount points of hierarchies, None if it is not known."""
+    """Return the path of the pod's control groups below the mount points of hierarchies, None for an unknown path."""
     try:
         path = pod.read_file(paths.POD_SUBCGROUP).decode("utf-8").strip().strip("/")
     except (OSError, UnicodeDecodeError):

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from minit.base.value import Value
 from minit.linux.mountinfo import Mount
 
-# Where the apps' groups are in that of the pod, in rkt's layout.
+# The place of the apps' groups in the pod's group, in rkt's layout.
 APPS = "system.slice"
 
 _MICROSECOND_NS = 1000
 _MILLICORES = 1000
-# v1 says "no limit" by the largest multiple of a page that a signed 64-bit number holds.
+# In v1 "no limit" is the largest multiple of a page in a signed 64-bit number.
 _UNLIMITED_BYTES = 1 << 62
 _MAX_FILE_BYTES = 1 << 20
 
 
 class Hierarchy(Value):
-    """A mounted hierarchy of control groups; no controllers are those of v2."""
+    """A mounted hierarchy of control groups; v2 has no `controllers` here."""
 
     mount_point: str
     controllers: frozenset[str] = frozenset()
@@ -32,10 +32,10 @@ class Hierarchy(Value):
 
 class Usage(Value):
     """
-    The use of a group's processes, so far and now; None if the machine does not count it.
+    The use of a group's processes, so far and now; None for a use that the machine does not count.
 
     `memory_working_set_bytes` is the memory without the part of the file cache that can be given up first,
-    `memory_anonymous_bytes` that of no file at all. Without a limit of swap `swap_limit_bytes` is None.
+    `memory_anonymous_bytes` the memory of no file. Without a limit of swap `swap_limit_bytes` is None.
     """
 
     cpu_ns: int | None = None
@@ -73,16 +73,16 @@ def find_hierarchies(mounts: Iterable[Mount]) -> list[Hierarchy]:
 
 
 def find_group(hierarchies: Iterable[Hierarchy], path: str) -> list[tuple[Hierarchy, str]]:
-    """Return the directories of a group in all hierarchies in which there is one; `path` is below the mount points."""
+    """Return the directories of a group in all hierarchies that have the group; `path` is below the mount points."""
     places = ((hierarchy, os.path.join(hierarchy.mount_point, path)) for hierarchy in hierarchies)
     return [(hierarchy, directory) for hierarchy, directory in places if os.path.isdir(directory)]
 
 
 def read_usage(places: Sequence[tuple[Hierarchy, str]]) -> Usage:
-    """Return what a group has used, by its directories; a group that is gone has used nothing that is known."""
+    """Return the use of a group, by the directories; the use of a removed group is not known."""
     fields: dict[str, int | None] = {}
     for hierarchy, directory in places:
-        # A hybrid machine counts time in both, and v2 without its controllers has hardly more than that.
+        # A hybrid machine counts time in both, and v2 without controllers counts hardly more than time.
         found = _read_v1(hierarchy, directory) if hierarchy.controllers else _read_v2(directory)
         for name, value in found.items():
             if value is not None and (fields.get(name) is None or hierarchy.controllers):
@@ -198,13 +198,13 @@ _V1_READERS: Mapping[str, Callable[[str], dict[str, int | None]]] = {
 
 
 def parse_table(text: str) -> dict[str, int]:
-    """Return the lines `NAME NUMBER` of a file; others are left out."""
+    """Return the lines `NAME NUMBER` of a file; other lines are left out."""
     words = [line.split() for line in text.splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
 
 
 def _parse_cpu_limit(text: str) -> int | None:
-    """Return the limit that the words `QUOTA PERIOD` are, both in microseconds; None if the first is no number."""
+    """Return the limit of the words `QUOTA PERIOD`, both in microseconds; None if the first is no number."""
     words = text.split()
     if len(words) != 2 or not all(map(_is_number, words)) or not int(words[1]):
         return None
@@ -212,7 +212,7 @@ def _parse_cpu_limit(text: str) -> int | None:
 
 
 def parse_io(text: str) -> dict[str, int]:
-    """Return the sums over all devices of io.stat; a file that counts nothing yet is all zeros."""
+    """Return the sums over all devices of io.stat; zeros for a file without counts."""
     sums = dict.fromkeys(("rbytes", "wbytes", "rios", "wios"), 0)
     for line in text.splitlines():
         for word in line.split()[1:]:
@@ -223,7 +223,7 @@ def parse_io(text: str) -> dict[str, int]:
 
 
 def parse_blkio(text: str) -> dict[str, int]:
-    """Return the sums over all devices of a file of blkio.throttle, which ends with a total even if that is 0."""
+    """Return the sums over all devices of a file of blkio.throttle, which ends with a total, even 0."""
     sums = dict.fromkeys(("Read", "Write"), 0)
     for line in text.splitlines():
         words = line.split()
@@ -250,7 +250,7 @@ def _working_set(memory: int | None, inactive_cache: int | None) -> int | None:
 
 
 class Stall(Value):
-    """The share of time in percent, of the last 10, 60 and 300 seconds, and all of it so far."""
+    """The share of time in percent, of the last 10, 60 and 300 seconds, and the whole time so far."""
 
     avg10: float
     avg60: float
@@ -259,19 +259,19 @@ class Stall(Value):
 
 
 class Pressure(Value):
-    """The stall of `some` processes of a group, and of all of them at the same time, `full`."""
+    """The stall of `some` processes of a group, and of all processes at the same time, `full`."""
 
     some: Stall
     full: Stall
 
 
 def read_pressure(directory: str, resource: str) -> Pressure | None:
-    """Return the pressure of "cpu", "memory" or "io" by a directory of v2; None if the kernel does not count it."""
+    """Return the pressure of "cpu", "memory" or "io" by a directory of v2; None if the kernel counts no pressure."""
     return parse_pressure(read_file(directory, f"{resource}.pressure"))
 
 
 def parse_pressure(text: str) -> Pressure | None:
-    """Return the pressure that a file of it tells; a line that is not there is nothing, an empty file None."""
+    """Return the pressure in a file; zeros without a line `full`, None without a line `some`."""
     stalls = {kind: _parse_stall(words) for kind, _, words in (line.partition(" ") for line in text.splitlines())}
     nothing = Stall(avg10=0.0, avg60=0.0, avg300=0.0, total_ns=0)
     return Pressure(some=stalls["some"], full=stalls.get("full", nothing)) if "some" in stalls else None

@@ -1,4 +1,4 @@
-"""Conclusions from the facts about a pod, in sentences for people. Pure."""
+"""Conclusions from facts about a pod, in sentences for people; pure, and so apart from the reading of facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUCCESSES = (0, None)
 
 
 class AppFacts(Value):
-    """Known facts about one app; `end` has stage1's words about its end."""
+    """Known facts about one app; `end` has stage1's words about the end."""
 
     name: str
     status: int | None = None
@@ -28,10 +28,10 @@ class AppFacts(Value):
 
 class PodFacts(Value):
     """
-    Known facts about a pod; `free_share` is that of the file system with the data directory, `kill` tells how PID 1 was
-    killed.
+    Known facts about a pod; `free_share` is the free part of the file system with the data directory, `kill` tells how
+    PID 1 was killed.
 
-    `panic` tells of the end of the machine's kernel before this start, if that was none in order.
+    `panic` is about a panic of the machine's kernel before this start.
     """
 
     state: PodState
@@ -46,7 +46,7 @@ class PodFacts(Value):
 
 
 def conclusions(pod: PodFacts) -> list[str]:
-    """Return what went wrong or is missing, the most telling first; one sentence at least."""
+    """Return failures and missing steps, the most important first; at least one sentence."""
     panic = [] if pod.panic is None else [f"Before this start the machine's kernel failed: {pod.panic}"]
     found = [*panic, *_of_start(pod), *(line for app in pod.apps for line in _of_app(pod, app)), *_of_machine(pod)]
     return found or [_all_well(pod)]

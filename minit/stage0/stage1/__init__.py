@@ -1,5 +1,5 @@
 """
-Calls of a stage1: which entrypoints its image declares, with which words each is called, and what it answers.
+Calls of a stage1: the entrypoints of the image, the words of each call, and the answers.
 
-Everything that acts on a pod calls it. The inside of an entrypoint is not its business. Read `entrypoints.py` first.
+All commands that act on a pod call these modules, for which an entrypoint is a black box. Read `entrypoints.py` first.
 """

@@ -78,9 +78,9 @@ def read_live(pod: Pod) -> dict[str, dict[str, object]]:
     """
     Return the fields that the supervisor of a running pod tells of each app, by the app's name.
 
-    They are whether it is ready and what it says of itself, how often it was started again and when it will be, its
-    health, the modes of its streams, and where some are attachable how many clients there are, the size of the
-    terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
+    The fields are the app's readiness and the app's own words, the number of restarts and the time of the next restart,
+    the health, the modes of the streams, and for attachable streams the number of clients, the size of the terminal,
+    and the number of passed and dropped bytes. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
     """
     found = {name: app.to_json() for name, app in (_ask_apps(pod) or {}).items()}
     return {name: {field: app[field] for field in _LIVE_FIELDS if field in app} for name, app in found.items()}
@@ -96,9 +96,9 @@ def _ask_apps(pod: Pod) -> dict[str, LiveApp] | None:
 
 class EntrypointFailed(PodError):
     """
-    An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that it may not be done.
+    An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that work may be unfinished.
 
-    Its kind is the one that the entrypoint has told.
+    The entrypoint reports the kind of the failure.
     """
 
     def __init__(self, text: str, kind: FailureKind | None = None, *, was_killed: bool) -> None:
@@ -108,7 +108,7 @@ class EntrypointFailed(PodError):
 
 
 def crossing_environment(pod: Pod, manifest: ImageManifest) -> dict[str, str]:
-    """Return all that such an entrypoint finds in its environment, as soon as the pod can be entered."""
+    """Return the environment of an entrypoint for apps, as soon as the pod can be entered."""
     enter = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, "enter")
     return {
         "RKT_STAGE1_ENTERCMD": str(enter),
@@ -119,14 +119,14 @@ def crossing_environment(pod: Pod, manifest: ImageManifest) -> dict[str, str]:
 
 def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone: bool = False) -> None:
     """
-    Run an entrypoint to its end; what it prints goes to standard error. EntrypointFailed if it fails.
+    Run an entrypoint to the end; the output goes to standard error. EntrypointFailed for a failure.
 
-    `alone` keeps the signals of the caller's terminal from it.
+    `alone` keeps the signals of the caller's terminal from the entrypoint.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     program = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, entrypoint)
     told = os.memfd_create("kind", os.MFD_CLOEXEC)
-    # Others than minit's own find what they find under rkt.
+    # Entrypoints of another stage1 get the same environment as under rkt.
     tells = manifest.annotation(paths.ANNOTATION_CONTROL) is not None
     more = {paths.FAILURE_KIND_VARIABLE: str(told)} if tells else {}
     try:
@@ -136,7 +136,7 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
             env=crossing_environment(pod, manifest) | more,
             pass_fds=(told,) if tells else (),
             stdin=subprocess.DEVNULL,
-            # rkt keeps it to itself, and with it the reason of every failure.
+            # rkt drops the output, and with it the reason of every failure.
             stdout=_STDERR,
             process_group=0 if alone else None,
             preexec_fn=ending_with_caller(),
@@ -150,7 +150,7 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
     if code < 0:
         name = signal.Signals(-code).name
         raise EntrypointFailed(f"stage1's {entrypoint} was killed by {name}", was_killed=True)
-    # Only some stage1 know no success for an app that they do not know.                  rkt stage0, app_rm.go
+    # Some stage1 report a failure for an app that is not known.                          rkt stage0, app_rm.go
     if code != 0 and (entrypoint, code) != ("app/stop", _NO_SUCH_APP):
         raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", kind, was_killed=False)
 
@@ -161,7 +161,7 @@ def _kind(text: bytes) -> FailureKind | None:
 
 def stop_pod(pod: Pod, *, force: bool) -> bool:
     """
-    Ask stage1 to stop the pod and return at once; False if it has ended before, or meanwhile and stage1 did not know.
+    Ask stage1 to stop the pod and return at once; False for a pod that has ended before, or during a failed call.
 
     PodError if stage1 fails with a pod that goes on.
     """
@@ -172,7 +172,7 @@ def stop_pod(pod: Pod, *, force: bool) -> bool:
     try:
         _call_stage1(pod, force=force)
     except (OSError, MinitError):
-        # Its files may be gone too: somebody has removed it.
+        # Another process may have removed the pod with all files.
         if not pod.refresh() or _has_ended(pod):
             return False
         raise

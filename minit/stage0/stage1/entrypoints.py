@@ -1,8 +1,8 @@
 """
-Stage1's entrypoints: where an image declares them, and the exact words each is called with.
+Stage1's entrypoints: the annotations that declare entrypoints, and the exact words of each call.
 
-A stage1 is a black box behind the annotations of its image manifest; the copy in the pod directory counts, since it
-was written when the pod was prepared.
+A stage1 is a black box behind the annotations of the image manifest; the copy in the pod directory counts, which was
+written when the pod was prepared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minit.podfiles import paths
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.poddirectory import Note, Pod
 
-# From which interface version on stage1 knows a flag.                   rkt, stage1 implementor's guide
+# The first interface version with each flag.                            rkt, stage1 implementor's guide
 _HOSTNAME_VERSION = 2
 _DISABLE_VERSION = 3
 _DNS_VERSION = 4
@@ -63,7 +63,7 @@ class RunOptions(Value):
     mutable: bool = False
     """True if apps may be added to the pod, so that it may be empty."""
     quiet: bool = False
-    """True if a stage1 that knows how says nothing of its own but errors."""
+    """True if a stage1 with the option `quiet` reports nothing but errors."""
 
 
 def read_stage1_manifest(pod: Pod) -> ImageManifest:
@@ -72,7 +72,7 @@ def read_stage1_manifest(pod: Pod) -> ImageManifest:
     try:
         return _parse_manifest(data)
     except ManifestError:
-        return parse_image_manifest(data, str(pod.path / paths.POD_STAGE1_MANIFEST))  # which the error names
+        return parse_image_manifest(data, str(pod.path / paths.POD_STAGE1_MANIFEST))  # an error with the file
 
 
 @lru_cache(maxsize=8)
@@ -99,7 +99,7 @@ def require_path(manifest: ImageManifest, entrypoint: str) -> str:
 
 
 def require_mutable_support(manifest: ImageManifest) -> None:
-    """Raise PodError unless the image declares what works on the apps of a running pod."""
+    """Raise PodError unless the image declares the entrypoints for the apps of a running pod."""
     if any(declared_path(manifest, entrypoint) is None for entrypoint in _MUTABLE_ENTRYPOINTS):
         raise PodError(
             f'stage1 does not support mutable pods: stage1 image "{manifest.name}" does not declare all of the'
@@ -108,7 +108,7 @@ def require_mutable_support(manifest: ImageManifest) -> None:
 
 
 def interface_version(manifest: ImageManifest) -> int:
-    """Return the version of rkt's stage1 interface the image is made for; PodError if it is no number."""
+    """Return the version of rkt's stage1 interface in the image; PodError if the text is no number."""
     text = manifest.annotation(paths.ANNOTATION_INTERFACE_VERSION)
     if text is None:
         return 1
@@ -120,7 +120,7 @@ def interface_version(manifest: ImageManifest) -> int:
 def run_arguments(
     options: RunOptions, uuid: str, manifest: ImageManifest, private_users: str | None, note: Note
 ) -> list[str]:
-    """Return the arguments of `run` in rkt's order; what the image's version does not know is noted and left out."""
+    """Return the arguments of `run` in rkt's order; flags that the image's version lacks are noted and left out."""
     version = interface_version(manifest)
     words = []
     if options.debug:
@@ -154,7 +154,7 @@ def run_arguments(
             words.append("--disable-seccomp")
     if options.mutable:
         words.append("--mutable")
-    # Whoever is at the pod's terminal has seen how the app ended.
+    # The user at the pod's terminal has seen the end of the app.
     own = "quiet" if options.quiet else None if options.interactive else "tell-failure"
     if own in (manifest.annotation(paths.ANNOTATION_RUN_OPTIONS) or "").split(","):
         words.append(f"--{own}")
@@ -177,7 +177,7 @@ def enter_arguments(
     timeout_seconds: float | None,
     failure_fd: int | None = None,
 ) -> list[str]:
-    """Return the arguments of `enter`; all that is a keyword here is an extension of minit's own stage1."""
+    """Return the arguments of `enter`; the keywords are extensions of minit's own stage1."""
     words = [f"--pid={pid}", f"--appname={app}"]
     words += ["--privileged"] if privileged else []
     words += ["--as-app"] if as_app else []
@@ -218,9 +218,9 @@ def app_stop_arguments(app: str, grace_seconds: float | None, *, debug: bool) ->
 
 def attach_arguments(mode: str, app: str, options: Sequence[str], *, debug: bool) -> list[str]:
     """
-    Return the arguments of `attach` for rkt's --mode; `options` are flags that only some stage1 images know.
+    Return the arguments of `attach` for rkt's --mode; `options` are flags of some stage1 images.
 
-    PodError for a mode that names no streams, unknown ones, or a terminal together with single streams.
+    PodError for a mode with no streams, unknown streams, or a terminal together with single streams.
     """
     rest = [f"--app={app}", f"--debug={_boolean(debug)}", *options]
     if mode == "list":
@@ -245,7 +245,7 @@ def _boolean(value: bool) -> str:
 
 
 def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
-    """Become an entrypoint; PodError if it cannot be executed."""
+    """Become an entrypoint; PodError if the program cannot be executed."""
     _restore_signals()
     try:
         os.execve(program, [str(program), *arguments], environment)
@@ -254,12 +254,12 @@ def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]
 
 
 def _restore_signals() -> None:
-    """Give the next program the signal dispositions that Python's start-up and the command changed."""
-    # What Python ignores stays ignored across execve(2).
+    """Restore the signal dispositions that Python's start-up and the command changed, for the next program."""
+    # Signals that Python ignores stay ignored across execve(2).
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    # What Python catches is only noted until the next bytecode, which execve(2) would never reach: blocked meanwhile, a
-    # signal stays pending and then does to this process what it would do without Python.
+    # Python notes a caught signal until the next bytecode, which execve(2) would never reach: a signal that is blocked
+    # meanwhile stays pending, and then acts on this process as without Python.
     caught = [number for number in _ENDING_SIGNALS if callable(signal.getsignal(number))]
     signal.pthread_sigmask(signal.SIG_BLOCK, caught)
     for number in caught:
@@ -268,7 +268,7 @@ def _restore_signals() -> None:
 
 
 def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdout: bool) -> int:
-    """Run an entrypoint in `directory` without standard input and return its exit code; OSError if it cannot start."""
+    """Run an entrypoint in `directory` without standard input and return the exit code; OSError if the start fails."""
     return subprocess.run(
         [str(program), *arguments],
         cwd=directory,
@@ -281,9 +281,9 @@ def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdou
 
 class LastRun(Value):
     """
-    What the last run of a pod was told; `networks` are the entries of --net.
+    The options of a pod's last run, by the arguments of `run_arguments`; `networks` are the entries of --net.
 
-    `has_names` tells that name servers or hosts were given, `is_insecure` that some protection was taken away.
+    `has_names` is about given name servers or hosts, `is_insecure` about a missing protection.
     """
 
     networks: tuple[str, ...] = ()
