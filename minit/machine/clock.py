@@ -1,4 +1,4 @@
-"""The kernel's clock, and the chip that keeps the time without power (rtc(4))."""
+"""The kernel's clock, the chip that keeps the time without power (rtc(4)), and the time at the start of a machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KernelClock:
         return time.time()
 
     def slew(self, offset_seconds: float, poll_seconds: float) -> None:
-        """Have the clock reach its time by a changed pace, with a server asked every `poll_seconds`."""
+        """Correct the clock by a changed pace, with a server asked every `poll_seconds`."""
         syscalls.slew_clock(offset_seconds, poll_seconds)
 
     def step(self, offset_seconds: float) -> None:
@@ -44,7 +44,7 @@ class KernelClock:
 
 
 def read_rtc() -> float:
-    """Return the time of the chip in seconds since 1970; OSError if there is none that has one."""
+    """Return the chip's time in seconds since 1970; OSError without a chip or a time."""
     fields = _RTC_TIME.unpack(_control_rtc(os.O_RDONLY, _RTC_RD_TIME, bytes(_RTC_TIME.size)))
     second, minute, hour, day, month, year = fields[:6]
     return calendar.timegm((year + _FIRST_YEAR, month + 1, day, hour, minute, second))
@@ -60,9 +60,10 @@ def _control_rtc(mode: int, request: int, argument: bytes) -> bytes:
 
 def image_time() -> float | None:
     """
-    Return the time of the image in seconds since 1970, that of machine.toml; None without that file.
+    Return the time of the image in seconds since 1970, from the file machine.toml; None without the file.
 
-    A time before the release of minit is none: files of an image may have any, and the image has minit in it.
+    A time before the release of minit does not count: files of an image may have any time, and the image has minit in
+    it.
     """
     try:
         return max(os.stat(paths.MACHINE_CONFIG).st_mtime, RELEASE_SECONDS)
@@ -77,9 +78,9 @@ def is_lost(built: float) -> bool:
 
 def correct_clock() -> str | None:
     """
-    Set a clock that has lost its time to that of its RTC, or at least to that of the image.
+    Set a clock that has lost its time to the RTC's time, or at least to the image's.
 
-    Return a line if it was set, or cannot be. Most kernels read the RTC themselves.
+    Return a line if the clock was set, or cannot be set. Most kernels read the RTC themselves.
     """
     built = image_time()
     if built is None or not is_lost(built):

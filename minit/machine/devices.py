@@ -1,7 +1,7 @@
 """
 The devices of a machine without udevd: found by looking, followed by the kernel's own events.
 
-A file system's label and UUID are read from its superblock, of ext2 to ext4 and xfs.
+A file system's label and UUID are read from its superblock, for ext2 to ext4 and xfs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minit.podfiles import paths
 
 T = TypeVar("T")
 
-# An event about it tells nothing but that it is time to look; it is always there.
+# An event about this device, which always exists, only says to look again.
 _ANY_DEVICE = "/sys/class/mem/null/uevent"
 _BLOCK_DEVICES = "/sys/class/block"
 _BY_CONTENT = ("LABEL=", "UUID=")
@@ -41,15 +41,15 @@ _EXT_MAGIC_BYTES = b"\x53\xef"
 _XFS_MAGIC_BYTES = b"XFSB"
 _XFS_UUID, _XFS_LABEL = (32, 16), (108, 12)
 
-# There already, or not for this machine, which is no fault of anybody's.
+# Loaded already, or not for this machine: no failure.
 _HARMLESS = (errno.EEXIST, errno.ENODEV)
 
 
 class MachineDevices:
     """
-    All devices, with the modules that are loaded for them.
+    All devices, with their loaded modules.
 
-    Events come from before the first look, so none is missed: each only says that it is time to look again.
+    Events come from before the first look, so none is missed: each only says to look again.
     """
 
     def __init__(self, modules: Modules, rules: Sequence[DeviceRule] = ()) -> None:
@@ -60,11 +60,11 @@ class MachineDevices:
         self._lookup: DeviceLookup | None = None
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read when devices have come or gone."""
+        """Return a descriptor that is readable when devices have come or gone."""
         return self._events.fileno()
 
     def look(self) -> None:
-        """Load the modules for all devices there are, and for those that come of that, and apply the rules."""
+        """Load the modules for all devices, and for devices that appear then, and apply the rules."""
         self._events.drain()
         if self._modules.are_for_devices:
             lookup = self._open_lookup()
@@ -100,7 +100,9 @@ class MachineDevices:
         return rule in self._matched
 
     def wait_for(self, find: Callable[[], T | None], seconds: float) -> T | None:
-        """Return what `find` finds, as soon as it does or after so long; devices are followed meanwhile."""
+        """
+        Return the result of `find`, as soon as there is a result or the time is over; devices are followed meanwhile.
+        """
         until = time.monotonic() + seconds
         while (found := find()) is None and (left := until - time.monotonic()) > 0:
             wait_readable([self.fileno()], left)
@@ -109,7 +111,7 @@ class MachineDevices:
 
 
 def _apply_rule(rule: DeviceRule, node: str) -> None:
-    """Give a device's node what a rule says; a node that has vanished meanwhile is none."""
+    """Give a device's node the owner and mode of a rule; a vanished node is ignored."""
     try:
         if rule.uid is not None or rule.gid is not None:
             os.chown(node, -1 if rule.uid is None else rule.uid, -1 if rule.gid is None else rule.gid)
@@ -129,9 +131,9 @@ def _is_for(rule: DeviceRule, device: ListedDevice) -> bool:
 
 def _set_link(path: str, node: str | None, own: set[str | None]) -> bool:
     """
-    Make `path` another name of a device's node, or of none; returns whether it was not.
+    Make `path` another name of a device's node, or remove the name; return whether anything changed.
 
-    It is a second name of the same file and no symlink: volumes are devices, not what leads to them.
+    A second name of the same file, not a symlink: volumes are devices, not links to devices.
     """
     try:
         if path in own:
@@ -154,7 +156,7 @@ def _set_link(path: str, node: str | None, own: set[str | None]) -> bool:
 
 
 def _announce() -> None:
-    """Have the kernel tell those who follow devices to look: they did when the device came, before its link did."""
+    """Have the kernel tell followers of devices to look again: they looked when the device came, before its link."""
     try:
         with open(_ANY_DEVICE, "wb", buffering=0) as file:
             file.write(b"change")
@@ -164,8 +166,8 @@ def _announce() -> None:
 
 def find_block_device(source: str) -> str | None:
     """
-    Return the node of a block device that is named by its path, by LABEL= or UUID= of the file system on it, or by
-    PARTLABEL= of a partition.
+    Return the node of a block device, named by its path, by LABEL= or UUID= of its file system, or by PARTLABEL= of a
+    partition.
     """
     if source.startswith(_BY_PARTITION):
         return find_partition(source.removeprefix(_BY_PARTITION))
@@ -187,7 +189,7 @@ def find_block_device(source: str) -> str | None:
 
 
 def _read_volume_ids(node: str) -> dict[str, str]:
-    """Return LABEL and UUID of what is on a block device, nothing for what is not known or cannot be read."""
+    """Return LABEL and UUID of a block device, empty for an unknown content or an unreadable device."""
     try:
         fd = os.open(node, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -200,7 +202,7 @@ def _read_volume_ids(node: str) -> dict[str, str]:
 
 
 def parse_volume_ids(data: bytes) -> dict[str, str]:
-    """Return LABEL and UUID as the first 2048 bytes of a device have them."""
+    """Return LABEL and UUID in the first 2048 bytes of a device."""
     if _field(data, _EXT_MAGIC, _EXT_SUPERBLOCK) == _EXT_MAGIC_BYTES:
         return _name(_field(data, _EXT_UUID, _EXT_SUPERBLOCK), _field(data, _EXT_LABEL, _EXT_SUPERBLOCK))
     if data.startswith(_XFS_MAGIC_BYTES):
@@ -222,9 +224,10 @@ def _name(uuid: bytes, label: bytes) -> dict[str, str]:
 
 class Modules:
     """
-    The modules of the image, each with its neighbours in the order of loading, and its patterns of MODALIAS.
+    The modules of the image, each with its neighbours in the order of loading, and its patterns of MODALIAS; from the
+    image's own table, without modprobe and its indexes.
 
-    `options` are their parameters by their names, as the kernel takes them.
+    `options` are the modules' parameters by name, in the kernel's form.
     """
 
     def __init__(
@@ -246,12 +249,12 @@ class Modules:
 
     @property
     def are_for_devices(self) -> bool:
-        """Tell whether any of them is for some device."""
+        """Tell whether any module is for a device."""
         # As in pci:v00001AF4*; there are names of other kinds as well, such as fs-xfs.
         return any(":" in pattern for pattern, _ in self._aliases)
 
     def load(self, name: str) -> None:
-        """Load a module with its neighbours; what fails is said, and is not tried again."""
+        """Load a module with its neighbours; a failure is reported, and not tried again."""
         name = name.replace("-", "_")
         if name not in self._neighbours:
             if name not in self._done and not os.path.isdir(f"/sys/module/{name}"):
@@ -261,7 +264,7 @@ class Modules:
         self._load(name)
 
     def load_for(self, modaliases: Iterable[str]) -> bool:
-        """Load the modules for devices that have these MODALIASes; returns whether there was anything new."""
+        """Load the modules for devices with these MODALIASes; return whether any was new."""
         found = [alias for alias in dict.fromkeys(modaliases) if alias not in self._seen]
         self._seen.update(found)
         names = [name for alias in found for name in self.matching(alias) if name not in self._done]
@@ -270,7 +273,7 @@ class Modules:
         return bool(names)
 
     def load_filesystem(self, fstype: str) -> None:
-        """Load what a type of file systems needs; the kernel would call modprobe for that."""
+        """Load the module for a type of file systems, for which the kernel would call modprobe."""
         self.load_for([f"fs-{fstype}"])
 
     def matching(self, modalias: str) -> list[str]:
@@ -301,7 +304,7 @@ class Modules:
 
 
 def read_modules() -> Modules:
-    """Return the modules of this image, none if it has none or they are for another kernel, which is said."""
+    """Return the modules of this image, none without a table, or, with a message, for another kernel."""
     try:
         with open(paths.MACHINE_MODULE_TABLE, "rb") as file:
             table = parse(file.read(), paths.MACHINE_MODULE_TABLE)
@@ -319,7 +322,7 @@ def read_modules() -> Modules:
 
 
 def module_options(command_line: str) -> dict[str, str]:
-    """Return the parameters of modules on a kernel's command line, `i2c_stub.chip_addr=0x50` say, by their names."""
+    """Return the parameters of modules on a kernel's command line by name, for example `i2c_stub.chip_addr=0x50`."""
     options: dict[str, list[str]] = {}
     for word in command_line.split():
         name, dot, parameter = word.partition(".")

@@ -30,20 +30,20 @@ _SYSCTLS = "/proc/sys"
 _LOWEST_PRIORITY = 19
 
 _Served = MachineNetwork | TimeClient | Updates | CompressedSwap
-"""A part of the machine with descriptors and deadlines of its own."""
+"""A part of the machine with descriptors and deadlines."""
 
 _RECORDS = f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/rkt"
 _ROOTS = "roots"
 _ROOTS_IN_MEMORY = "/run/minit/roots"
-# A directory that is being removed: half of a boot would tell lies about it.
+# A directory during its removal: half of a boot's records would be misleading.
 _REMOVED = ".removed"
-# More than PID 1 writes before the apps start, so that a full disk does not keep them from it.
+# More than PID 1 writes before the apps start: a full disk must not keep them from starting.
 _NEEDED_BYTES = 1 << 18
 
 
 def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     """
-    Prepare the machine, which only the first helper does, tell PID 1, and serve until PID 1 is gone.
+    Prepare the machine (only the first helper does), tell PID 1, and serve until PID 1 is gone.
 
     LaunchError if something required is missing.
     """
@@ -57,25 +57,25 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
         begin_trial(config, link)
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
-    # Before the apps, which may have the directory of its socket as a volume.
+    # Before the apps, which may have the directory of the socket as a volume.
     updates = [] if config.update is None else [Updates(config.update)]
     clock = _follow_time(config, network)
     served: list[_Served] = [each for each in (network, clock) if each is not None]
     if is_first:
         if config.clock is not None and clock is not None:
             _wait_for_time(clock, served, devices, config.clock.wait_seconds)
-        # Where there is one processor, it is PID 1's from here on, until the apps have started.
+        # On a single processor, PID 1 has priority from here on, until the apps have started.
         _set_priority(_LOWEST_PRIORITY)
         send_message(link, {"prepared": True})
-    # What another helper has turned on stays so.
+    # Swap turned on by an earlier helper stays on.
     swap = [CompressedSwap(config.swap, modules)] if is_first and config.swap is not None else []
     _serve(link, devices, [*served, *updates, *swap], _open_kernel_log())
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
-    """Do what is done once: wait for devices, set the kernel's parameters, mount file systems."""
+    """Do the work of a boot: wait for devices, set sysctls, mount file systems."""
     try:
-        # Before the pod, of which it may be a volume.
+        # Before the pod, which may have the directory as a volume.
         os.makedirs(os.path.dirname(paths.MACHINE_LOG), exist_ok=True)
     except OSError as error:
         complain_at_once(f"minit: {describe(error)}")
@@ -141,7 +141,7 @@ def _wait_for_time(clock: TimeClient, served: Sequence[_Served], devices: Machin
 
 
 def _until_due(served: Sequence[_Served], longest_seconds: float | None = None) -> tuple[list[int], float | None]:
-    """Return the descriptors of all, and the seconds until one of them has something to do."""
+    """Return the descriptors of all parts, and the seconds until the next deadline."""
     now = time.monotonic()
     waits = [each.deadline - now for each in served if each.deadline is not None]
     waits += [] if longest_seconds is None else [longest_seconds]
@@ -207,10 +207,17 @@ def _set_sysctl(name: str, value: str) -> None:
 
 def _prepare_state(config: MachineConfig, modules: Modules) -> bool:
     """
-    Make the pod writable where its root is not, and have written down below the state directory what the boot does.
+    Make the pod writable where its root is not, and keep the boot's files in the state directory, if there is one:
 
-    Returns whether that outlives the boot. A reason why it does not is one line. LaunchError if no app could write to a
-    read-only root.
+        DIRECTORY/000012/   the files of the twelfth boot: /rkt of its stage1 root, with statuses, logs and events
+        DIRECTORY/roots/    files that apps have written into their own roots, as overlayfs keeps them
+        DIRECTORY/network/  the addresses of the last leases, which are asked for first
+
+    Each boot begins with its own directory, so that no file is of another boot; the paths are those of any pod. Without
+    the directory all of that is in the pod, and forgotten at the next boot.
+
+    Return whether the files outlive the boot; a line on the console has the reason if not. LaunchError if no app could
+    write to a read-only root.
     """
     state = config.state
     obstacle = None if state is None else _obstacle(config, state)
@@ -230,19 +237,19 @@ def _prepare_state(config: MachineConfig, modules: Modules) -> bool:
 
 
 def _state_directory(config: MachineConfig) -> str | None:
-    """Return the state directory if the machine has one that can be used."""
+    """Return the state directory if the machine has a usable one."""
     state = config.state
     return None if state is None or _obstacle(config, state) is not None else state.directory
 
 
 def _obstacle(config: MachineConfig, state: State) -> str | None:
-    """Return why the directory is not to be used, if the file system is not there that it should be on, say."""
+    """Return why the directory is unusable, for example a missing file system, None for a usable directory."""
     targets = [each.target for each in config.filesystems if f"{state.directory}/".startswith(f"{each.target}/")]
     missing = next((target for target in targets if not os.path.ismount(target)), None)
     if missing is not None:
         return f"filesystem {missing} is not mounted"
     real = os.path.realpath(state.directory)
-    # An app that has a directory above it as a volume would choose what is removed.
+    # An app with a parent directory as a volume would choose what is removed.
     return None if real == state.directory else f"a symlink leads to {real}"
 
 
@@ -266,7 +273,7 @@ def _overlay_pod(place: str, modules: Modules) -> None:
     upper, work = os.path.join(place, "upper"), os.path.join(place, "work")
     for directory in (upper, work):
         os.makedirs(directory, exist_ok=True)
-    # It takes the place of the pod's own.
+    # The directory takes the place of the pod's own.
     os.chmod(upper, os.stat(paths.MACHINE_POD).st_mode & 0o7777)
     layers = ("lowerdir", paths.MACHINE_POD), ("upperdir", upper), ("workdir", work)
     overlay = MountFilesystem(
@@ -285,10 +292,10 @@ def _overlay_pod(place: str, modules: Modules) -> None:
 
 
 def _begin_boot(state: State) -> str:
-    """Make this boot's directory, with the directories that the image has there, and return it; the oldest go."""
+    """Make and return this boot's directory, with the image's directories inside; the oldest boots go."""
     os.makedirs(state.directory, 0o700, exist_ok=True)
     boots = sorted((name for name in os.listdir(state.directory) if name.isascii() and name.isdigit()), key=int)
-    # First: there may be no space for another one.
+    # First: there may be no space for another boot.
     _remove_boots(state, boots[: max(0, len(boots) + 1 - state.kept_boots)])
     boot = os.path.join(state.directory, f"{int(boots[-1]) + 1 if boots else 1:06}")
     try:
@@ -307,7 +314,7 @@ def _begin_boot(state: State) -> str:
 
 
 def _forget_records() -> None:
-    """Remove what an earlier boot has written down where the pod is on a disk: a status would tell lies of this one."""
+    """Remove an earlier boot's records where the pod is on a disk: an old status would mislead about this boot."""
     for place, _, names in os.walk(_RECORDS):
         for name in names:
             try:

@@ -1,11 +1,12 @@
 """
 The variables of an EFI firmware, by the kernel's efivarfs, and the firmware's entries for the two slots.
 
-The file system is mounted nowhere: only a descriptor leads to it, for as long as somebody needs it. Its files are
-variables, four bytes of attributes before their values (Documentation/filesystems/efivarfs.rst).
+The file system is mounted nowhere: only a descriptor leads there, as long as needed. Its files are variables, with four
+bytes of attributes before the value (Documentation/filesystems/efivarfs.rst).
 
 The authority for entries is the UEFI specification 2.10, 3.1 and 10.3. An entry names a partition by its identifier in
-the disk's table, and a program there. So an entry holds wherever the firmware finds the disk. Their planning is pure.
+the disk's table, and a program there. So an entry holds wherever the firmware finds the disk. The planning of entries
+is pure.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ OWN = "9dbc99db-f222-42ba-b1cc-5a80f0436170"
 
 _FIRMWARE = "/sys/firmware/efi"
 _FSTYPE = "efivarfs"
-# It outlives a boot, and is there for the firmware and for the system that it boots.
+# The variable outlives a boot, and is readable for the firmware and for the booted system.
 _ATTRIBUTES = (7).to_bytes(4, "little")
 _MAXIMUM_BYTES = 1 << 16
-# linux/fs.h. The kernel makes variables that it does not know so, which keeps a mere rm away from them.
+# linux/fs.h. The kernel sets this flag on variables that it does not know, to protect them from a mere rm.
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_IMMUTABLE_FL = 0x10
 _FLAGS_BYTES = 8
@@ -42,7 +43,7 @@ _NUMBERS = range(1 << 16)
 _OPTION = Struct("<IH")
 _ACTIVE = 1
 _NODE = Struct("<BBH")
-# Type, subtype, length; number, start, size, identifier; that the table is a GPT, and the identifier a GUID.
+# Type, subtype, length; number, start, size, identifier; GPT as the kind of table, and GUID as the kind of identifier.
 _HARD_DRIVE = Struct("<BBHIQQ16sBB")
 _HARD_DRIVE_NODE = (4, 1, _HARD_DRIVE.size)
 _GPT, _GUID = 2, 2
@@ -52,7 +53,7 @@ _NUL = b"\0\0"
 
 
 class EfiVariables:
-    """The variables in the file system that is open as `directory`."""
+    """The variables in the file system open as `directory`."""
 
     def __init__(self, directory: int) -> None:
         self._directory = directory
@@ -75,9 +76,9 @@ class EfiVariables:
 
     def write(self, name: str, value: bytes, namespace: str = GLOBAL) -> None:
         """
-        Write a variable, which the firmware does as a whole; one that is as it should be is not written again.
+        Write a variable, which the firmware does as a whole; an unchanged value is not written again.
 
-        UpdateError if the firmware does not take it.
+        UpdateError if the firmware refuses the value.
         """
         if self.read(name, namespace) == value:
             return
@@ -115,7 +116,7 @@ class EfiVariables:
 
 @contextmanager
 def open_variables() -> Iterator[EfiVariables]:
-    """Open the variables of the firmware; UpdateError if it has none that this kernel can write."""
+    """Open the variables of the firmware; UpdateError without a firmware, or if this kernel cannot write them."""
     if not os.path.isdir(_FIRMWARE):
         raise UpdateError("no EFI firmware has started this machine: nothing can tell it which slot to boot")
     read_modules().load_filesystem(_FSTYPE)
@@ -139,7 +140,7 @@ def _open_filesystem() -> int:
     finally:
         os.close(context)
     try:
-        # That one names the directory only.
+        # O_PATH only names the directory.
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
     finally:
         os.close(mount)
@@ -150,14 +151,14 @@ def _set_flags(fd: int, flags: int) -> None:
 
 
 class SlotEntry(Value):
-    """What the firmware is to know of a slot: the partition it boots from, the `program` there, and a title."""
+    """A slot's entry for the firmware: the partition to boot from, the `program` there, and a title."""
 
     title: str
     partition: PartitionEntry
     program: str
 
     def option(self) -> bytes:
-        """Return it as the value of a variable Boot####, an EFI_LOAD_OPTION."""
+        """Return the value of a variable Boot####, an EFI_LOAD_OPTION."""
         path = _encode(self.program)
         part = self.partition
         devices = _HARD_DRIVE.pack(
@@ -167,7 +168,7 @@ class SlotEntry(Value):
         return _OPTION.pack(_ACTIVE, len(devices)) + _encode(self.title) + devices
 
     def is_in(self, option: bytes) -> bool:
-        """Tell whether an entry of the firmware is this one, be its title, or the place of the partition, another."""
+        """Tell whether an entry of the firmware is for the same slot; title and place of the partition may differ."""
         try:
             _, length = _OPTION.unpack_from(option)
             start = _end_of_text(option, _OPTION.size)
@@ -184,7 +185,7 @@ class SlotEntry(Value):
 
 
 class BootPlan(Value):
-    """The numbers of the slots' entries, the entries that are to be written, and the order in which all are tried."""
+    """The numbers of the slots' entries, the entries to write, and the order of all entries."""
 
     numbers: Mapping[str, int]
     options: Mapping[int, bytes]
@@ -195,10 +196,10 @@ def plan_entries(
     slots: Mapping[str, SlotEntry], found: Mapping[int, bytes], order: Sequence[int], current: int | None, first: str
 ) -> BootPlan:
     """
-    Return what is to be written so that the firmware has an entry for each slot, that of `first` before the other.
+    Return the writes after which the firmware has an entry for each slot, the entry of `first` before the other.
 
-    `found` are its entries, `order` is the order in which it tries them, and `current` the entry that it has booted.
-    Entries of others stay as they are, in their order: what was tried before the disk is tried before it afterwards.
+    `found` are the firmware's entries, `order` is their order, and `current` the booted entry. Other entries stay, in
+    their order: an entry before the disk's stays before the disk's.
     """
     numbers: dict[str, int] = {}
     for slot, entry in slots.items():
@@ -220,7 +221,7 @@ def plan_entries(
 
 
 def first_slot(slots: Mapping[str, SlotEntry], found: Mapping[int, bytes], order: Sequence[int]) -> str | None:
-    """Return the slot whose entry the firmware tries first, None if it has no entry for one."""
+    """Return the slot of the firmware's first entry of a slot, None without such an entry."""
     for number in order:
         for slot, entry in slots.items():
             if entry.is_in(found.get(number, b"")):
@@ -229,7 +230,7 @@ def first_slot(slots: Mapping[str, SlotEntry], found: Mapping[int, bytes], order
 
 
 def _encode(text: str) -> bytes:
-    # UTF-16 in little-endian order, of ASCII; the interpreter of an image has no codec for it.
+    # UTF-16 in little-endian order, of ASCII; the interpreter of an image has no codec for UTF-16.
     return b"".join(bytes((letter, 0)) for letter in text.encode("ascii")) + _NUL
 
 

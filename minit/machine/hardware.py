@@ -14,7 +14,7 @@ from minit.manifest.machineconfig import Watchdog
 
 _WDIOC_SETTIMEOUT = 0xC0045706
 _INT_BYTES = 4
-# Several meals can be missed before it bites.
+# Several meals can be missed before the watchdog bites.
 _MEALS = 4
 _DESCRIPTORS = "/proc/self/fd"
 _LAST_STREAM = 2
@@ -35,13 +35,13 @@ _READ_BYTES = 64 * _EVENT_BYTES
 
 
 class Feeder:
-    """An open watchdog; whoever opened it, or found it open, has to feed it from now on."""
+    """An open watchdog; after opening it, or finding it open, PID 1 has to feed it."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.fd = _take_over(watchdog.device)
         try:
             wanted = watchdog.timeout_seconds.to_bytes(_INT_BYTES, "little")
-            # The device answers with what it can do.
+            # The device answers with its own timeout.
             timeout_seconds = int.from_bytes(fcntl.ioctl(self.fd, _WDIOC_SETTIMEOUT, wanted), "little")
         except OSError:
             timeout_seconds = watchdog.timeout_seconds  # it has one timeout only
@@ -51,7 +51,7 @@ class Feeder:
         self.feed()
 
     def feed(self) -> None:
-        """Feed it if it is time; one that refuses its food, as one that is gone does, is said so once."""
+        """Feed the watchdog if it is time; a refusal, also of a vanished watchdog, is reported once."""
         now = time.monotonic()
         if now < self.next_meal:
             return
@@ -59,7 +59,7 @@ class Feeder:
         try:
             os.write(self.fd, _FOOD)
         except OSError as error:
-            # PID 1 must not end for it: if the watchdog works after all, it bites.
+            # PID 1 must not end for a refusal: if the watchdog works after all, it bites.
             if not self._refuses:
                 complain_at_once(f"minit: watchdog: {describe(error)}")
             self._refuses = True
@@ -73,7 +73,7 @@ class Feeder:
 
 
 def _take_over(device: str) -> int:
-    """Return the watchdog open: what has made the root of a disk may have left it so, and it opens once only."""
+    """Return the open watchdog: the program that set up a disk's root may have left it open, and it opens only once."""
     number = os.stat(device).st_rdev
     for name in os.listdir(_DESCRIPTORS):
         fd = int(name)
@@ -88,7 +88,9 @@ def _take_over(device: str) -> int:
 
 
 class PowerButtons:
-    """Every input device with that key; those that come later are found by looking again."""
+    """
+    Every input device with a power key (Documentation/input/event-codes.rst); later devices are found by looking again.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
@@ -98,7 +100,7 @@ class PowerButtons:
         return list(self._open.values())
 
     def look(self) -> None:
-        """Open the devices that have come."""
+        """Open new devices."""
         for name in _devices_with_key():
             if name not in self._open:
                 try:
@@ -109,7 +111,7 @@ class PowerButtons:
                     continue  # its node is made in a moment, of which there is another event
 
     def take_presses(self) -> bool:
-        """Take what has come; returns whether a button was pressed."""
+        """Read all events; return whether a button was pressed."""
         pressed = False
         for name, fd in list(self._open.items()):
             try:

@@ -1,9 +1,9 @@
 """
-The machine's helper: the one process that does beside PID 1 what the host does for a pod elsewhere.
+The machine's helper: the process beside PID 1 that does the host's work for a pod.
 
-PID 1 forks it before anything else. It loads modules, mounts file systems and connects the network, reports that, and
-stays for devices that come later, leases that have to be renewed and the power button. PID 1 asks it now and then
-whether it hangs, and starts another one for one that does or has died, when it may have left the machine's mounts.
+PID 1 forks the helper before anything else. The helper loads modules, mounts file systems and connects the network,
+reports that, and stays for later devices, leases to renew and the power button. PID 1 asks now and then whether the
+helper hangs, and replaces a hanging or dead helper, perhaps after leaving the machine's mounts.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS
 
-# Beyond what the configuration lets it wait: for loading modules and checking disks.
+# Beyond the configured waiting times: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
 _TICK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
-# A module that it loads may keep it from answering for a while.
+# The loading of a module may keep the helper from answering for a while.
 _PERIOD_SECONDS = 20.0
 _ANSWER_SECONDS = 20.0
-# For the death of one that was killed; a call of the kernel's that does not return keeps it.
+# For the death of a killed helper, which a hanging system call delays.
 _KILL_SECONDS = 5.0
 _RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.0)
-# When memory is short it is killed after all apps, and before PID 1.
+# When memory is short, the helper is killed after all apps, and before PID 1.
 _OOM_SCORE = -900
 
 
 class Helper:
     """
-    PID 1's side of the helper, and of those that are started in its place.
+    PID 1's side of the helper, and of its successors.
 
     `image` is a descriptor of the stage1 root. `link` is the socket to the helper while it `is_there`. At `deadline`,
     of the monotonic clock, `turn` has something to do. Whether the machine's version is `on_trial` is known soon after
-    that begins.
+    the beginning.
     """
 
     def __init__(self, config: MachineConfig, image: int | None) -> None:
-        """Start the first one, which prepares the machine; OSError if it cannot be."""
+        """Start the first helper, which prepares the machine; OSError if that fails."""
         self._config = config
         self.on_trial = False
         self._image = image
@@ -68,10 +68,11 @@ class Helper:
 
     def wait(self, feed: Callable[[], None], requests: EndRequests | None) -> None:
         """
-        Wait until the machine is prepared, with a watchdog that `feed` feeds, and `requests` for the machine's end.
+        Wait until the machine is prepared; meanwhile `feed` feeds the watchdog, and `requests` may ask for the
+        machine's end.
 
-        LaunchError if something is missing that the configuration calls required, if nothing comes of it, or if
-        somebody wants the machine to end first; what he has said stays for whoever ends it.
+        LaunchError if a required part is missing, if the helper fails, or if a request ends the machine first; the
+        request stays for the end of the machine.
         """
         waits = [filesystem.wait_seconds for filesystem in self._config.filesystems]
         waits += [rule.wait_seconds for rule in self._config.devices]
@@ -97,7 +98,7 @@ class Helper:
         self._ask_later()
 
     def end_trial(self, failure: str | None, feed: Callable[[], None]) -> None:
-        """Have this version kept, or the `failure` written down for which it is not, and wait for that, not long."""
+        """Have this version kept, or write down the `failure` against it; wait for the answer, but not long."""
         until = time.monotonic() + _NOTE_SECONDS
         try:
             send_message(self.link, {KEEP: True} if failure is None else {TRIAL_FAILED: failure})
@@ -112,23 +113,23 @@ class Helper:
             pass  # it is gone, and the next boot knows no reason
 
     def descriptors(self) -> list[int]:
-        """Return the descriptors that PID 1 needs beside the link."""
+        """Return the descriptors for PID 1 beside the link."""
         return [] if self._process is None else [self._process]
 
     def hear(self) -> object:
-        """Take a message of the helper's, or its end; returns the event that it tells of, None if it is no event."""
+        """Take a message of the helper, or its end; return the event, None without an event."""
         message, _ = receive_message(self.link)
         if message is None:
             self._end()
             return None
-        # Whatever it says, it does not hang.
+        # Any message shows that the helper does not hang.
         self._ask_later()
         if "failed" in message:
             complain_at_once(f"minit: {message['failed']}")
         return message.get("event")
 
     def take_press(self) -> bool:
-        """Take what the helper has said while no supervisor listened; returns whether the power button was pressed."""
+        """Take messages from the time without a supervisor; return whether the power button was pressed."""
         while self.is_there and wait_readable([self.link.fileno()], 0):
             if self.hear() == POWER_BUTTON:
                 return True
@@ -136,7 +137,7 @@ class Helper:
 
     def turn(self, namespace: int | None) -> None:
         """
-        Do what is due: ask the helper whether it hangs, end one that does, start another one in its place.
+        Do the due work: ask the helper for an answer, end a hanging helper, start a successor.
 
         `namespace` is a descriptor of the machine's mounts if PID 1 has left them.
         """
@@ -176,7 +177,7 @@ class Helper:
 
     def _ask(self, _: int | None) -> None:
         try:
-            # The socket of one that hangs may be full.
+            # The socket of a hanging helper may be full.
             self.link.send(dump({"ask": True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             pass
@@ -192,7 +193,7 @@ class Helper:
         self._set(_KILL_SECONDS, lambda _: self._end())
 
     def _end(self) -> None:
-        """Note the end of the helper; the apps go on, with what it has made."""
+        """Note the end of the helper; the apps go on, with its mounts and links."""
         self.is_there = False
         if self._process is not None:
             os.close(self._process)

@@ -1,4 +1,6 @@
-"""The IPv6 of one interface: what routers advertise, and the lease of a server of DHCP."""
+"""
+The IPv6 of an interface: advertisements of routers, and the lease of a DHCP server; and texts that outlive a boot.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from minit.network.netlink.links import Links, write_sysctl
 from minit.network.netlink.messages import Link
 from minit.podfiles.podfile import write_pod_file
 
-# include/net/if_inet6.h: what the last advertisement told.
+# include/net/if_inet6.h: flags of the last advertisement.
 _ADDRESSES_BY_DHCP = 0x40
 _THE_REST_BY_DHCP = 0x80
 _ACCEPT_ALWAYS = "2"  # also by a machine that forwards packets
@@ -32,9 +34,9 @@ _MAXIMUM_BYTES = 4096
 
 class IPv6Connection:
     """
-    What an interface gets of IPv6 beside its addresses of machine.toml.
+    An interface's IPv6 beside its addresses of machine.toml.
 
-    `changed` is called when its name servers may have changed.
+    `changed` is called when the name servers may have changed.
     """
 
     def __init__(self, interface: Interface, state: NetworkState, changed: Callable[[], None]) -> None:
@@ -44,44 +46,44 @@ class IPv6Connection:
         self._client: Dhcp6Client | None = None
         self._answer: Answer6 | None = None
         self._unchecked: IPv6Interface | None = None
-        # Until when each counts, in the order in which they came.
+        # The end of each server's lifetime, in the order of arrival.
         self._advertised_servers: dict[str, float] = {}
         self._advertised_search: dict[str, float] = {}
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has the lease that the configuration wants."""
+        """Whether the interface has the lease that the configuration asks for."""
         has_lease = self._answer is not None and self._answer.leased is not None and self._unchecked is None
         return has_lease or not self._interface.dhcp6
 
     @property
     def deadline(self) -> float | None:
-        """The time at which something is due."""
+        """The next deadline."""
         ends = [*self._advertised_servers.values(), *self._advertised_search.values()]
         return min([*ends, *([] if self._client is None else [self._client.deadline])], default=None)
 
     @property
     def name_servers(self) -> list[str]:
-        """Those of the lease, then those of routers."""
+        """The name servers of the lease, then of routers."""
         leased = () if self._answer is None else self._answer.name_servers
         return [*map(str, leased), *self._advertised_servers]
 
     @property
     def search(self) -> list[str]:
-        """The domains of the lease, then those of routers."""
+        """The domains of the lease, then of routers."""
         return [*(() if self._answer is None else self._answer.search), *self._advertised_search]
 
     @property
     def ntp_servers(self) -> list[str]:
-        """The servers that tell the time."""
+        """The NTP servers of the lease."""
         return [] if self._answer is None else list(self._answer.ntp_servers)
 
     def fileno(self) -> int | None:
-        """Return the descriptor of its client."""
+        """Return the descriptor of the DHCP client."""
         return None if self._client is None else self._client.fileno()
 
     def prepare(self, link: Link) -> None:
-        """Tell the kernel what to make of advertisements, before the link is up; a failure is said."""
+        """Set the kernel's use of advertisements, before the link is up; a failure is reported."""
         if self._interface.accept_ra is None:
             return
         try:
@@ -92,7 +94,7 @@ class IPv6Connection:
             self._complain(describe(error))
 
     def hear(self, option: RouterOption) -> None:
-        """Take what a router has said."""
+        """Take a router's option."""
         if not self._interface.accept_ra:
             return
         until = time.monotonic() + option.lifetime_seconds
@@ -103,7 +105,7 @@ class IPv6Connection:
         self._changed()
 
     def turn(self, links: Links, link: Link) -> None:
-        """Do what is due, while the link has a carrier."""
+        """Do the due work, while the link has a carrier."""
         self._drop_ended()
         advertised = link.ipv6_flags if self._interface.accept_ra else 0
         wants_address = self._interface.dhcp6 or bool(advertised & _ADDRESSES_BY_DHCP)
@@ -119,7 +121,7 @@ class IPv6Connection:
             self._check(links, link, self._unchecked)
 
     def forget(self) -> None:
-        """Start anew: it is another network, or the interface is gone."""
+        """Start anew: the network is another, or the interface is gone."""
         self._close()
         had = bool(self.name_servers or self.search)
         self._answer = self._unchecked = None
@@ -156,7 +158,7 @@ class IPv6Connection:
             self._complain(str(error))
 
     def _check(self, links: Links, link: Link, address: IPv6Interface) -> None:
-        """Decline an address that the kernel has found at a neighbour; say one that can be used."""
+        """Decline an address that the kernel has found at a neighbour; report a usable address."""
         flags = dict(links.address_flags(link)).get(address)
         if flags is not None and flags & IFA_F_TENTATIVE:
             return
@@ -169,7 +171,7 @@ class IPv6Connection:
             self._client.decline()
 
     def _duid(self, link: Link) -> bytes:
-        """Return the identifier of this machine, which it keeps."""
+        """Return the lasting identifier of this machine."""
         try:
             kept = bytes.fromhex(self._state.read(_DUID))
         except ValueError:
@@ -200,13 +202,16 @@ def _renew(entries: dict[str, float], names: Iterable[str] | Iterator[str], unti
 
 
 class NetworkState:
-    """The texts by their names; nothing is kept without the state directory of the machine."""
+    """
+    Short texts by name that outlive a boot, for example the address of a lease; none is kept without the machine's
+    state directory.
+    """
 
     def __init__(self, directory: str | None) -> None:
         self._directory = None if directory is None else os.path.join(directory, _DIRECTORY)
 
     def read(self, name: str) -> str:
-        """Return a text, an empty one if there is none, or none that can be read."""
+        """Return a text, empty if missing or unreadable."""
         if self._directory is None:
             return ""
         try:
@@ -219,7 +224,7 @@ class NetworkState:
             return ""
 
     def write(self, name: str, text: str) -> None:
-        """Keep a text, unless it is there already; a failure is a line on the console."""
+        """Keep a changed text; a failure is a line on the console."""
         if self._directory is None or self.read(name) == text:
             return
         try:

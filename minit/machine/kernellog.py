@@ -1,11 +1,11 @@
 """
-The log of a machine: that of the kernel, to which minit writes its lines as well, and a copy in bounded files.
+The log of a machine: the kernel's log, which has minit's lines too, and a copy in bounded files.
 
-The kernel's Documentation/ABI/testing/dev-kmsg is the authority. Writing there waits for nobody, and the kernel keeps
-the lines if the machine's helper, which makes the copy, dies.
+The kernel's Documentation/ABI/testing/dev-kmsg is the authority. A write there never waits, and the kernel keeps the
+lines if the machine's helper, which makes the copy, dies.
 
-A kernel that panicked keeps the end of its log where a reset does not reach: pstore (Documentation/ABI/testing/pstore).
-A record is a file. A panic has several records, of which the first has the end of the log.
+A kernel that panicked keeps the end of its log in memory that survives a reset: pstore
+(Documentation/ABI/testing/pstore). A record is a file. A panic has several records; the first has the end of the log.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FILE_BYTES = 1 << 18
 """Of each of the two files."""
 
 _DEVICE = "/dev/kmsg"
-# Without "on" the kernel takes ten lines in five seconds, and a boot that goes wrong has more to say.
+# Without "on" the kernel takes ten lines in five seconds, too few for a failing boot.
 _LIMIT = "/proc/sys/kernel/printk_devkmsg"
 # Of daemons, for debugging: the console has had the line from minit itself.
 _PRIORITY = b"<31>"
-# The kernel refuses longer ones.
+# The kernel refuses longer lines.
 _LINE_BYTES = 900
 _RECORD_BYTES = 8192
-# A kernel that does not stop must not keep the helper from its duties.
+# An endless log must not keep the helper from its duties.
 _RECORDS_AT_ONCE = 1000
 _LOST = b"minit: messages were lost\n"
 _PSTORE = "/sys/fs/pstore"
@@ -47,12 +47,12 @@ _ANY_PRIORITY = re.compile(rb"^<\d+>", re.MULTILINE)
 _REASON = re.compile(r"(?:Kernel panic - not syncing|Oops|BUG): ?[^\n]*")
 _PANIC_BYTES = 1 << 17
 _MOST_BYTES = 1 << 18
-# Of those that nobody may remove, since nothing else outlives a boot.
+# The limit for records that may not be removed, since nothing else outlives a boot.
 _MOST_RECORDS = 16
 
 
 class Recorder:
-    """Writes the lines of this process, and not of those that it forks, into the kernel's log."""
+    """Writes the lines of this process, but not of its forks, into the kernel's log."""
 
     def __init__(self) -> None:
         """OSError if there is no such log, as in a container."""
@@ -64,7 +64,7 @@ class Recorder:
             pass  # the kernel was told otherwise on its command line
 
     def write(self, line: str) -> None:
-        """Write a line; one that cannot be written is lost, for the console has it."""
+        """Write a line; a failure loses the line, which is on the console."""
         if os.getpid() != self._pid:
             return
         try:
@@ -74,7 +74,7 @@ class Recorder:
 
 
 def start_recording() -> Recorder | None:
-    """Have what this process says on the console in the kernel's log as well, None if there is no such log."""
+    """Copy this process's console lines to the kernel's log; return the recorder, None if there is no such log."""
     try:
         recorder = Recorder()
     except OSError:
@@ -87,7 +87,7 @@ class KernelLog:
     """Copies the kernel's log, from its beginning on or from where an earlier helper stopped."""
 
     def __init__(self, device: str = _DEVICE) -> None:
-        """OSError if there is no such log, or it is not for us."""
+        """OSError if there is no such log, or no permission."""
         self._fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.makedirs(os.path.dirname(paths.MACHINE_LOG), exist_ok=True)
         self._file = BoundedLog(paths.MACHINE_LOG, FILE_BYTES)
@@ -98,7 +98,7 @@ class KernelLog:
         return self._fd
 
     def copy(self) -> None:
-        """Append what the kernel has said since."""
+        """Append the kernel's new records."""
         lines = []
         for _ in range(_RECORDS_AT_ONCE):
             try:
@@ -118,9 +118,9 @@ class KernelLog:
 
 
 def parse_record(record: bytes) -> tuple[float, bytes]:
-    """Return when a record of /dev/kmsg was written, in seconds since the boot, and its text."""
+    """Return the time of a record of /dev/kmsg, in seconds since the boot, and its text."""
     head, _, text = record.partition(b";")
-    # The lines after the first one are attributes.
+    # The lines after the first are attributes.
     return int(head.split(b",")[2]) / 10**6, text.partition(b"\n")[0]
 
 
@@ -135,7 +135,7 @@ def _last_time(path: str) -> float:
     finally:
         os.close(fd)
     last = -1.0
-    # An app may have the log as a volume, and write times there that never come.
+    # An app may have the log as a volume, and write impossible times there.
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     for line in data.splitlines():
         try:
@@ -148,7 +148,7 @@ def _last_time(path: str) -> float:
 
 
 class _Record(Value):
-    """A file of pstore: when it was written, of which part of the log, with what text."""
+    """A file of pstore: its time, its part of the log, and its text."""
 
     path: str
     seconds: float
@@ -159,11 +159,11 @@ class _Record(Value):
 
 def keep_panics(*, is_kept: bool) -> None:
     """
-    Write down what the kernel has kept, for `minit diagnose` and for apps, and tell of it in a line each.
+    Save the kernel's records of panics, for `minit diagnose` and for apps, and report each in a line.
 
-    Records are removed if what is written down outlives this boot (`is_kept`), else only the oldest of very many.
+    Records are removed if the saved files outlive this boot (`is_kept`), else only the oldest of very many.
     """
-    # The store is the machine's, also where this one is only a container on it.
+    # The store is the machine's, even where this machine is only a container.
     if is_container() or not os.path.isdir(_PSTORE):
         return
     try:
@@ -179,13 +179,13 @@ def keep_panics(*, is_kept: bool) -> None:
 
 
 def copy_panics(directory: str, copies: tuple[str, ...], *, is_kept: bool) -> list[str]:
-    """Write all records to each of the `copies`, remove those that may go, and return a line for each panic."""
+    """Write all records to each of the `copies`, remove records that may go, and return a line for each panic."""
     records = sorted(_read_records(directory), key=lambda record: (record.seconds, record.path))
     if not records:
         return []
     panics: list[list[_Record]] = []
     for record in records:
-        # The parts of one panic count from 1 on.
+        # The parts of a panic count from 1 on.
         if not panics or record.part <= panics[-1][-1].part or record.kind != panics[-1][-1].kind:
             panics.append([])
         panics[-1].append(record)

@@ -1,4 +1,4 @@
-"""The machine as PID 1 holds it: its configuration, its helper, its watchdog, and how it is to end."""
+"""The machine in PID 1: configuration, helper, watchdog, and the end of the machine."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Machine:
     """
     The state of the machine; `run_machine` and the supervisor change it.
 
-    `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
-    `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
-    root, in which a helper that is started later finds libraries, `lock` that of the locked pod directory. Its pod is
-    `supervised` once it has been started. It has `failed` if its pod could not be run, and `crashed` if that is a fault
-    of minit itself. The version that runs is `on_trial` if the firmware boots it once, and `trial_failure` is why it
-    will not be kept.
+    `pod_helpers` are the processes that follow devices and check the health of apps, if the pod needs them. `namespace`
+    is a descriptor of the machine's own mounts, once PID 1 has another namespace for the pod, `image` a descriptor of
+    the stage1 root, in which a later helper finds libraries, `lock` a descriptor of the locked pod directory. The pod
+    is `supervised` once started. The machine has `failed` if its pod could not be run, and `crashed` if the fault is
+    minit's own. The running version is `on_trial` if the firmware boots it once, and `trial_failure` is the reason
+    against keeping it.
     """
 
     def __init__(self) -> None:
-        # Until it is read: whatever fails before may not fail the next time.
+        # Until the configuration is read: an earlier failure may not happen the next time.
         self.config = MachineConfig(on_exit=REBOOT)
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
@@ -67,28 +67,28 @@ class Machine:
 
     @property
     def ending(self) -> str:
-        """The action once the pod has ended: the one that somebody asked for, or else that of the configuration."""
-        # Nobody could ask a machine to end that stays with a broken supervisor. A trial ends with the other version.
+        """The action after the pod's end: the requested action, or else the configured one."""
+        # Nobody could end a machine that stayed with a broken supervisor. A trial ends with the other version.
         return self._asked or (REBOOT if self.crashed or self.on_trial else self.config.on_exit)
 
     def ask_to_end(self, signals: Sequence[int]) -> None:
-        """Take signals for what they say about the end: Ctrl-Alt-Del wants a reboot, failing power none."""
+        """Read the wanted end from signals: Ctrl-Alt-Del asks for a reboot, failing power for none."""
         if signal.SIGINT in signals:
             self._asked = REBOOT
         elif signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
             self._asked = POWEROFF
 
     def fail_trial(self, reason: str) -> None:
-        """Have this version not be kept, and the machine start again with the other one."""
+        """Reject this version, and have the machine start again with the other version."""
         self.trial_failure = reason
         self._asked = REBOOT
 
     def ask_for(self, ending: str) -> None:
-        """Take it that the machine shall be switched off, or started again, whatever is configured."""
+        """Have the machine switched off, or started again, whatever is configured."""
         self._asked = ending
 
     def feed(self) -> None:
-        """Tell the watchdog that PID 1 is alive, if there is one and it is time to."""
+        """Feed the watchdog, if there is one and it is time."""
         if self.feeder is not None:
             self.feeder.feed()
 
@@ -98,7 +98,7 @@ class Machine:
         return own + [holder.fd for holder in (self.feeder, self.recorder, self.requests) if holder is not None]
 
     def pod_descriptors(self) -> list[int]:
-        """Return the descriptors that PID 1 needs while the pod runs."""
+        """Return the descriptors for PID 1 while the pod runs."""
         image = [] if self.image is None else [self.image]
         helper = [] if self.helper is None else self.helper.descriptors()
         return [*self.descriptors(), *image, *helper, *(each.fileno() for each in self.pod_helpers)]
@@ -111,7 +111,10 @@ class Machine:
 
 
 def end_machine(machine: Machine) -> NoReturn:
-    """End the machine as it was asked to: a step that fails or does not end is left out, for the next ones matter."""
+    """
+    End the machine: no process left, every file system unmounted, then the requested action; a failing or hanging step
+    is left out, for the next steps matter.
+    """
     for step in (_linger, _end_processes, _leave_pod, _unmount, _release_watchdog):
         try:
             step(machine)
@@ -129,7 +132,7 @@ def end_machine(machine: Machine) -> NoReturn:
 
 def _linger(machine: Machine) -> None:
     if machine.failed and machine.ending != STAY:
-        # Time to read why, and a brake for a machine that fails again and again.
+        # Time to read the reason, and a brake for repeated failures.
         until = time.monotonic() + machine.config.failure_wait_seconds
         while (left := until - time.monotonic()) > 0 and not _is_asked_to_end(machine, min(left, _TICK_SECONDS)):
             pass
@@ -155,7 +158,7 @@ def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
 
 
 def _end_processes(machine: Machine) -> None:
-    # First: spawner and helper end when nobody is left to talk to, and what is open holds on to file systems.
+    # First: spawner and helper end with their last peer, and open files hold on to file systems.
     syscalls.close_all_but((0, 1, 2, *machine.descriptors()))
     for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
         try:
@@ -166,14 +169,14 @@ def _end_processes(machine: Machine) -> None:
 
 
 def _leave_pod(machine: Machine) -> None:
-    """Go back to the machine's own mounts; the pod's end with it."""
+    """Go back to the machine's own mounts; the pod's mounts end with their namespace."""
     if machine.namespace is not None:
         syscalls.setns(machine.namespace, syscalls.CLONE_NEWNS)
         machine.close()
 
 
 def _unmount(machine: Machine) -> None:
-    """Have every file system unmounted by a child: a disk that does not answer would stop PID 1 for ever."""
+    """Have a child unmount every file system: a disk without answers would stop PID 1 for ever."""
     pid = fork(UNMOUNTER, _unmount_and_sync)
     seconds = machine.config.unmount_seconds
     if not _wait_until(machine, lambda: not has_children(pid), seconds):
@@ -191,7 +194,7 @@ def _release_watchdog(machine: Machine) -> None:
 
 
 def _wait_until(machine: Machine, condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until `condition` holds, so long at most; returns whether it does."""
+    """Wait for `condition` at most so long; return whether it holds."""
     until = time.monotonic() + seconds
     while not condition():
         left = until - time.monotonic()

@@ -1,5 +1,5 @@
 """
-The file systems of a machine: those of every machine, those that machine.toml names, and the unmounting at the end.
+The file systems of a machine: the standard ones, those of machine.toml, and the unmounting at the end; and swap.
 
 The first program mounts the first kind. The helper waits for the devices of the second kind, and checks a file system
 before the mount if the image has a program for that.
@@ -27,7 +27,7 @@ from minit.plan.root.mountoperations import TTY_GID, MakeDirectory, MountFilesys
 from minit.supervisor.root.applymounts import apply_mounts, new_filesystem
 
 CGROUPS = "/sys/fs/cgroup"
-# Mounted in this order, unless whoever started minit has done so: a kernel that has its root on a disk mounts /dev.
+# Mounted in this order, unless the starter of minit has done so: a kernel with its root on a disk mounts /dev.
 _FILESYSTEMS = (
     MountFilesystem(fstype="proc", target="/proc"),
     MountFilesystem(fstype="sysfs", target="/sys"),
@@ -44,7 +44,7 @@ _FILESYSTEMS = (
 )
 # They end with the machine, and have nothing to write.
 _VOLATILE = ("/proc", "/sys", "/dev", "/run")
-# Those without a device, and those whose source is no node.
+# File systems without a device, or with a source other than a node.
 _WITHOUT_DEVICE = ("tmpfs", "ramfs", "overlay", "9p", "virtiofs", "nfs", "proc", "sysfs", "debugfs", "tracefs")
 _CHECKERS = ("/sbin/fsck.", "/usr/sbin/fsck.", "/bin/fsck.", "/usr/bin/fsck.")
 _ATTRIBUTES = {"nosuid": True, "nodev": True, "noexec": True, "suid": False, "dev": False, "exec": False}
@@ -53,9 +53,9 @@ _CORRECTED = 1
 
 _DEVICE = "/dev/zram0"
 _SETTINGS = "/sys/block/zram0"
-# A third of zstd's work for a quarter more memory. Kernels that are built without it have LZ4 by default.
+# A third of zstd's work for a quarter more memory. Kernels built without it use LZ4 by default.
 _ALGORITHM = "lzo-rle"
-# As linux/swap.h has it, behind 1 KiB that are left to others: version, last page; the magic ends the first page.
+# As in linux/swap.h, behind 1 KiB for other uses: version, last page; the magic ends the first page.
 _HEADER = struct.Struct("1024x2I")
 _VERSION = 1
 _MAGIC = b"SWAPSPACE2"
@@ -68,7 +68,7 @@ _STEP_BYTES = 4 << 20
 
 def enter_mountable_root() -> None:
     """
-    Make the root of this process a mount out of which pivot_root(2) leads.
+    Make the root of this process a mount that pivot_root(2) can leave.
 
     Nothing leads out of the kernel's initial file system, where a machine without a disk starts; a second mount of it
     on top has a parent.
@@ -81,12 +81,12 @@ def enter_mountable_root() -> None:
     os.fchdir(tree)
     os.chroot(".")
     os.close(tree)
-    # Through it the interpreter finds its own files.
+    # There the interpreter finds its own files.
     syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
 
 
 def mount_early() -> list[str]:
-    """Mount what every machine has, and return what could not be."""
+    """Mount the standard file systems; return the failures."""
     problems = []
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -110,10 +110,10 @@ def unmount_all() -> None:
         if f"{mount.mount_point}/".startswith(tuple(f"{place}/" for place in _VOLATILE)):
             continue
         if _has_device(mount):
-            # First: what PID 1 has mapped of an overlay on it keeps it in use, though it is unmounted.
+            # First: PID 1's mappings of an overlay on the file system keep it in use, even unmounted.
             _try_read_only(mount)
         if mount.mount_point != "/":
-            # Linux 6.1 calls an overlay busy at this point, 6.18 does not; what it writes to is safe by now.
+            # Linux 6.1 calls an overlay busy at this point, 6.18 does not; its upper file system is safe by now.
             detach = syscalls.MNT_DETACH if mount.fstype == "overlay" else 0
             try:
                 syscalls.umount2(mount.mount_point, syscalls.UMOUNT_NOFOLLOW | detach)
@@ -133,7 +133,7 @@ def _try_read_only(mount: Mount) -> None:
 
 
 def mount_filesystem(filesystem: Filesystem, devices: MachineDevices) -> None:
-    """Mount a file system as soon as its device is there; LaunchError names what fails."""
+    """Mount a file system as soon as its device exists; LaunchError names the failure."""
     place = f"filesystem {filesystem.target}"
     source = filesystem.source
     if filesystem.fstype not in _WITHOUT_DEVICE:
@@ -162,7 +162,7 @@ def _grow(place: str, grow: Callable[[], None]) -> None:
     try:
         grow()
     except (OSError, ValueError) as error:
-        # As large as it was, it is of use.
+        # The file system is useful in its old size.
         complain_at_once(f"minit: {place}: cannot grow: {describe(error)}")
 
 
@@ -176,7 +176,7 @@ def _operation(filesystem: Filesystem, source: str) -> MountFilesystem:
         else:
             options.append((name, value if equals else None))
     if filesystem.read_only:
-        # Of the file system itself, which then does not even write to replay its journal's end.
+        # An option of the file system itself, which then does not even write to replay its journal's end.
         options.append(("ro", None))
     return MountFilesystem(
         fstype=filesystem.fstype,
@@ -188,7 +188,7 @@ def _operation(filesystem: Filesystem, source: str) -> MountFilesystem:
 
 
 def _check(place: str, source: str, fstype: str) -> None:
-    """Have the device checked and what can be repaired without asking repaired, if there is a program that does."""
+    """Have the device checked, and repaired where no question is needed, if there is a program for that."""
     program = next((path + fstype for path in _CHECKERS if os.access(path + fstype, os.X_OK)), None)
     if program is None:
         return
@@ -220,7 +220,9 @@ class CompressedSwap:
     """
     Turns swap on at `deadline`, of the monotonic clock, then has the kernel write out as much as the root takes.
 
-    A root that is not in a tmpfs cannot be written out: then it is the kernel's matter alone what is, and when.
+    Most of a root in memory is never read again once the apps run, as is much of a process's setup; the kernel's
+    Documentation/admin-guide/blockdev/zram.rst and cgroup-v2.rst (memory.reclaim) have the files. A root outside a
+    tmpfs cannot be written out: then the kernel alone decides what is, and when.
     """
 
     def __init__(self, swap: Swap, modules: Modules) -> None:
@@ -230,11 +232,11 @@ class CompressedSwap:
         self.deadline: float | None = time.monotonic() + _REST_SECONDS
 
     def filenos(self) -> list[int]:
-        """Return the descriptors that it waits for: none."""
+        """Return no descriptors to wait for."""
         return []
 
     def turn(self) -> None:
-        """Do the next step if it is due; what fails is said once, and left."""
+        """Do the next step if due; a failure is reported once, and left."""
         if self.deadline is None or time.monotonic() < self.deadline:
             return
         self.deadline = None
@@ -246,7 +248,7 @@ class CompressedSwap:
                 write_group_file(f"{CGROUPS}/memory.reclaim", str(min(_STEP_BYTES, self._left_bytes)))
                 self._left_bytes -= _STEP_BYTES
         except OSError as error:
-            # There is no more, or a kernel before 5.19, which writes out what it likes when memory is short.
+            # Nothing is left, or a kernel before 5.19, which chooses itself what to write out when memory is short.
             if self._left_bytes is None or error.errno not in (errno.EAGAIN, errno.ENOENT):
                 complain_at_once(f"minit: swap: {describe(error)}")
         else:
@@ -254,7 +256,7 @@ class CompressedSwap:
 
 
 def _turn_on(size_bytes: int, modules: Modules) -> None:
-    # The kernel would call modprobe for it.
+    # For the algorithm the kernel would call modprobe.
     modules.load_for([f"crypto-{_ALGORITHM}"])
     modules.load("zram")
     try:
