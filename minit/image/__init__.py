@@ -1,5 +1,5 @@
 """
-The images that minit builds: its own stage1 image, images of apps, and the initramfs of a machine.
+The images that minit builds: minit's stage1 image, images of apps, and the initramfs and disks of machines.
 
-The command calls it, and so does whoever builds minit. Read `stage1.py` first.
+The command and the build of minit call these modules. Read `stage1.py` first.
 """

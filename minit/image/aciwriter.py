@@ -23,7 +23,7 @@ _SECOND_NS = 1_000_000_000
 
 class AciWriter:
     """
-    A context manager around one ACI; the caller adds entries in the order they shall have.
+    A context manager around one ACI; the caller adds entries in the final order.
 
     When the context is left by an exception there is no output; an OSError becomes an ImageError.
     """
@@ -72,13 +72,13 @@ class AciWriter:
         self._temporary.rename(self._output)
 
     def _failure(self, error: OSError) -> ImageError:
-        # The temporary name means nothing to anyone.
+        # The temporary name means nothing to users.
         about_output = error.filename in (None, str(self._temporary), self._temporary)
         reason = reason_of(error.errno) if about_output and error.errno else describe(error)
         return ImageError(f"cannot write {self._output}: {reason}")
 
     def add_directory(self, name: str, mode: int = 0o755) -> None:
-        """Add a directory owned by root; `name` is its path in the image, `/` the rootfs itself."""
+        """Add a directory owned by root; `name` is the path in the image, `/` the rootfs itself."""
         self._tar.add(new_entry(_entry_name(name), Kind.DIRECTORY, mode))
 
     def add_symlink(self, name: str, target: str) -> None:
@@ -90,7 +90,7 @@ class AciWriter:
         self._tar.add(new_entry(_entry_name(name), Kind.FILE, 0o644), data=data)
 
     def add_file(self, name: str, source: Path, mode: int, *, keeps_time: bool = False) -> None:
-        """Add a copy of a file, owned by root, with the time of its source or else from the beginning of time."""
+        """Add a copy of a file, owned by root, with the time of the source or else from the beginning of time."""
         with source.open("rb") as file:
             status = os.fstat(file.fileno())
             mtime_ns = int(status.st_mtime) * _SECOND_NS if keeps_time else 0
@@ -99,10 +99,10 @@ class AciWriter:
 
     def add_as_is(self, name: str, source: Path) -> None:
         """
-        Add whatever `source` is with its owner, mode, time, link target, device number and capabilities.
+        Add a file of any kind with owner, mode, time, link target, device number and capabilities.
 
-        A file added under two names becomes a hard link. A socket is left out: it means nothing without its
-        process.
+        A file added under two names becomes a hard link. A socket is left out: without the process a socket means
+        nothing.
         """
         status = source.lstat()
         kind = KINDS.get(stat.S_IFMT(status.st_mode))

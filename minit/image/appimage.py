@@ -27,7 +27,7 @@ from minit.manifest.names import sanitize_ac_name
 _ROOT = PurePosixPath("/")
 _MAX_SYMLINKS = 40  # as many as the kernel follows
 
-# The PATH of an app: what `env` in a `#!` line will search.
+# The PATH of an app, which `env` in a `#!` line will search.
 _APP_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _PYTHON = re.compile(r"python3\.\d+t?")
@@ -38,7 +38,7 @@ _PYTHON_DIRECTORIES_LEFT_OUT = (
 )
 _PYTHON_EXTENSIONS_LEFT_OUT = ("_tkinter.", "_test", "_xxtest", "xxlimited")
 
-# glibc loads this by name when a thread is ended early, and aborts the program if it is not there.
+# glibc loads this library by name when a thread is ended early, and aborts the program if the library is missing.
 _THREAD_EXIT_LIBRARY = "libgcc_s.so.1"
 _THREAD_EXIT_CALLS = (b"pthread_exit", b"pthread_cancel")
 
@@ -56,7 +56,7 @@ class Symlink(Value):
 
 
 class Text(Value):
-    """A regular file owned by root, with this content."""
+    """A regular file owned by root, with the content `text`."""
 
     text: str
 
@@ -69,7 +69,7 @@ class Copy(Value):
 
 
 class AsIs(Value):
-    """A copy of a path of this machine, with its owner, times and all."""
+    """A copy of a path of this machine, with owner, times and all."""
 
     source: Path
 
@@ -78,21 +78,21 @@ Entry = Directory | Symlink | Text | Copy | AsIs
 
 
 class Contents:
-    """The entries of an image, each added after its parent."""
+    """The entries of an image, parents added first."""
 
     def __init__(self) -> None:
         self._entries: dict[PurePosixPath, Entry] = {}
 
     def __contains__(self, path: PurePosixPath) -> bool:
-        """Tell whether there is something at `path`, symlinks in the image followed."""
+        """Tell whether the image has a file at `path`, symlinks in the image followed."""
         return self.resolve(path) in self._entries
 
     def add(self, path: PurePosixPath, entry: Entry) -> None:
-        """Add an entry where symlinks in the image lead; keep what is there already."""
+        """Add an entry where symlinks in the image lead; keep an entry that is there already."""
         self._entries.setdefault(self.resolve(path.parent) / path.name, entry)
 
     def resolve(self, path: PurePosixPath) -> PurePosixPath:
-        """Return where `path` leads inside the image, whether or not there is something."""
+        """Return where `path` leads inside the image, whether or not the image has a file there."""
         done, pending = _ROOT, list(reversed(path.parts[1:]))
         symlinks = 0
         while pending:
@@ -108,7 +108,7 @@ class Contents:
         return done
 
     def add_tree(self, source: Path) -> None:
-        """Add a directory of this machine, as the image's root, and everything below it, as it is."""
+        """Add a directory of this machine, as the image's root, with everything below, unchanged."""
         self._entries[_ROOT] = AsIs(source=source)
         pending = [source]
         while pending:
@@ -148,7 +148,7 @@ def _write_entry(writer: AciWriter, name: str, entry: Entry) -> None:
 
 
 class HostFiles:
-    """Adds files of this machine to an image, at the paths they have here, where the image has nothing yet."""
+    """Adds files of this machine to an image, at the same paths, where the image has nothing yet."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -156,7 +156,7 @@ class HostFiles:
         self._programs: set[Path] = set()
 
     def add_program(self, path: Path) -> None:
-        """Add a program, or a script with its interpreter; ImageError says what is missing or no program."""
+        """Add a program, or a script with the interpreter; ImageError about a missing file, or a file of no program."""
         path = path.absolute()
         if path in self._programs:
             return
@@ -200,7 +200,7 @@ class HostFiles:
             self._add_file(path)
 
     def _add_file(self, path: Path) -> Path:
-        """Add a regular file with the directories and symlinks on its path; return where it really is."""
+        """Add a regular file with the directories and symlinks on the path; return the real path."""
         real_path = Path(os.path.realpath(path, strict=True))
         mode = real_path.stat().st_mode
         if not stat.S_ISREG(mode):
@@ -227,13 +227,13 @@ class HostFiles:
 
 def _ends_threads(path: Path) -> bool:
     if path.name.startswith(("libc.", "libpthread.")):
-        return False  # it is where the functions are
+        return False  # the library defines the functions
     data = path.read_bytes()
     return any(call in data for call in _THREAD_EXIT_CALLS)
 
 
 def _script_programs(path: Path) -> Iterator[Path]:
-    """Yield the interpreter of a script, and what `env` runs if it is that."""
+    """Yield the interpreter of a script, and the program that `env` runs if `env` is the interpreter."""
     with path.open("rb") as file:
         line = file.readline(256)  # the kernel reads no more
     words = os.fsdecode(line[2:]).split()
@@ -261,7 +261,7 @@ def _standard_library_files(interpreter: Path) -> Iterator[Path]:
                 yield path
 
 
-# Directories that a program expects of any root, beside itself and its libraries.
+# Directories that a program expects of any root, beside the program and the libraries.
 _BASICS = (
     (PurePosixPath("/"), Directory()),
     (PurePosixPath("/etc"), Directory()),
@@ -290,10 +290,10 @@ def build_app_image(
     """
     Write an app image to `output`.
 
-    It has what is in `rootfs`, and the programs `from_host` with their libraries where `rootfs` has nothing.
-    The name defaults to that of the first program or else of the directory, `exec` to the first program, the
-    labels os and arch to this machine. `ports` are (name, protocol, port), `mounts` (name, path). ImageError
-    or ManifestError says what is wrong; then there is no output.
+    The image has the files of `rootfs`, and where `rootfs` has nothing the programs `from_host` with libraries. The
+    name defaults to the name of the first program or else of the directory, `exec` to the first program, the labels os
+    and arch to this machine. `ports` are (name, protocol, port), `mounts` (name, path). After an ImageError or
+    ManifestError there is no output.
     """
     if rootfs is None and not from_host:
         raise ImageError("nothing to make an image from: give a rootfs directory or programs of this machine")

@@ -1,9 +1,9 @@
 """
 Compiles modules to bytecode files, the same bytes for the same sources.
 
-Run as a script in a fresh isolated interpreter: marshal writes an object differently if something else refers
-to it, so an interpreter that has done other work could write other bytes for the same code. Standard input has
-a line `name<TAB>source<TAB>bytecode file` for each module.
+Run as a script in a fresh isolated interpreter: marshal writes an object with several references differently, so an
+interpreter that has done other work could write other bytes for the same code. Standard input has a line
+`name<TAB>source<TAB>bytecode file` for each module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.util import MAGIC_NUMBER, source_hash
 # be compiled again at every start.
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
-# Those of commands are their help.
+# The docstrings of commands are help texts.
 WITH_DOCSTRINGS = "minit.cli."
 
 

@@ -26,9 +26,9 @@ _CONSOLE_DEVICE = (5, 1)
 
 def write_cpio(root: Path, file: IO[bytes], progress: Progress = silent) -> None:
     """
-    Write all that is below `root`, with owners, modes, times and hard links, and a node for the first console.
+    Write all below `root`, with owners, modes, times and hard links, and a node for the first console.
 
-    ImageError for a file that the format cannot hold. Extended attributes have no place in it.
+    ImageError for a file that is too large for the format. The format has no extended attributes.
     """
     paths = list(_below(root))
     writer = _Writer(file, paths)
@@ -36,7 +36,7 @@ def write_cpio(root: Path, file: IO[bytes], progress: Progress = silent) -> None
         progress("packing files", done, len(paths))
         writer.add(path, str(path.relative_to(root)))
         if path == root / "dev":
-            # The kernel opens it as the standard streams of the first program.
+            # The kernel opens the console as the standard streams of the first program.
             writer.add_node(_CONSOLE, stat.S_IFCHR | 0o600, _CONSOLE_DEVICE)
     writer.end()
     progress("packing files", len(paths), len(paths))
@@ -86,7 +86,7 @@ class _Writer:
         number = self._numbers.get(inode)
         if number is None:
             number = self._numbers[inode] = self._next()
-        # The content goes with the last of several names, as other programs have it.
+        # The content goes with the last of several names, as in archives of other programs.
         self._names[inode] -= 1
         size = 0 if self._names[inode] else status.st_size
         owner = (status.st_uid, status.st_gid)

@@ -35,7 +35,7 @@ _SIGNATURE = b"PE\0\0"
 _POINTER_TO_SIGNATURE = 0x3C
 _FILE_HEADER_BYTES = 24  # with the signature
 _SECTION = struct.Struct("<8sIIIIIIHHI")
-# Of the optional header, which 32-bit and 64-bit programs have in common.
+# Offsets in the optional header, which are common to 32-bit and 64-bit programs.
 _INITIALIZED_BYTES, _SECTION_ALIGNMENT, _FILE_ALIGNMENT, _IMAGE_BYTES, _HEADERS_BYTES, _CHECKSUM = 8, 32, 36, 56, 60, 64
 _INITIALIZED_DATA_READABLE = 0x40000040
 _PAGE_BYTES = 4096
@@ -43,14 +43,14 @@ _NAME_BYTES = 8
 
 TOOLS = ("mksquashfs", "veritysetup", "mkfs.vfat", "mmd", "mcopy", "mkfs.ext4", "sfdisk")
 ROOT_MODULES = ("dm_verity", "squashfs")
-"""The kernel modules that the root needs, beside those of the disk's devices."""
+"""The kernel modules for the root, beside the modules of the disk's devices."""
 
 _STUBS = "usr/lib/systemd/boot/efi"
 _STEPS = 4
 _CHUNK_BYTES = 1 << 16
 _DIRECTORIES = ("dev", "proc", "sys", "root", "modules")
 _BLOCK_BYTES = 4096
-# In the superblock of veritysetup, which is no part of what is hashed.
+# In the superblock of veritysetup, which is not hashed.
 _UUID_OFFSET, _UUID_BYTES = 16, 16
 _KIB = 1 << 10
 
@@ -59,7 +59,7 @@ _UPDATE_STEPS = 3
 
 
 def unified_kernel(stub: bytes, sections: Mapping[str, bytes], source: str) -> bytes:
-    """Return the stub with these sections added; ImageError names `source`, its file, if it is no such program."""
+    """Return the stub with `sections` added; ImageError, with the file `source`, if the program is no such stub."""
     try:
         return _with_sections(stub, sections)
     except (struct.error, ValueError) as error:
@@ -85,7 +85,7 @@ def _with_sections(stub: bytes, sections: Mapping[str, bytes]) -> bytes:
     added = 0
     for number, (name, data) in enumerate(sections.items(), count):
         program += bytes(-len(program) % file_alignment)
-        # The kernel may be started where it is.
+        # The kernel may be started in place.
         address = _align(address, max(alignment, _PAGE_BYTES))
         size = _align(len(data), file_alignment)
         encoded = name.encode().ljust(_NAME_BYTES, b"\0")
@@ -98,7 +98,7 @@ def _with_sections(stub: bytes, sections: Mapping[str, bytes]) -> bytes:
     initialized = _read(stub, optional + _INITIALIZED_BYTES) + added
     struct.pack_into("<I", program, optional + _INITIALIZED_BYTES, initialized)
     struct.pack_into("<I", program, optional + _IMAGE_BYTES, _align(address, alignment))
-    # Firmware looks at that of drivers alone; 0 is none.
+    # Firmware checks only the checksum of drivers; 0 is no checksum.
     struct.pack_into("<I", program, optional + _CHECKSUM, 0)
     return bytes(program)
 
@@ -114,7 +114,7 @@ def _align(value: int, alignment: int) -> int:
 
 
 class VerifiedRoot(Value):
-    """A root with its hash tree behind it, in `path`; `root_hash` is of the tree, in hexadecimal, `blocks` of 4 KiB."""
+    """A root followed by a hash tree, in `path`; `root_hash` of the tree is in hexadecimal, `blocks` are of 4 KiB."""
 
     path: Path
     root_hash: str
@@ -123,9 +123,9 @@ class VerifiedRoot(Value):
 
 class DiskParts(Value):
     """
-    What a disk is made of, beside the root: `architecture` is appc's name, `modules` are those that are loaded before
-    there is a root, with their `firmware` by its names, and `stub` is what `stub_path` has. The `watchdog` runs from
-    then on, if one of them is its driver.
+    The parts of a disk, beside the root: `architecture` is appc's name, `modules` are loaded before there is a root,
+    with `firmware` by names, and `stub` is the content of `stub_path`. The `watchdog` runs as soon as the modules are
+    loaded, if one of the modules is the driver.
     """
 
     disk: Disk
@@ -140,7 +140,7 @@ class DiskParts(Value):
 
 
 def check_disk(architecture: str) -> EfiNames:
-    """Return the names of an architecture; ImageError if it is unknown, or programs are missing that make a disk."""
+    """Return the names of an architecture; ImageError if the architecture is unknown, or programs are missing."""
     if architecture not in ARCHITECTURES:
         raise ImageError(f"no disk can be made for {architecture}: expected one of {', '.join(ARCHITECTURES)}")
     require_tools(TOOLS)
@@ -148,7 +148,7 @@ def check_disk(architecture: str) -> EfiNames:
 
 
 def find_stub(names: EfiNames, package: Path) -> Path:
-    """Return the stub that is unpacked beside a kernel, or is installed; ImageError if it is neither."""
+    """Return the stub that is unpacked beside a kernel, or is installed; ImageError for a missing stub."""
     places = [place / _STUBS / names.stub for place in (package, Path("/"))]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
@@ -158,9 +158,9 @@ def find_stub(names: EfiNames, package: Path) -> Path:
 
 class Slot(Value):
     """
-    A version of a machine in files: its root, and the file system for the firmware in `boot`.
+    A version of a machine in files: the root, and the file system for the firmware in `boot`.
 
-    All of that which is used is in its first `boot_used_bytes`. `layout` is that of a disk for both.
+    The first `boot_used_bytes` have all data of `boot`. `layout` is the layout of a disk for both files.
     """
 
     root: VerifiedRoot
@@ -171,13 +171,13 @@ class Slot(Value):
 
 
 def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, steps: int) -> Slot:
-    """Make a slot of the root that the directory `root` has; `scratch` is an empty directory to work in."""
+    """Make a slot of the root in the directory `root`; `scratch` is an empty directory to work in."""
     names = parts.names
     built_seconds = int((root / paths.MACHINE_CONFIG.lstrip("/")).stat().st_mtime)
     progress("compressing the root", 0, steps)
     verified = _make_root(root, scratch / "root", built_seconds)
     progress("making the kernel's program", 1, steps)
-    # With the first, a kernel uses the second copy of a table of partitions whose first one was half written.
+    # By the word `gpt` a kernel uses the second copy of a table of partitions whose first copy was half written.
     words = f"gpt {parts.disk.command_line} minit.root_hash={verified.root_hash} minit.root_blocks={verified.blocks}"
     if parts.watchdog is not None:
         words += f" minit.watchdog={parts.watchdog.device}:{parts.watchdog.timeout_seconds}"
@@ -201,7 +201,7 @@ def make_slot(root: Path, parts: DiskParts, scratch: Path, progress: Progress, s
 
 
 def write_disk(file: IO[bytes], root: Path, parts: DiskParts, scratch: Path, progress: Progress) -> None:
-    """Write a disk with the root that the directory `root` has; `scratch` is an empty directory to work in."""
+    """Write a disk with the root in the directory `root`; `scratch` is an empty directory to work in."""
     slot = make_slot(root, parts, scratch, progress, _STEPS)
     layout = slot.layout
     progress("making file systems", 2, _STEPS)
@@ -240,19 +240,19 @@ def _initial_filesystem(root: Path, parts: DiskParts, scratch: Path, built_secon
 
 
 def _used_bytes(path: Path) -> int:
-    """Return how much of a file system is used that has one program in it, and nothing behind that."""
+    """Return the used bytes of a file system with one program, and nothing behind the program."""
     used = offset = 0
     with path.open("rb") as file:
         while data := file.read(_CHUNK_BYTES):
             if data.count(0) != len(data):
                 used = offset + len(data)
             offset += len(data)
-    # The zeros at a program's end, which align its last section, are a part of it.
+    # The zeros that align the last section are a part of the program.
     return min(used + _CHUNK_BYTES, offset)
 
 
 def _copy(source: Path, target: IO[bytes], offset: int) -> None:
-    """Copy a file to an offset of another, whose zeros stay holes."""
+    """Copy a file to an offset of another file; zeros stay holes."""
     with source.open("rb") as file:
         while data := file.read(_CHUNK_BYTES):
             if data.count(0) != len(data):
@@ -265,7 +265,7 @@ def _make_root(root: Path, path: Path, built_seconds: int) -> VerifiedRoot:
     """
     Make a squashfs of a directory, with a hash tree for dm-verity.
 
-    The tree's identifier is the first half of the root hash: by that the machine finds the root that belongs to its
+    The identifier of the tree is the first half of the root hash, by which the machine finds the root of the kernel's
     command line.
     """
     options = ["-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-processors", "1", "-mkfs-time"]
@@ -283,10 +283,10 @@ def _make_root(root: Path, path: Path, built_seconds: int) -> VerifiedRoot:
 
 
 def _make_boot(path: Path, size_bytes: int, program: Path, name: str, identifier: str, built_seconds: int) -> None:
-    """Make a FAT32 that has a program with the name under which a firmware looks for it."""
+    """Make a FAT32 with a program, under the name that a firmware looks for."""
     environment = {"SOURCE_DATE_EPOCH": str(built_seconds), "TZ": "UTC", "MTOOLS_SKIP_CHECK": "1"}
     number = identifier.replace("-", "")[:8]
-    # --invariant keeps the time of now out of it.
+    # --invariant leaves out the present time.
     options = ["-F", "32", "-s", "1", "-n", "BOOT", "-i", number, "--invariant"]
     run_tool("mkfs.vfat", *options, "-C", str(path), str(size_bytes // _KIB), environment=environment)
     run_tool("mmd", "-i", str(path), "::/EFI", "::/EFI/BOOT", environment=environment)
@@ -314,7 +314,7 @@ def write_update(
     progress: Progress,
 ) -> bytes:
     """
-    Write an update with the root that the directory `root` has, and return the public key of its signature.
+    Write an update with the root in the directory `root`, and return the public key of the signature.
 
     `scratch` is an empty directory to work in.
     """
@@ -344,7 +344,7 @@ def write_update(
 
 
 def sign(key: Path, data: bytes) -> tuple[bytes, bytes]:
-    """Return the public key of a private one, and its signature of `data`; ImageError if there is none."""
+    """Return the public key of a private key, and the signature of `data`; ImageError for an unusable key."""
     command = [sys.executable, "-I", "-B", str(_SIGNER), str(key)]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
     if done.returncode != 0:

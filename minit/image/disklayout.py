@@ -1,12 +1,12 @@
 """
-The places of everything on a machine's disk: a table of partitions (GPT), two slots for all that an update changes.
+The layout of a machine's disk: a table of partitions (GPT), two slots for the parts that an update changes.
 
-    boot-a, root-a      a file system for the firmware with one program in it, kernel and all; and a root
+    boot-a, root-a      a file system for the firmware with one program, kernel and all; and a root
     boot-b, root-b      the same for the next version, empty at first
     data                a file system that grows to the disk's end at the first boot
 
-Pure. The layout never changes on a machine: an update writes the other slot's two partitions as a whole, from their
-first byte to their last, and no table, nor a file system that the running version needs.
+Pure. The layout never changes on a machine: an update writes the other slot's two partitions as a whole, from the first
+byte to the last, and no table, nor a file system that the running version needs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from minit.podfiles import paths
 SECTOR_BYTES = 512
 DATA = "data"
 DATA_BYTES = 64 << 20
-"""The size of the data file system until it grows."""
+"""The size of the data file system before the growth."""
 
 _MIB = 1 << 20
 _ALIGNMENT_BYTES = _MIB
-# The table's second copy is at the disk's end: 32 sectors of entries, and its header.
+# The table's second copy is at the disk's end: 32 sectors of entries, and a header.
 _TABLE_BYTES = 33 * SECTOR_BYTES
 # The kinds of partitions: UEFI specification 2.10, 5.3.3, and the Discoverable Partitions Specification.
 _ESP = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
@@ -36,8 +36,8 @@ _NAMESPACE = uuid.UUID("6b3f7b0e-4e0c-5c55-8f0e-3d5d5c7d9a11")
 
 class EfiNames(Value):
     """
-    The names that a kind of processors has: of the program that a firmware starts when it is told no other, of
-    systemd's stub, and of the kind of partitions with a root for them.
+    The names for a kind of processors: the program that a firmware starts by default, systemd's stub, and the kind of
+    partitions with a root.
     """
 
     program: str
@@ -57,7 +57,7 @@ ARCHITECTURES = {
 
 
 class Partition(Value):
-    """A partition: its name, its kind and its own identifier, the offset of its first byte, and its size."""
+    """A partition: name, kind and identifier, the offset of the first byte, and the size."""
 
     name: str
     kind: str
@@ -67,25 +67,25 @@ class Partition(Value):
 
 
 class DiskLayout(Value):
-    """A whole disk; `identifier` is that of its table."""
+    """A whole disk; `identifier` is the identifier of the table."""
 
     identifier: str
     size_bytes: int
     partitions: tuple[Partition, ...]
 
     def partition(self, name: str) -> Partition:
-        """Return the partition of that name; KeyError if there is none."""
+        """Return the partition `name`; KeyError for an unknown name."""
         return {partition.name: partition for partition in self.partitions}[name]
 
 
 def plan_disk(disk: Disk, efi: EfiNames, program_bytes: int, root_bytes: int, seed: str) -> DiskLayout:
     """
-    Return the layout for a firmware's program and a root of these sizes; ImageError if a slot is too small for them.
+    Return the layout for sizes of a firmware's program and a root; ImageError if a slot is too small.
 
     Identifiers are made of `seed` and names, so that the same parts make the same disk.
     """
     boot_bytes = disk.boot_mib * _MIB
-    # Beside the program there are the tables of the file system, of 4 bytes for each of its clusters of a sector.
+    # The file system has also tables, of 4 bytes for each cluster of a sector.
     if program_bytes > boot_bytes - boot_bytes // 32 - _MIB:
         raise _too_small("boot_mib", disk.boot_mib, "kernel", program_bytes)
     slot_bytes = _align(2 * root_bytes) if disk.root_mib is None else disk.root_mib * _MIB

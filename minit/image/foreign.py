@@ -46,9 +46,9 @@ _PROGRESS = b"progress "
 
 class ForeignProcessor(Value):
     """
-    A processor that a stage1 image is built for elsewhere: its name in Debian, and in appc.
+    A processor for whose machines stage1 images are built elsewhere: the names in Debian and in appc.
 
-    `qemu` is the program with the options of a machine that Debian's kernel can boot, `console` its serial line.
+    `qemu` is the program with the options of a machine that Debian's kernel can boot, `console` the serial line.
     """
 
     name: str
@@ -61,9 +61,9 @@ class ForeignProcessor(Value):
 ARM64 = ForeignProcessor(
     name="arm64",
     appc_name="aarch64",
-    # Its drivers for disks are no modules.
+    # The kernel includes the drivers for disks.
     kernel_package="linux-image-cloud-arm64",
-    # Without what costs most to emulate.
+    # Without the features that cost most to emulate.
     qemu=("qemu-system-aarch64", "-M", "virt", "-cpu", "max,pauth=off,sve=off"),
     console="ttyAMA0",
 )
@@ -81,7 +81,7 @@ Dir::Cache "{directory}/cache";
 _ARCHIVES = "cache/archives"
 # A line of `apt-get --simulate`: Inst libc6 (2.36-9+deb12u10 Debian:12.11/stable [arm64])
 _CHOSEN = re.compile(r"^Inst (\S+) \((\S+) [^)]*\[(\S+)\]\)", re.MULTILINE)
-# The directories of a Debian that are links since version 12.
+# Directories of Debian that are links since version 12.
 _MERGED = ("bin", "lib", "sbin")
 
 _KERNEL, _DISK = "kernel", "disk"
@@ -110,15 +110,15 @@ busybox tar -c -f {_DISKS[2]} -C /run/result .
 busybox poweroff -f
 """
 _LINES_MAX = 5
-"""Of the console of a machine that gives no result."""
+"""The lines of the console that are shown of a machine without result."""
 
 
 def fetch_machine(processor: ForeignProcessor, directory: Path, progress: Progress, others: Sequence[str] = ()) -> Path:
     """
-    Make a disk and a kernel of Debian's for a processor below `directory`, if they are not there.
+    Make a disk and a kernel of Debian for a processor below `directory`, if both are not there.
 
-    The disk has `others` too, packages that builds do without. Returns the kernel's unpacked package. ImageError if
-    something is missing for that.
+    The disk has `others` too, packages that builds do not need. Returns the kernel's unpacked package. ImageError if
+    the machine lacks a program.
     """
     with _alone(directory):
         return _fetch(processor, directory, progress, others)
@@ -148,9 +148,9 @@ def _fetch(processor: ForeignProcessor, directory: Path, progress: Progress, oth
 
 def foreign_stage1(processor: ForeignProcessor, directory: Path, progress: Progress) -> tuple[Path, str | None]:
     """
-    Return the stage1 image for a processor, which is kept below `directory`, and why its interpreter is not dumped.
+    Return the stage1 image for a processor, which is kept below `directory`, and the obstacle to a dump.
 
-    The second is None if it is, or if the image was there before. ImageError if it cannot be built.
+    The obstacle is None for a dumped interpreter, or for an earlier image. ImageError if the build fails.
     """
     with _alone(directory):
         _fetch(processor, directory, progress)
@@ -169,9 +169,9 @@ def build_foreign_stage1(
     processor: ForeignProcessor, directory: Path, output: Path, progress: Progress, *, plain: bool = False
 ) -> str | None:
     """
-    Have a machine build the stage1 image as build_stage1 does; it is made in `directory` if it is not there.
+    Have a machine build the stage1 image as build_stage1 does; a missing machine is made in `directory`.
 
-    The same disk makes the same image, wherever the machine is emulated.
+    The same disk makes the same image on any emulating machine.
     """
     with _alone(directory):
         _fetch(processor, directory, progress)
@@ -196,7 +196,7 @@ def _build(
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Make the directory if it is not there, and be the only user of it: two at once would do everything twice."""
+    """Make a missing directory, and be the only user: two users at once would do everything twice."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -204,7 +204,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _complete(root: Path) -> None:
-    """Do what the packages' scripts would."""
+    """Do the work of the packages' scripts."""
     (root / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
     (root / "usr/bin/cc").symlink_to("gcc")
     for name in ("dev", "proc", "run", "sys"):
@@ -223,7 +223,7 @@ def _fingerprint(disk: Path) -> str:
 
 
 def _add_project(archive: tarfile.TarFile, plain: bool) -> None:
-    """Add minit and the packages that it is made with, which are Python alone."""
+    """Add minit and the packages for the build, which are pure Python."""
     own = Path(minit.__file__).parents[1]
     for name in ("entrypoints", "minit"):
         archive.add(own / name, name, filter=_without_results)
@@ -242,14 +242,14 @@ def _without_results(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progress: Progress) -> list[str]:
-    """Return the last lines of the machine's console when it is off again."""
+    """Run the machine until it is off, and return the last lines of the console."""
     program, *options = processor.qemu
     [kernel] = (directory / _KERNEL / "boot").glob("vmlinuz-*")
     command = [require_tool(program), *options, "-accel", "tcg", "-nodefaults", "-display", "none", "-no-reboot"]
     command += ["-m", str(_MEMORY_MIB), "-smp", str(_PROCESSORS), "-serial", "stdio"]
     command += ["-kernel", str(kernel), "-append", f"console={processor.console} {_WORDS}"]
     for number, disk in enumerate([directory / _DISK, *disks]):
-        # The first one is used again.
+        # The first disk is used again.
         mode = "snapshot=on" if number == 0 else "cache=unsafe"
         command += ["-drive", f"file={disk},format=raw,if=none,id=disk{number},{mode}"]
         command += ["-device", f"nvme,drive=disk{number},serial={number}"]
@@ -276,7 +276,7 @@ def _boot(processor: ForeignProcessor, directory: Path, disks: list[Path], progr
 
 
 def _end_with(parent: int) -> None:
-    """Have this process killed when `parent` is: a machine that nobody waits for would work on for minutes."""
+    """Have this process killed with `parent`: a machine without a waiting parent would work on for minutes."""
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FAILURE)
@@ -288,7 +288,7 @@ def _read_report(data: bytes) -> tuple[str, int, int | None]:
 
 
 def _take(result: Path, output: Path, said: list[str]) -> str | None:
-    """Move the image to its place, and return why its interpreter is not dumped."""
+    """Move the image to `output`, and return the obstacle to a dump."""
     try:
         with tarfile.open(result, "r:") as archive:
             files = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
@@ -312,9 +312,9 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 def fetch_packages(architecture: str, names: Sequence[str], directory: Path) -> list[Path]:
     """
-    Return the files of packages and of all that they depend on, which are then below `directory`.
+    Fetch packages with all dependencies below `directory`, and return the files.
 
-    ImageError if this is no Debian, or there is no mirror or no such package.
+    ImageError if this machine has no Debian, or there is no mirror or no such package.
     """
     for name in ("state/lists/partial", f"{_ARCHIVES}/partial"):
         (directory / name).mkdir(parents=True, exist_ok=True)
@@ -329,13 +329,13 @@ def fetch_packages(architecture: str, names: Sequence[str], directory: Path) -> 
 
 
 def unpack_packages(packages: Iterable[Path], root: Path) -> None:
-    """Unpack packages into one root, which has what they bring and nothing that installing them would make."""
+    """Unpack packages into one root, with the files of the packages and no results of an installation."""
     for name in _MERGED:
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
     for package in packages:
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as reader:
-            # dpkg-deb alone would put a directory in the place of a link.
+            # dpkg-deb alone would replace a link by a directory.
             command = ["tar", "--extract", "--keep-directory-symlink", "--directory", str(root)]
             unpacked = subprocess.run(command, stdin=reader.stdout, capture_output=True, text=True, check=False)
         if reader.returncode != 0 or unpacked.returncode != 0:

@@ -26,7 +26,7 @@ from minit.image.pythonmodules import Module, compile_modules, landmark
 from minit.image.toolchain import DEBIAN_PACKAGES, find_tool, run_tool
 
 LOADED_LIBRARIES = {"libudev.so.1": "libudev1"}
-"""The library that pyudev loads, by its name, with the package that Debian has it in."""
+"""The library that pyudev loads by name, with the package of Debian."""
 
 _PROGRAMS = ("cc", "strip", "nm", "objcopy", "patchelf")
 _HEADER = "stdlib.h"
@@ -60,7 +60,7 @@ print(*(name for name in mapped if not name.startswith("/memfd:")), sep="\\n")
 
 
 def loaded_libraries() -> dict[str, Path]:
-    """Return the libraries that no program needs by its headers; ImageError as `require_all`."""
+    """Return the libraries that are loaded by name only; ImageError as `require_all`."""
     libraries = _find_libraries()
     if len(libraries) != len(LOADED_LIBRARIES):
         require_all()
@@ -68,7 +68,7 @@ def loaded_libraries() -> dict[str, Path]:
 
 
 def require_all() -> None:
-    """Raise ImageError if anything is missing that the image cannot be built without."""
+    """Raise ImageError if the machine lacks anything for building the image."""
     missing = {name: DEBIAN_PACKAGES[name] for name in _PROGRAMS if find_tool(name) is None}
     if not _has_header():
         missing[_HEADER] = "libc6-dev"
@@ -77,7 +77,7 @@ def require_all() -> None:
     if not missing:
         return
     packages = list(dict.fromkeys(" ".join(missing.values()).split()))
-    # Not needed, but pods start faster with it, and the next message would be about it.
+    # Not needed, but pods start faster with a dump, and the next message would ask for the library.
     if sys.base_prefix == "/usr" and not static_library().exists():
         packages.append("libpython3-dev")
     raise ImageError(
@@ -102,7 +102,7 @@ def _find_libraries() -> dict[str, Path]:
 
 
 def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
-    """Make the copy in the new directory `directory`, with `modules` and every shared library they need."""
+    """Make the copy in the new directory `directory`, with `modules` and every required shared library."""
     search = LibrarySearch()
     interpreter = Path(sys.executable).resolve()
     extensions = [module for module in modules if module.is_extension]
@@ -114,7 +114,7 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
     objects |= {_extension_path(extension): extension.source for extension in extensions}
     objects |= {_LIBRARIES / name: path for name, path in loaded_libraries().items()}
     libraries = search.closure(objects.values())
-    # A library that needs the loader by name is content with the one that runs.
+    # The running loader serves a library that needs the loader by name.
     loader_name = search.elf(Path(loader)).soname
     objects |= {_LIBRARIES / library.name: library.path for library in libraries if library.name != loader_name}
 
@@ -135,9 +135,9 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
 
 def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], seed: int, scratch: Path) -> None:
     """
-    Make one program of a copy, in the new directory `directory`; ImageError if that is not possible.
+    Make one program of a copy, in the new directory `directory`; ImageError if the program cannot be made.
 
-    Files are left behind in the empty directory `scratch`. `seed` is that of the hashes of strings.
+    Files are left behind in the empty directory `scratch`. `seed` is the seed of the hashes of strings.
     """
     search = LibrarySearch()
     objects = {copy / _extension_path(module) for module in modules if module.is_extension}
@@ -147,7 +147,7 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
         objects.add(path)
         pending += [copy / _LIBRARIES / name for name in search.elf(path).needed if not name.startswith(LINKED_IN)]
     (directory / _DUMP).parent.mkdir(parents=True)
-    # First what runs a pod: its objects lie together, so that a start reads and writes fewer pages.
+    # First the modules that run a pod: the objects lie together, so that a start reads and writes fewer pages.
     names = ["entrypoints.run", *(module.name for module in modules)]
     recipe = Recipe(
         seed=seed,
@@ -160,12 +160,12 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
 
 
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:
-    """Import modules with nothing but the copy in `directory`; ImageError if it is not sufficient."""
+    """Import modules with only the copy in `directory`; ImageError for an insufficient copy."""
     _try_interpreter(directory, _IMPORT_ALL, *names)
 
 
 def compile_filters(directory: Path) -> None:
-    """Compile the filters that apps get by default, with nothing but the copy in `directory`."""
+    """Compile the filters that apps get by default, with only the copy in `directory`."""
     _try_interpreter(directory, _WRITE_FILTERS, str(directory / _FILTERS))
 
 
@@ -186,7 +186,7 @@ def _try_interpreter(directory: Path, code: str, *arguments: str) -> None:
 
 
 def _copy_loader(source: Path, copy: Path) -> None:
-    # What /etc/ld.so.preload of a host names is built for that host's C library. No file has an empty path.
+    # Libraries in /etc/ld.so.preload of a host are built for the host's C library. No file has an empty path.
     copy.write_bytes(source.read_bytes().replace(b"/etc/ld.so.preload", bytes(len("/etc/ld.so.preload"))))
     copy.chmod(0o755)
 
@@ -199,8 +199,8 @@ def _copy_object(source: Path, copy: Path) -> None:
 
 
 def _set_search_path(path: Path, libraries: Path) -> None:
-    # Every object needs one relative to itself: the loader remembers the program's directory by the name it
-    # had before pivot_root. DT_RPATH rather than DT_RUNPATH, which comes after LD_LIBRARY_PATH.
+    # Every object needs a path relative to the object: the loader remembers the program's directory by the name before
+    # pivot_root. DT_RPATH rather than DT_RUNPATH, which comes after LD_LIBRARY_PATH.
     to_libraries = os.path.relpath(libraries, path.parent)
     run_tool("patchelf", "--force-rpath", "--set-rpath", f"$ORIGIN/{to_libraries}", str(path))
 

@@ -28,10 +28,10 @@ _WILDCARDS = "*?["
 
 class KernelModule(Value):
     """
-    A kernel module: its content, the names of those it needs, and the patterns of MODALIAS it is for.
+    A kernel module: the content, the names of required modules, and the patterns of MODALIAS of the devices.
 
-    It can do without those in `pre` and `post`, which are better loaded before and after it (modprobe.d(5), softdep),
-    and perhaps without its `firmware`, names or patterns of files.
+    The modules in `pre` and `post` are optional, and better loaded before and after the module (modprobe.d(5),
+    softdep). `firmware`, names or patterns of files, may be optional, too.
     """
 
     name: str
@@ -44,14 +44,14 @@ class KernelModule(Value):
 
 
 class KernelModules(Value):
-    """Modules of one kernel, in the order of loading; `builtin` are those asked for that the kernel has in itself."""
+    """Modules of one kernel, in the order of loading; `builtin` has wanted modules that the kernel includes."""
 
     release: str
     modules: tuple[KernelModule, ...] = ()
     builtin: tuple[str, ...] = ()
 
     def table(self) -> bytes:
-        """Return what the machine reads of them, as JSON."""
+        """Return the table that the machine reads, as JSON."""
         return jsontext.dump(
             {
                 "release": self.release,
@@ -70,10 +70,10 @@ class KernelModules(Value):
 
 def collect_modules(directory: Path, names: Sequence[str], aliases: Sequence[str] = ()) -> KernelModules:
     """
-    Return the modules `names` and all they need, from an unpacked kernel package or a directory /lib/modules/RELEASE.
+    Return the modules `names` with all dependencies, from an unpacked kernel package or /lib/modules/RELEASE.
 
-    With them come those that they name in a softdep, and all that have one of the `aliases`, if there are such.
-    ImageError names a module that is not there.
+    Modules of a softdep, and all modules with one of the `aliases`, are added if there are any. ImageError about a
+    missing module.
     """
     top = _find_release(directory)
     package = _Package(top)
@@ -86,7 +86,7 @@ def collect_modules(directory: Path, names: Sequence[str], aliases: Sequence[str
 
 
 def find_kernel(directory: Path) -> Path:
-    """Return the kernel that the modules in `directory` are for; ImageError if it is not there."""
+    """Return the kernel for the modules in `directory`; ImageError for a missing kernel."""
     top = _find_release(directory).resolve()
     found = _beside(top, "vmlinuz")
     if found is None:
@@ -95,19 +95,19 @@ def find_kernel(directory: Path) -> Path:
 
 
 def read_kernel_config(directory: Path) -> frozenset[str]:
-    """Return the lines of the configuration of the kernel that the modules in `directory` are for; none without one."""
+    """Return the lines of the kernel's configuration for the modules in `directory`; none without a configuration."""
     found = _beside(_find_release(directory).resolve(), "config")
     return frozenset() if found is None else frozenset(found.read_text(errors="replace").splitlines())
 
 
 def _beside(top: Path, name: str) -> Path | None:
-    """Return a file of a kernel that has its modules in `top`: there, or in the directory boot of the same tree."""
+    """Return a file of the kernel with modules in `top`: there, or in the directory boot of the same tree."""
     places = [top / name, *(parent / f"boot/{name}-{top.name}" for parent in top.parents[1:4])]
     return next((place for place in places if place.is_file()), None)
 
 
 class _Package:
-    """The modules in a directory /lib/modules/RELEASE, by their names."""
+    """The modules in a directory /lib/modules/RELEASE, by name."""
 
     def __init__(self, top: Path) -> None:
         self.files: dict[str, Path] = {}
@@ -119,20 +119,20 @@ class _Package:
 
     @cached_property
     def by_alias(self) -> dict[str, list[str]]:
-        """The names of modules by what else they are called: `crypto_crc32c`, for several of them perhaps."""
+        """The names of modules by alias, as `crypto_crc32c`; several modules may have the same alias."""
         names: dict[str, list[str]] = {}
         for name, path in self.files.items():
             try:
                 information = list(_read_information(_read_module(path), path))
             except ImageError:
-                continue  # it matters when somebody needs that very module
+                continue  # an error when the module itself is needed
             for key, value in information:
                 if key == "alias":
                     names.setdefault(_canonical(value), []).append(name)
         return names
 
     def providers(self, name: str) -> list[str]:
-        """Return the modules that a softdep means: the one of that name, or else those with that alias."""
+        """Return the modules of a name in a softdep: the module of the name, or else modules with the alias."""
         if name in self.files or name in self.builtin:
             return [name] if name in self.files else []
         return self.by_alias.get(name, [])
@@ -170,19 +170,19 @@ def _collect(name: str, package: _Package, found: dict[str, KernelModule], neede
 def _collect_softly(
     words: Iterable[str], package: _Package, found: dict[str, KernelModule], needed_by: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Collect those of a softdep that there are, and return their names."""
+    """Collect the present modules of a softdep, and return the names."""
     collected = []
     for name in dict.fromkeys(one for word in words for one in package.providers(_canonical(word))):
         try:
             _collect(name, package, found, needed_by)
         except ImageError:
-            continue  # nobody has asked for it
+            continue  # the module is optional
         collected.append(name)
     return tuple(collected)
 
 
 def parse_softdeps(values: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the names before and after a module in its softdeps, `pre: a b post: c` (modprobe.d(5))."""
+    """Return the names before and after a module in softdeps, `pre: a b post: c` (modprobe.d(5))."""
     sides: dict[str, list[str]] = {"pre:": [], "post:": []}
     for value in values:
         side = None
@@ -195,7 +195,7 @@ def parse_softdeps(values: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _find_release(directory: Path) -> Path:
-    """Return the directory of the modules of the one kernel that there is in `directory`."""
+    """Return the directory with the modules of the only kernel in `directory`."""
     if (directory / "kernel").is_dir():
         return directory.resolve()
     for place in ("lib/modules", "usr/lib/modules"):
@@ -217,7 +217,7 @@ def _read_builtin(top: Path) -> set[str]:
 
 
 def _canonical(name: str) -> str:
-    # The kernel takes both for the same.
+    # For the kernel both are the same.
     return name.replace("-", "_")
 
 
@@ -251,9 +251,9 @@ def _read_information(data: bytes, path: Path) -> Iterable[tuple[str, str]]:
 
 class DeviceFirmware(Value):
     """
-    The firmware of modules: files by their names below /lib/firmware, and the names that were not found by module.
+    The firmware of modules: files by name below /lib/firmware, and the missing names by module.
 
-    Many modules name firmware for each device that they are for, of which a machine has one.
+    Many modules name firmware for many devices, of which a machine has one.
     """
 
     files: tuple[tuple[str, bytes], ...] = ()
@@ -264,9 +264,9 @@ def collect_firmware(
     modules: Iterable[KernelModule], release: str, kernel: Path, directories: Sequence[Path]
 ) -> DeviceFirmware:
     """
-    Return the firmware of modules from the first of the directories that has it; ImageError for a damaged file.
+    Return the firmware of modules from the first directory with each file; ImageError for a damaged file.
 
-    A directory is like /lib/firmware, or an unpacked package. `kernel` is where the modules come from.
+    A directory is like /lib/firmware, or an unpacked package. `kernel` is the directory of the modules.
     """
     config = read_kernel_config(kernel)
     taken = {suffix for suffix, option in _COMPRESSIONS.items() if option in config}
@@ -291,7 +291,7 @@ def collect_firmware(
 
 
 def _find(name: str, places: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return the file of a name, or the files of a pattern, each with its name without the suffix of compression."""
+    """Return the file of a name, or the files of a pattern, each with the name without suffix of compression."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         return []
     found: dict[str, Path] = {}
@@ -305,7 +305,7 @@ def _find(name: str, places: Sequence[Path]) -> list[tuple[Path, str]]:
 
 
 def _read(path: Path, name: str, taken: Iterable[str]) -> tuple[str, bytes]:
-    """Return the name of a file in the image, and its content, without a compression that the kernel does not take."""
+    """Return name and content of a file for the image, uncompressed if the kernel cannot uncompress the file."""
     suffix = path.suffix if path.name != PurePosixPath(name).name else ""
     try:
         if not suffix or suffix in taken:

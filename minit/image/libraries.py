@@ -29,7 +29,7 @@ _DEFAULT_DIRECTORIES = tuple(Path(path) for path in ("/lib64", "/usr/lib64", "/l
 
 
 class ElfFile(Value):
-    """The loader's view of one ELF file; search paths are as written, `$ORIGIN` not replaced."""
+    """The loader's view of one ELF file; search paths have `$ORIGIN` unreplaced."""
 
     machine: tuple[int, int, str]
     """Word size class, EM_ number and byte order: only files of one machine can be loaded together."""
@@ -48,7 +48,7 @@ class _Segment(Value):
 
 
 def read_elf(path: Path) -> ElfFile:
-    """Read an ELF file; ImageError if it is not one, or a broken one."""
+    """Read an ELF file; ImageError for another or a broken file."""
     return parse_elf(path.read_bytes(), str(path))
 
 
@@ -59,7 +59,7 @@ def is_elf(path: Path) -> bool:
 
 
 def parse_elf(data: bytes, source: str) -> ElfFile:
-    """Parse the bytes of an ELF file; `source` names it in the ImageError of a broken one."""
+    """Parse the bytes of an ELF file; ImageError, with `source`, for a broken file."""
     if not data.startswith(MAGIC):
         raise ImageError(f"{source}: not an ELF file")
     try:
@@ -142,23 +142,23 @@ def _string(data: bytes, start: int, limit: int) -> str:
 
 
 class Library(Value):
-    """A library as a program needs it: by this name, found at this path."""
+    """A library that a program needs: by name, found at a path."""
 
     name: str
     path: Path
     configured: bool
-    """Found only thanks to `/etc/ld.so.conf`: a loader that has no cache made from it would not find it."""
+    """True if `/etc/ld.so.conf` has the directory: a loader without the cache would not find the library."""
 
 
 class LibrarySearch:
-    """Finds libraries on this machine and remembers what it read."""
+    """Finds libraries on this machine and remembers the files that were read."""
 
     def __init__(self) -> None:
         self._files: dict[Path, ElfFile] = {}
         configuration: list[Path] = []
         self._configured = tuple(Path(directory) for directory in _configured_directories(LD_SO_CONF, configuration))
         self.sources = [*configuration, *self._configured, *_DEFAULT_DIRECTORIES]
-        """The files and directories that decide where a library is, but for those that its user names."""
+        """The files and directories that decide where a library is, without the search paths of users."""
 
     def elf(self, path: Path) -> ElfFile:
         """Return the loader's view of a file."""
@@ -168,9 +168,9 @@ class LibrarySearch:
 
     def closure(self, programs: Iterable[Path]) -> list[Library]:
         """
-        Return every library that `programs` and their libraries need, each name once.
+        Return every library that `programs` and libraries need, each name once.
 
-        The interpreter of a program is not in it, unless a library needs it by name. ImageError names the
+        The interpreter of a program is left out, unless a library needs the interpreter by name. ImageError about the
         first library that is not on this machine.
         """
         found: dict[str, Library] = {}
@@ -192,7 +192,7 @@ class LibrarySearch:
         return list(found.values())
 
     def find(self, name: str, user: Path) -> Library | None:
-        """Return the library that `user` would get if it loaded `name`."""
+        """Return the library that `user` would load as `name`."""
         elf = self.elf(user)
         return self._find(name, user, elf, _expand(elf.rpath, user))
 
@@ -217,14 +217,14 @@ def _expand(search_path: tuple[str, ...], user: Path) -> tuple[Path, ...]:
 
 
 def _is_default(directory: Path) -> bool:
-    # Debian's loader has its multiarch directories built in, and its ld.so.conf.d repeats them.
+    # Debian's loader has the multiarch directories built in, and ld.so.conf.d repeats them.
     return directory in _DEFAULT_DIRECTORIES or (
         directory.parent in _DEFAULT_DIRECTORIES and directory.name.endswith("-linux-gnu")
     )
 
 
 def _configured_directories(path: Path, configuration: list[Path]) -> Iterator[str]:
-    """Yield the directories in order, and note the files, and the directories of files, that say so."""
+    """Yield the directories in order, and add the files, and the directories of files, to `configuration`."""
     configuration.append(path)
     try:
         lines = path.read_text().splitlines()

@@ -19,39 +19,39 @@ from minit.base.errors import ImageError
 from minit.base.value import Value
 
 STANDINS = {
-    # structlog imports it for its asynchronous methods: PID 1 runs trio.
+    # structlog imports asyncio for asynchronous methods: PID 1 runs trio.
     "asyncio.py": "",
-    # It runs ldconfig and a compiler to find libraries of the host. It is asked for threads, which are in the C library
-    # since glibc 2.34, and by pyudev for libudev, which the image carries.
+    # The original runs ldconfig and a compiler to find libraries of the host. The searched libraries are for threads,
+    # which the C library has since glibc 2.34, and, by pyudev, libudev, which the image has.
     "ctypes/util.py": """\
 def find_library(name):
     return {"pthread": "libc.so.6", "udev": "libudev.so.1"}.get(name)
 """,
-    # trio imports it to resolve names that are not ASCII: PID 1 resolves none.
+    # trio imports idna to resolve names that are not ASCII: PID 1 resolves no names.
     "idna.py": "",
-    # structlog imports an error of it: PID 1 pickles nothing.
+    # structlog imports an error of pickle: PID 1 pickles nothing.
     "pickle.py": """\
 class PicklingError(Exception):
     pass
 """,
     # The package's own module loads all of pyroute2: a stage1 uses the classes of messages.
     "pyroute2/__init__.py": "",
-    # It loads multiprocessing. These are the settings that the classes of messages look at.
+    # The original loads multiprocessing. The classes of messages read these settings.
     "pyroute2/config.py": """\
 AF_BRIDGE = 7
 AF_NETLINK = 16
 data_plugins_pkgs = []
 data_plugins_path = []
 """,
-    # Sockets on asyncio, never made, and bases beside the classes of messages: minit.network.netlink has its own.
+    # Sockets on asyncio, never made, and bases beside the classes of messages: minit.network.netlink has other sockets.
     "pyroute2/netlink/nlsocket.py": """\
 class AsyncNetlinkSocket:
     pass
 class NetlinkSocket:
     pass
 """,
-    # Kinds of links have modules of their own, with the class of a kind's data: a stage1 looks only into those of its
-    # plugins.
+    # Each kind of link has a module with the class of the kind's data: a stage1 reads only the data of its plugins'
+    # kinds.
     "pyroute2/netlink/rtnl/ifinfmsg/plugins.py": """\
 from pyroute2.netlink import nla
 class Kind:
@@ -69,7 +69,7 @@ from pyroute2.netlink import nla
 class iw_event(nla):
     pass
 """,
-    # trio imports it for its TLS streams: a stage1 never speaks TLS.
+    # trio imports ssl for TLS streams: a stage1 never speaks TLS.
     "ssl.py": "",
     # trio's DTLS endpoints need pyOpenSSL: nothing in a stage1 opens one.
     "trio/_dtls.py": """\
@@ -80,7 +80,7 @@ class DTLSChannelStatistics:
 class DTLSEndpoint:
     pass
 """,
-    # A megabyte of tables that attrs and tracebacks ask about names, which are ASCII: in every normal form, and of one
+    # A megabyte of tables, used by attrs and tracebacks for names. Names are ASCII: in every normal form, and of one
     # column a character.
     "unicodedata.py": """\
 def normalize(form, text, /):
@@ -88,13 +88,14 @@ def normalize(form, text, /):
 def east_asian_width(character, /):
     return "N"
 """,
-    # pathlib imports it to write file: URIs, which nothing in a stage1 does. ipaddress and unicodedata come with it.
+    # pathlib imports urllib.parse to write file: URIs, which a stage1 never does. The original imports ipaddress and
+    # unicodedata.
     "urllib/parse.py": """\
 def quote_from_bytes(text):
     raise NotImplementedError(text)
 """,
 }
-"""Their texts, by the files of the modules that they stand in for."""
+"""The texts of stand-ins, by the files of the replaced modules."""
 
 PACKAGES = (
     "click",
@@ -108,25 +109,25 @@ PACKAGES = (
     "sniffio",
     "sortedcontainers",
 )
-"""Packages that may come into the image from outside the standard library and minit."""
+"""Packages beside the standard library and minit that may be in the image."""
 
 _OURS = ("minit", "entrypoints")
 _PROJECT = Path(minit.__file__).parent.parent
 _SCRIPTS = Path(__file__).parent
 
-# They run on the host only and would bring rich, codecs and this builder into the image; of the command there is what
-# a machine has of it.
+# Modules for the host only, which would bring rich, codecs and this builder into the image; of the command a machine
+# has a part.
 _HOST_ONLY = ("minit.cli", "minit.cri", "minit.stage0", "minit.archives", "minit.image")
 
-# Their importers do without them: hashlib has its own digests, shutil only loses archive formats.
+# The importers work without these modules: hashlib has own digests, shutil only loses archive formats.
 _OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")
 
-# The package's own module would bring all others with it; those that are used are imported one by one.
+# The package's own module would import all others; used modules are imported one by one.
 _EMPTIED = ("pyroute2",)
 
 
 def write_standins(directory: Path) -> None:
-    """Write the modules below a directory."""
+    """Write the stand-ins below a directory."""
     for name, text in STANDINS.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def write_standins(directory: Path) -> None:
 
 
 class Module(Value):
-    """A module to carry: its full name and the file it is loaded from here."""
+    """A module of the image: the full name and the source file on this machine."""
 
     name: str
     source: Path
@@ -146,13 +147,13 @@ class Module(Value):
 
     @property
     def bytecode_name(self) -> str:
-        """Return the file below the image's library directory from which the module is loaded without a source."""
+        """Return the bytecode file of the module below the image's library directory."""
         path = self.name.replace(".", "/")
         return f"{path}/__init__.pyc" if self.source.name == "__init__.py" else f"{path}.pyc"
 
 
 def entrypoint_names() -> list[str]:
-    """Return the names of the entrypoints there are, sorted."""
+    """Return the names of all entrypoints, sorted."""
     directory = _PROJECT / "entrypoints"
     names = sorted(path.stem for path in directory.glob("*.py") if not path.name.startswith("_"))
     if not names:
@@ -161,7 +162,7 @@ def entrypoint_names() -> list[str]:
 
 
 def source_files() -> list[tuple[str, Path]]:
-    """Return the files of minit that decide what is in the image, with their names relative to the project."""
+    """Return the files of minit that decide about the image, with names relative to the project."""
     return [
         (str(path.relative_to(_PROJECT)), path)
         for package in _OURS
@@ -172,7 +173,7 @@ def source_files() -> list[tuple[str, Path]]:
 
 
 def source_directories() -> list[Path]:
-    """Return the directories in which a new file of minit would be found, and those in which packages are."""
+    """Return the directories with files of minit, and the directories with packages."""
     ours = [
         Path(parent)
         for package in _OURS
@@ -183,8 +184,8 @@ def source_directories() -> list[Path]:
 
 
 def package_versions() -> list[str]:
-    """Return the names of the directories in which installers record the version of each of PACKAGES."""
-    # Importing importlib.metadata would take longer than all the rest of the fingerprint.
+    """Return the names of the directories in which installers record the versions of PACKAGES."""
+    # An import of importlib.metadata would take longer than the rest of the fingerprint.
     return sorted(
         path.name
         for directory in map(Path, package_directories())
@@ -195,9 +196,9 @@ def package_versions() -> list[str]:
 
 def stage1_modules(standins: Path) -> list[Module]:
     """
-    Return every module the image needs beyond those frozen into the interpreter, sorted by name.
+    Return every module of the image beside modules frozen into the interpreter, sorted by name.
 
-    The texts of some are written below the directory `standins`.
+    The stand-ins are written below the directory `standins`.
     """
     write_standins(standins)
     return record_modules(
@@ -219,7 +220,7 @@ def record_modules(
     standins: Path = Path("/nonexistent"),
     emptied: Iterable[str] = (),
 ) -> list[Module]:
-    """Return what an interpreter has imported that imported `names`, sorted; the rest is that of record_imports.py."""
+    """Return all modules that an import of `names` imports, sorted; record_imports.py has the other arguments."""
     output = _run_script(
         "record_imports.py",
         str(standins),
@@ -234,12 +235,12 @@ def record_modules(
 
 
 def landmark() -> Module:
-    """Return `os`, which is frozen, but whose file is how an interpreter recognizes its library directory."""
+    """Return `os`, a frozen module whose file shows an interpreter the library directory."""
     return Module(name="os", source=Path(os.__file__))
 
 
 def compile_modules(modules: Iterable[Module], directory: Path) -> None:
-    """Write the bytecode of `modules` below `directory`, which must have their packages' directories."""
+    """Write the bytecode of `modules` below `directory`, which must have the directories of packages."""
     lines = [f"{module.name}\t{module.source}\t{directory / module.bytecode_name}\n" for module in modules]
     _run_script("compile_modules.py", standard_input="".join(lines))
 
@@ -249,27 +250,27 @@ def _own_modules() -> list[str]:
     for package in _OURS:
         for path in sorted((_PROJECT / package).rglob("*.py")):
             name = module_name(path)
-            # A __main__ module runs its program when it is imported.
+            # An import of a __main__ module would run the program.
             if path.stem != "__main__" and not name.startswith(_HOST_ONLY):
                 names.append(name)
     return names
 
 
 def module_name(path: Path) -> str:
-    """Return the full name of the module of ours that a file is."""
+    """Return the full name of minit's module in a file."""
     parts = path.relative_to(_PROJECT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def package_directories(packages: Iterable[str] = PACKAGES) -> list[str]:
-    """Return the directories in which the packages are; ImageError if one is in none."""
+    """Return the directories with the packages; ImageError for a missing package."""
     directories = []
     for package in packages:
         specification = importlib.util.find_spec(package)
         places = specification and specification.submodule_search_locations
         if not places:
             raise _not_installed(package)
-        # One without a module of its own may be in several.
+        # A package without `__init__` may be in several directories.
         directories += [str(Path(place).parent) for place in places]
     return list(dict.fromkeys(directories))
 
@@ -279,7 +280,7 @@ def _not_installed(package: str) -> ImageError:
 
 
 def _run_script(script: str, *arguments: str, standard_input: str = "") -> str:
-    # Without columns: a traceback shows them below a line of the source, of which an image has none.
+    # Without columns: a traceback shows columns below a source line, and an image has no source.
     options = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges")
     command = [sys.executable, *options, str(_SCRIPTS / script), *arguments]
     done = subprocess.run(command, input=standard_input, capture_output=True, text=True, encoding="utf-8", check=False)

@@ -1,15 +1,15 @@
 """
 Prints the modules an interpreter has after importing some, one `name<TAB>file` line each.
 
-Run as a script in a fresh isolated interpreter; it imports nothing itself that such an interpreter does not
-have already, so that the answer holds for every other one:
+Run as a script in a fresh isolated interpreter; the script imports only modules that such an interpreter already has,
+so that the answer holds for every other interpreter:
 
     record_imports.py STANDINS DIRECTORIES ALLOWED OMITTED EMPTIED MODULE...
 
-A file below STANDINS is taken for the module of that name. DIRECTORIES, separated by `:`, are searched after
-the standard library. ALLOWED are the top-level modules that may come from them, OMITTED those not to be found
-though they exist, separated by `,`: an optional dependency that happens to be installed must not get into the
-image. EMPTIED are packages of which a stand-in replaces the `__init__` and not the modules, likewise.
+A file below STANDINS stands in for the module of the name. DIRECTORIES, separated by `:`, are searched after the
+standard library. ALLOWED are the top-level modules that may come from DIRECTORIES, OMITTED modules that are hidden,
+separated by `,`: an optional dependency that happens to be installed must not get into the image. EMPTIED, separated
+likewise, are packages of which a stand-in replaces the `__init__` and not the modules.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 standins, directories, allowed, omitted, emptied, *wanted = sys.argv[1:]
 top_level_names = {*allowed.split(","), *sys.stdlib_module_names} - {*omitted.split(",")}
 
-# By the names they are imported by: a module may put another one in its own place, as collections.abc does in 3.13.
+# By the imported names: a module may put another module in its own place, as collections.abc does in 3.13.
 found = {name: module.__spec__ for name, module in sys.modules.items()}
 
 
 class Gate:
-    """A finder before all others that offers the stand-ins, refuses what may not be found, and records the rest."""
+    """A finder before all others that offers the stand-ins, refuses hidden modules, and records the rest."""
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Return what the module is loaded from."""
+        """Return the specification of a module."""
         found[name] = cls.standin(name) or cls.original(name, path)
         return found[name]
 
     @staticmethod
     def standin(name: str) -> ModuleSpec | None:
-        """Return the module's stand-in, if it has one; ModuleNotFoundError if the module may not be found."""
+        """Return the stand-in of a module, None without one; ModuleNotFoundError for a hidden module."""
         standin = os.path.join(standins, *name.split("."))
         if os.path.exists(f"{standin}.py"):
             return spec_from_file_location(name, f"{standin}.py")
@@ -55,7 +55,7 @@ class Gate:
 
     @staticmethod
     def original(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return what the other finders find."""
+        """Return the specification by the other finders."""
         specifications = (finder.find_spec(name, path) for finder in sys.meta_path if finder is not Gate)
         return next(filter(None, specifications), None)
 

@@ -3,7 +3,7 @@ Signs standard input with the private key in a file, and prints the public key a
 
     sign.py KEY
 
-It is a script of an interpreter of its own, since a dumped command cannot load the library of `cryptography`.
+A separate interpreter runs the script, since a dumped command cannot load the library of `cryptography`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """
-Builds the stage1 image: the entrypoints and everything they run on, in a tree that works wherever it is unpacked.
+Builds the stage1 image: the entrypoints with interpreter and libraries, in a tree that works in any directory.
 
-stage0 runs the entrypoints on the host, from the pod directory or from the tree store, and PID 1 goes on importing
-after it has made that tree its root. So nothing in it may be found by a path of the machine it was built on.
+stage0 runs the entrypoints on the host, from the pod directory or from the tree store, and PID 1 goes on importing when
+the tree is its root. So nothing may be found by a path of the machine that built the image.
 
     entrypoints/NAME    copies of one static launcher (launcher.c)
-    usr/lib/rkt/        links to one of them, which is the plugins of networks
-    usr/lib/minit/      the interpreter with all it needs (interpreter.py), dumped where that is possible
+    usr/lib/rkt/        links to one launcher, which is the plugins of networks
+    usr/lib/minit/      the interpreter with libraries (interpreter.py), dumped where possible
                         and the first program of machines that boot from a disk (openroot.c)
-    rkt/, opt/, etc/    what the stage1 contract asks for
+    rkt/, opt/, etc/    the files of the stage1 contract
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from minit.podfiles import paths
 NAME = "minit/stage1"
 
 SHIPPED = Path(__file__).with_name("stage1.aci")
-"""The image that a wheel or a package of minit brings, so that the machine needs nothing to build one."""
+"""The image in a wheel or a package of minit: the machine needs nothing to build an image."""
 
 ENTRYPOINT_ANNOTATIONS = {
     "run": "coreos.com/rkt/stage1/run",
@@ -68,7 +68,7 @@ ENTRYPOINT_ANNOTATIONS = {
 }
 """The annotation under which stage0 finds each entrypoint (rkt, stage1-implementors-guide.md)."""
 
-# By appc's names; launcher.c has the system calls of these.
+# By appc's names; launcher.c has the system calls of both.
 _ARCHITECTURES = ("amd64", "aarch64")
 
 _LAUNCHER = Path(__file__).parent / "launcher.c"
@@ -76,7 +76,7 @@ _OPENER_SOURCE = Path(__file__).parent / "openroot.c"
 _LAUNCHER_FLAGS = (
     *("-std=gnu11", "-Os", "-Wall", "-Werror", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack"),
     *("-ffreestanding", "-nostdlib", "-static", "-fno-pie", "-no-pie"),
-    # Distributions turn these on by default, and the first needs a C library.
+    # On by default in distributions; the first needs a C library.
     *("-fno-stack-protector", "-fno-asynchronous-unwind-tables"),
 )
 
@@ -84,7 +84,7 @@ _DIRECTORIES = (
     *("dev", "etc", "proc", "run", "sys", "tmp", "entrypoints"),
     *("rkt/env", "rkt/iottymux", "rkt/minit", "rkt/status", "opt/stage2", "etc/rkt/net.d"),
 )
-_PRIVATE = ("rkt/minit",)  # where PID 1 keeps its control socket
+_PRIVATE = ("rkt/minit",)  # with the control socket of PID 1
 
 _HOSTS_FALLBACK = """\
 # For an app that is given no other hosts file.
@@ -129,8 +129,8 @@ def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> st
     """
     Write the stage1 image for this machine's architecture to `output`.
 
-    Its interpreter is dumped, unless it is to be `plain` or there is an obstacle, of which a line is returned.
-    ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
+    The interpreter is dumped, unless `plain` is true or there is an obstacle, about which a line is returned.
+    ImageError if a tool or a package is missing, or `output` cannot be written.
     """
     require_all()
     try:
@@ -139,7 +139,7 @@ def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> st
             try:
                 reason = _make_tree(root, Path(scratch), progress, plain)
             except OSError as error:
-                # A write names no file, and there are two file systems that may be full.
+                # The error of a write has no file name, and there are two file systems that may be full.
                 error.filename = error.filename or scratch
                 raise
             progress("compressing", 5, 6)
@@ -152,7 +152,7 @@ def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> st
 
 
 def stage1_manifest() -> bytes:
-    """Return the image manifest, with an annotation for every entrypoint there is."""
+    """Return the image manifest, with an annotation for every entrypoint."""
     names = entrypoint_names()
     annotations = {
         annotation: f"/entrypoints/{name}" for name, annotation in ENTRYPOINT_ANNOTATIONS.items() if name in names
@@ -174,7 +174,7 @@ def stage1_manifest() -> bytes:
 
 
 def appc_architecture() -> str:
-    """Return appc's name of this machine's processor; ImageError for one that stage1 images are not built for."""
+    """Return appc's name of this machine's processor; ImageError for a processor without stage1 images."""
     architecture = this_processor().appc
     if architecture not in _ARCHITECTURES:
         raise ImageError(f"this machine is {architecture}, not {' or '.join(_ARCHITECTURES)}")
@@ -182,19 +182,19 @@ def appc_architecture() -> str:
 
 
 def stage1_facts() -> str:
-    """Return what decides the fingerprint beside `stage1_sources`: which these are."""
+    """Return the facts that decide about the list of `stage1_sources`, and so about the fingerprint."""
     return f"{sys.version} {os.confstr('CS_GNU_LIBC_VERSION')} {sys.executable} {minit.__file__} {sys.path}"
 
 
 def stage1_sources() -> list[Path]:
-    """Return the files and directories that decide the fingerprint; it stays while none of them changes."""
+    """Return the files and directories that decide the fingerprint, which changes only with one of them."""
     interpreter = Path(sys.executable)
     files = [interpreter, *(path for _, path in source_files()), *loaded_libraries().values(), *needed_files()]
     return [*files, *source_directories(), *LibrarySearch().sources]
 
 
 def stage1_fingerprint() -> str:
-    """Return a hash of what decides the image's content, in a fraction of the time it takes to build one."""
+    """Return a hash of all inputs of the image, in a fraction of the time of a build."""
     digest = hashlib.sha256()
     for fact in (sys.version, os.confstr("CS_GNU_LIBC_VERSION"), *package_versions()):
         digest.update(f"{fact}\n".encode())
@@ -209,17 +209,17 @@ def stage1_fingerprint() -> str:
 
 
 def shipped_fingerprint() -> str | None:
-    """Return a word that changes with the shipped image; None if there is none, as in a checkout."""
+    """Return a word that changes with the shipped image; None without a shipped image, as in a checkout."""
     try:
         information = SHIPPED.stat()
     except FileNotFoundError:
         return None
-    # Files of two versions may have one date, and an installer sets it: the time of its change is the kernel's.
+    # Files of two versions may have one mtime, which installers set: the kernel sets the ctime.
     return f"shipped-{information.st_size}-{information.st_mtime_ns}-{information.st_ctime_ns}"
 
 
 def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> str | None:
-    """Return why the interpreter is not dumped that should be."""
+    """Return the reason why an interpreter that should be dumped is not dumped."""
     interpreter = root / "usr/lib/minit"
     progress("finding modules", 0, 6)
     modules = stage1_modules(scratch / "standins")
@@ -242,7 +242,7 @@ def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> st
 
 
 def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, progress: Progress) -> str | None:
-    """Make `interpreter`, or return why that cannot be."""
+    """Make `interpreter`, or return the reason why the dump is impossible."""
     reason = obstacle()
     if reason is None:
         progress("dumping the interpreter", 3, 6)
@@ -286,5 +286,5 @@ def _write_tree(writer: AciWriter, root: Path) -> None:
         elif path.is_dir():
             writer.add_directory(name, 0o700 if name in _PRIVATE else 0o755)
         else:
-            # Any other bit of the mode comes from the umask of whoever builds.
+            # Other bits of the mode come from the umask of the building process.
             writer.add_file(name, path, 0o755 if path.stat().st_mode & 0o100 else 0o644)

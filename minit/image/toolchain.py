@@ -1,4 +1,4 @@
-"""The programs of the build machine that an image is made with."""
+"""The programs of the build machine for making images."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DEBIAN_PACKAGES = {
     **dict.fromkeys(("mmd", "mcopy"), "mtools"),
     "sfdisk": "fdisk",
 }
-"""What apt installs each program with."""
+"""The packages of apt for each program."""
 
 _LINES_MAX = 5
-"""Of what a program that failed has said."""
+"""The lines of a failed program that are shown."""
 
 
 def find_tool(tool: str) -> str | None:
-    """Return the path of one of the programs, None if it is not installed."""
-    # A virtual environment's programs lie beside its interpreter, whether or not it is activated.
+    """Return the path of a program, None if the program is not installed."""
+    # The programs of a virtual environment, activated or not, lie beside the interpreter.
     return shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
 
 
 def require_tools(tools: Sequence[str]) -> None:
-    """Raise ImageError if some of the programs are not installed."""
+    """Raise ImageError if programs are not installed."""
     missing = [tool for tool in tools if find_tool(tool) is None]
     if missing:
         packages = " ".join(dict.fromkeys(DEBIAN_PACKAGES[tool] for tool in missing))
@@ -47,7 +47,7 @@ def require_tools(tools: Sequence[str]) -> None:
 
 
 def require_tool(tool: str) -> str:
-    """Return the path of one of the programs; ImageError if it is not installed."""
+    """Return the path of a program; ImageError if the program is not installed."""
     require_tools([tool])
     return str(find_tool(tool))
 
@@ -56,9 +56,9 @@ def run_tool(
     tool: str, *arguments: str, environment: Mapping[str, str | None] | None = None, standard_input: str = ""
 ) -> None:
     """
-    Run one of the programs; ImageError if it is not installed or fails.
+    Run a program; ImageError if the program is not installed or fails.
 
-    `environment` has the variables that it gets beside those of minit; None takes one of these away.
+    `environment` has variables beside minit's own; None removes a variable.
     """
     read_tool(tool, *arguments, environment=environment, standard_input=standard_input)
 
@@ -66,7 +66,7 @@ def run_tool(
 def read_tool(
     tool: str, *arguments: str, environment: Mapping[str, str | None] | None = None, standard_input: str = ""
 ) -> str:
-    """Run one of the programs and return what it prints; ImageError as for `run_tool`."""
+    """Run a program and return the output; ImageError as for `run_tool`."""
     program = require_tool(tool)
     variables = {name: value for name, value in {**os.environ, **(environment or {})}.items() if value is not None}
     done = subprocess.run(

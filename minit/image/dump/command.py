@@ -1,4 +1,4 @@
-"""Builds the program from which the command starts with everything imported, on the machine that it is for."""
+"""Builds the program that starts the command with everything imported, on the machine where the program runs."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from minit.manifest.image import APPC_VERSION
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
-# Programs of their own, and scripts that are texts here.
+# Separate programs, and scripts that the builder reads as texts.
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare")),
     *("minit.image.compile_modules", "minit.image.record_imports"),
     "minit.image.sign",
 )
-# By name or by functions, so that importing the others does not show them.
+# Imported by name or in functions, so that imports of other modules do not show these modules.
 _IMPORTED_LATE = (
     *("minit.__main__", "minit.containerinit", "minit.linux.importedlate", "minit.linux.libcrypto", "encodings.idna"),
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
-# Their importers do without them. OpenSSL has memory of threads, which no dump has; what looks up users and groups
-# loads libraries of the C library's, which no static program can.
+# The importers work without these modules. OpenSSL has memory of threads, which no dump has; look-ups of users and
+# groups load libraries of the C library, which no static program can.
 _OMITTED = ("_hashlib", "_sqlite3", "_ssl", "_uuid", "grp", "pwd")
 _OPENSSL = "libcrypto."
 
-# Of the training, on pods of no use.
+# For the training, on pods without use.
 _TRAINING_SECONDS = 60
-"""For one of them, which takes less than one."""
+"""The limit for one command, which takes less than a second."""
 _STAGE1_PREFIX = "coreos.com/rkt/stage1/"
 _ENTRYPOINTS = ("run", "enter", "stop", "gc")
 _DIRECTORIES = ("etc", "opt", "opt/stage2", "rkt", "rkt/env", "rkt/status")
@@ -51,10 +51,10 @@ _DIRECTORIES = ("etc", "opt", "opt/stage2", "rkt", "rkt/env", "rkt/status")
 
 def build_command(output: Path) -> None:
     """
-    Write the program to `output`; ImageError if that is not possible, or it does not work.
+    Write the program to `output`; ImageError if the program cannot be made, or does not work.
 
-    It is called with the path of the command that Python runs, and the arguments. It executes that command whenever one
-    of the files is changed that it was made of.
+    The arguments of the program are the path of the command in Python, and the command's arguments. The program
+    executes the command in Python whenever a source file of the program has changed.
     """
     reason = obstacle()
     if reason is not None:
@@ -66,7 +66,7 @@ def build_command(output: Path) -> None:
     libraries = LibrarySearch().closure([interpreter, *extensions, *_openssl_module()])
     openssl = [library.name for library in libraries if library.name.startswith(_OPENSSL)]
     with TemporaryDirectory(prefix="minit-") as scratch:
-        # Before they are read.
+        # Described before the files are read.
         sources = Path(scratch, "sources")
         parts = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
         files = [*(module.source for module in modules), *(library.path for library in libraries)]
@@ -87,19 +87,19 @@ def build_command(output: Path) -> None:
 
 
 def command_modules() -> list[Module]:
-    """Return the modules that the program has, but for those that are frozen into every interpreter."""
+    """Return the modules of the program, without modules that are frozen into every interpreter."""
     modules = record_modules(
         [*_IMPORTED_LATE, *_own_modules()],
         directories=_directories(),
         allowed=("minit", "entrypoints", *_PACKAGES),
         omitted=_OMITTED,
     )
-    # A dump has _syscalls in its place.
+    # A dump has _syscalls instead.
     return [module for module in modules if module.name != "minit.linux.ctypescalls"]
 
 
 def is_current(program: Path) -> bool:
-    """Tell whether the program works, and would not execute another command in its place."""
+    """Tell whether the program works, and would not execute the command in Python instead."""
     command = [str(program), "/bin/false", "version"]
     try:
         return subprocess.run(command, env={}, capture_output=True, check=False).returncode == 0
@@ -108,7 +108,7 @@ def is_current(program: Path) -> bool:
 
 
 def _describe_files(paths: Iterable[Path]) -> bytes:
-    """Return what sources.c compares with the files."""
+    """Return the descriptions of files, which sources.c compares with the files."""
     texts = []
     for path in dict.fromkeys(paths):
         status = path.stat()
@@ -118,7 +118,7 @@ def _describe_files(paths: Iterable[Path]) -> bytes:
 
 
 def _openssl_module() -> list[Path]:
-    """Return the file of the module that shows which OpenSSL this interpreter has, if it has one."""
+    """Return the file of the module that needs OpenSSL, if this interpreter has the module."""
     spec = importlib.util.find_spec("_hashlib")
     return [Path(spec.origin)] if spec is not None and spec.has_location and spec.origin else []
 
@@ -138,7 +138,7 @@ def _directories() -> list[str]:
 
 
 def _run_commands(program: Path) -> None:
-    """Run the command that `program` is on pods that end at once; what fails is only not found out."""
+    """Run the command `program` on pods that end at once; a failed command adds nothing to the profile."""
     with TemporaryDirectory(prefix="minit-") as name, suppress(OSError, subprocess.TimeoutExpired):
         scratch = Path(name)
         data, stage1, app, uuid = (scratch / name for name in ("data", "stage1.aci", "app.aci", "uuid"))
@@ -170,7 +170,7 @@ def _write_app(output: Path) -> None:
 
 
 def _write_image(output: Path, manifest: bytes, directories: Iterable[str], programs: Mapping[str, bytes]) -> None:
-    """Write an ACI that need not outlive a crash."""
+    """Write an ACI, not durably."""
     with open(output, "wb") as file:
         tar = TarWriter(file.write)
         for directory in ("rootfs", *directories):

@@ -1,7 +1,7 @@
 """
-Run by a dumped program when it has just been built: what has to work in a restored interpreter, and has once failed.
+Run by a dumped program after the build: features that must work in a restored interpreter, and have failed once.
 
-Its arguments are the modules that have to be there.
+The arguments are the modules that must be there.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ assert time.monotonic() > 0 and random.random() != random.random()
 
 
 async def answer(connection: trio.socket.SocketType, is_answered: trio.Event) -> None:
-    """Wait for a message and answer it."""
+    """Wait for a message, and answer."""
     assert await connection.recv(1) == b"x"
     await connection.sendmsg([b"y"])
     is_answered.set()
 
 
 async def use_trio() -> None:
-    """Accept a connection and use it; start tasks, and cancel one."""
+    """Accept and use a connection; start tasks, and cancel a task."""
     client, server = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
     server.bind("\0" + os.urandom(8).hex())
     server.listen(1)
@@ -150,7 +150,7 @@ for sent, attributes in messages:
     received.decode()
     assert [received.get_attr(name) for name, _ in attributes[:2]] == [value for _, value in attributes[:2]]
 
-# What time and addresses decide is not noted (noting.py), from here on.
+# From here on nothing is noted (noting.py), since time and addresses decide about calls.
 sys.setprofile(None)
 
 

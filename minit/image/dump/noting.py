@@ -1,10 +1,10 @@
 """
-Run by a dumped program: prints where lies what is written to while the programs of an image run.
+Run by a dumped program: prints the addresses of objects that the programs of an image write to.
 
-CPython 3.11 counts the references to whatever it uses, and so writes to it; later ones write to code while they
-specialize it. The code of a function tells its uses: constants, names and their values. Which functions are called is
-not known. All of minit's are taken, and of other modules those that features.py calls, whose text is the first
-argument.
+CPython 3.11 counts references, and so writes to every used object; later versions write to code while specializing.
+The code of a function shows the used objects: constants, names and the values of names. The called functions are not
+known: all functions of minit count as called, and of other modules the functions that features.py calls. The first
+argument is the text of features.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from entrypoints import _dumped
 
 MOST_PARTS = 200
-"""A container of more is a table, of which little is used."""
+"""A larger container is a table, of which little is used."""
 OURS = ("minit/", "entrypoints/")
 SELDOM = ("minit/cli/", "minit/stage0/")
 """The command of a machine, which ends at once."""
 MADE_OFTEN = inspect.CO_NESTED | inspect.CO_GENERATOR | inspect.CO_COROUTINE
-"""Of code whose name goes to an object that each call makes: a generator, or the function itself."""
+"""Flags of code whose name goes to a new object at each call: a generator, or the function itself."""
 
 called: set[types.CodeType] = set()
 
@@ -51,12 +51,12 @@ attributes: set[str] = set()
 
 
 def add(*objects: object) -> None:
-    """Add these alone."""
+    """Add objects without parts."""
     found.update((id(thing), thing) for thing in objects if id(thing) not in found)
 
 
 def add_value(value: object) -> None:
-    """Add a value with its parts, but not what a module or a function has."""
+    """Add a value with its parts, except the parts of modules and functions."""
     if id(value) in found:
         return
     add(value)
@@ -71,18 +71,18 @@ def add_value(value: object) -> None:
 
 
 def is_called(code: types.CodeType) -> bool:
-    """Tell whether a function's code is to be taken for called."""
+    """Tell whether a function's code counts as called."""
     return code in called or (code.co_filename.startswith(OURS) and not code.co_filename.startswith(SELDOM))
 
 
 def add_code(code: types.CodeType, names: dict[str, object]) -> None:
-    """Add what code uses if it is called, and so for the code within it."""
+    """Add the objects that called code uses, and likewise for the code within."""
     if is_called(code):
         add(code, *code.co_names, names, names.get("__name__"))
         if code.co_flags & MADE_OFTEN:
             add(code.co_name, code.co_qualname)
         attributes.update(code.co_names)
-        # Their tuple is the code's alone, and not written to.
+        # The tuple of constants belongs to the code alone, and is not written to.
         for constant in code.co_consts:
             add_value(constant)
         for name in code.co_names:
@@ -98,7 +98,7 @@ def add_code(code: types.CodeType, names: dict[str, object]) -> None:
 
 
 def subclasses(base: type) -> dict[type, None]:
-    """Return all types below one, in an order that is always the same."""
+    """Return all types below `base`, always in the same order."""
     below: dict[type[Any], None] = dict.fromkeys(type.__subclasses__(base))
     for owner in [*below]:
         below |= subclasses(owner)
@@ -106,7 +106,7 @@ def subclasses(base: type) -> dict[type, None]:
 
 
 def parts_of(owner: type) -> Sequence[int]:
-    """Return what a type has in memory, the addresses of its parts among it."""
+    """Return the words of a type's memory, with the addresses of the type's parts."""
     word = ctypes.c_size_t
     size: int = type(owner).__basicsize__  # type: ignore[assignment]
     return list((word * (size // ctypes.sizeof(word))).from_address(id(owner)))

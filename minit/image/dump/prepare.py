@@ -1,11 +1,11 @@
 """
-Run in the interpreter that is to be dumped: imports modules, and lets go of what is of this machine and this moment.
+Run in the interpreter before the dump: imports modules, and drops the state of this machine and this moment.
 
     SOURCES [PATHS OMITTED OPENSSL EXECUTABLE PREFIX BASE_PREFIX] NAME...
 
-Its text is run in __main__, which is empty afterwards. The program starts with what is `start` there. The program of an
-image is for any machine; then SOURCES is empty. The program of the command is for this one: it imports from where the
-command is installed, and starts if the files that SOURCES lists are as they were.
+The text is run in __main__, which is empty afterwards. The program starts with `start` of __main__. The program of an
+image is for any machine; then SOURCES is empty. The program of the command is for this machine: modules come from the
+installed command, and the program starts if the files in the list SOURCES are unchanged.
 """
 
 import codecs
@@ -22,7 +22,7 @@ if sources_file:
     sys.executable = executable
     sys.prefix = sys.exec_prefix = prefix
     sys.base_prefix = sys.base_exec_prefix = base_prefix
-    # Like the modules that are not frozen; some ask it where the others are.
+    # As for modules that are not frozen; some modules find others by this path.
     os.__file__ = f"{sys.path[-2]}/os.py"
     for name in omitted.split(","):
         sys.modules[name] = None  # type: ignore[assignment]
@@ -30,7 +30,7 @@ else:
     import logging
     import types
 
-    # The import makes a record of this moment. Its keys are kept; the time decides which memory they lie in.
+    # The import makes a record of this moment, and keeps the keys; the time decides about the memory of the keys.
     clock, logging.time = logging.time, types.SimpleNamespace(time=float, time_ns=int)  # type: ignore[attr-defined]
     import structlog.stdlib
 
@@ -45,10 +45,10 @@ for name in names:
         ctypes.CDLL(name)
     else:
         __import__(name)
-        # Our programs turn it off when they begin; what is let go while others are imported is memory for these.
+        # minit's programs turn the collector off; memory that is freed during imports is used by later imports.
         gc.enable()
 gc.disable()
-# Or each program looks for it when it first opens a file of numbers.
+# Or each program searches the codec when the program first opens a file of numbers.
 codecs.lookup("ascii")
 
 if sources_file:
@@ -56,10 +56,10 @@ if sources_file:
 
     from minit.linux import libcrypto
 
-    # Where the static library lacks one of them this is the end, and there is no program that fails later.
+    # A static library without one of both fails here, and no program fails later.
     hashlib.sha256(b"")
     hashlib.sha512(b"")
-    # Not to be called from here on: the processor that the program runs on decides how they do it.
+    # Not to be called from here on: the implementation depends on the processor of the running program.
     if openssl:
         with contextlib.suppress(OSError, AttributeError):
             hashlib.sha256, hashlib.sha512 = libcrypto.load_sha2(openssl)  # type: ignore[assignment]
@@ -68,7 +68,7 @@ if sources_file:
 else:
     import platform
 
-    # A module that is loaded from memory has no file, and no directory to look for others in.
+    # A module in memory has no file, and no directory for other modules.
     for module in sys.modules.values():
         if not isinstance(module, types.ModuleType):
             continue
@@ -84,12 +84,12 @@ else:
                 spec.submodule_search_locations = []
     sys.path.clear()
     sys.path_importer_cache.clear()
-    # What an entrypoint forgets anyway (forget_imports); the memory of it would be written to in each process.
+    # An entrypoint forgets these anyway (forget_imports), and would write to the memory in each process.
     sys.meta_path.clear()
     sys.path_hooks.clear()
     logging._startTime = 0.0  # type: ignore[attr-defined]
     platform._uname_cache = None  # type: ignore[attr-defined]
-    # The attributes of a record that was made for it, at some time by some process.
+    # The keys of a log record, which was made at some time by some process.
     structlog.stdlib._LOG_RECORD_KEYS = dict.fromkeys(structlog.stdlib._LOG_RECORD_KEYS).keys()
 
 sys.argv.clear()

@@ -1,14 +1,14 @@
 """
-Builds a program that starts with modules imported, from the static library of the interpreter that runs this.
+Builds a program that starts with imported modules, from the static library of the running interpreter.
 
     libpython.a     the library, calling arena.c and objects.c instead of malloc(3), mmap(2) and dlopen(3)
-    symbols.s       what extension modules and their libraries may use of the program
-    dumper          the interpreter that imports the modules and writes itself with them
+    symbols.s       the program's symbols for extension modules and libraries
+    dumper          the interpreter that imports the modules and writes itself
 
-What a program writes to lies together in its memory, so that its processes copy fewer pages: to use an object CPython
-counts it, and so writes to it. Used objects lie anywhere among unused ones, and with each a page is copied. profile.c
-finds the memory that a program writes to, noting.py tells where that is likely, and the next dumper has it lie
-together.
+Written memory of a program lies together, so that processes copy fewer pages: CPython counts references to a used
+object, and so writes to the object. Used objects would lie anywhere among unused objects, and each use would copy a
+page. profile.c finds the memory that a program writes to, noting.py tells likely addresses, and the next dumper puts
+the blocks together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LINK_FLAGS = (
     "-Wl,--entry=start_guarded",
 )
 _VERSIONS = ((3, 11), (3, 12), (3, 13))
-"""Those whose internal names main.c and restore.c know."""
+"""The versions whose internal names main.c and restore.c know."""
 
 _DUMPER, _OBJECTS = "dumper", "libraries"
 
@@ -48,35 +48,35 @@ _OWN_FUNCTIONS = {
     **{name: f"object_{name}" for name in ("dlopen", "dlsym", "dlclose", "dlerror")},
     **{f"{name}64": f"plain_{name}" for name in ("readdir", "stat", "lstat", "fstat", "fstatat")},
 }
-"""Functions that CPython and its modules get in the place of those of the C library."""
+"""Functions for CPython and modules in the place of the C library's functions."""
 
 _OWN_SYMBOLS = {
     **_OWN_FUNCTIONS,
     "__tls_get_addr": "thread_variable_address",
     **dict.fromkeys(("getauxval", "__getauxval"), "processor_value"),
 }
-"""Functions for loaded objects; CPython itself is linked, and has no need to call the last ones."""
+"""Functions for loaded objects; CPython itself is linked, and does not call the last ones."""
 
 LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython", "librt.", "libutil.")
-"""Beginnings of the names of shared libraries of which the program has the static ones."""
+"""Prefixes of the names of shared libraries that are linked into the program statically."""
 
 
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
-"""Beginnings of the names of functions that a static library may call and not have, and those that sha2.c has."""
+"""Prefixes of the names of functions that a static library may call and lack, and of functions in sha2.c."""
 
 _ARENA_ADDRESS = 0x10000000
-"""As layout.ld has it."""
+"""The address in layout.ld."""
 
 _GRANULE_BYTES = 16
 _MAX_BYTES = 1024
-"""A block that is larger has pages of its own in any case."""
+"""A larger block has separate pages in any case."""
 
 
 class Recipe(Value):
     """
     A program that has run prepare.py with `arguments` in a `directory`, see main.c.
 
-    `seed` is that of the hashes of strings, `modules` where modules are imported from, `scratch` the directory of
+    `seed` is the seed of the hashes of strings, `modules` the search path of imports, `scratch` the directory of
     `link_dumper`.
     """
 
@@ -88,7 +88,7 @@ class Recipe(Value):
 
 
 def obstacle() -> str | None:
-    """Return why this interpreter cannot be dumped on this machine; None if it can."""
+    """Return the reason why this interpreter cannot be dumped on this machine, or None."""
     if sys.version_info[:2] not in _VERSIONS:
         return f"Python {sys.version_info[0]}.{sys.version_info[1]} is too new for it"
     for path in needed_files():
@@ -98,20 +98,20 @@ def obstacle() -> str | None:
 
 
 def needed_files() -> list[Path]:
-    """Return the files of the interpreter, and one of its headers, without which it cannot be dumped."""
+    """Return the files of the interpreter, with a header, that a dump needs."""
     return [static_library(), Path(sysconfig.get_path("include"), "internal/pycore_runtime.h")]
 
 
 def static_library() -> Path:
-    """Return where the interpreter would have its static library."""
+    """Return the path of the interpreter's static library, there or not."""
     return Path(sysconfig.get_config_var("LIBPL") or "/", sysconfig.get_config_var("LIBRARY") or "libpython.a")
 
 
 def build_dump(output: Path, recipe: Recipe, names: Sequence[str], objects: Iterable[Path]) -> None:
     """
-    Write a program to `output` that has imported `names` and goes on from there; ImageError if it does not work.
+    Write a program to `output` that has imported `names` and goes on from there; ImageError for a broken program.
 
-    `objects` are the files of extension modules, of libraries that modules load by name, and of all that these need.
+    `objects` are the files of extension modules, of libraries that modules load by name, and of all dependencies.
     The empty directory `recipe.scratch` is full of files afterwards. Equal input gives equal output.
     """
     scratch = recipe.scratch
@@ -139,7 +139,7 @@ def link_dumper(objects: Iterable[Path], scratch: Path) -> None:
 
 
 def write_dump(recipe: Recipe, output: Path, profile: Path | None = None) -> None:
-    """Write a program, whose memory is laid out by a profile of its writes if there is one."""
+    """Write a program; a profile of the program's writes decides the layout of the memory."""
     scratch = recipe.scratch
     text = (_PARTS / "prepare.py").read_text()
     _run(
@@ -152,7 +152,7 @@ def write_dump(recipe: Recipe, output: Path, profile: Path | None = None) -> Non
 
 
 def make_profile(recipe: Recipe, train: Callable[[Path], object]) -> Path | None:
-    """Return a profile of the writes of a program while `train` runs it; None where writes cannot be traced."""
+    """Return a profile of the writes of a program that `train` runs; None where writes cannot be traced."""
     if not can_trace():
         return None
     profile, traced = recipe.scratch / "profile", recipe.scratch / "traced"
@@ -164,15 +164,15 @@ def make_profile(recipe: Recipe, train: Callable[[Path], object]) -> Path | None
 
 
 def can_trace() -> bool:
-    """Tell whether writes can be found out on this processor."""
+    """Tell whether writes can be traced on this processor."""
     return platform.machine() == "x86_64"
 
 
 def choose_hot_blocks(profile: Path) -> bool:
     """
-    Make of what a dumper and its program have left in a directory what the next dumper reads there.
+    Turn the profile that a dumper and the dumped program have left in a directory into the file for the next dumper.
 
-    False if the program has found out nothing.
+    False if the program has noted no writes.
     """
     numbers = array("I", (profile / "numbers").read_bytes())
     try:
@@ -188,11 +188,11 @@ def choose_hot_blocks(profile: Path) -> bool:
 
 
 def _choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
-    """Make what the next dumper reads of the blocks that lie at these addresses, of what a dumper has left."""
+    """Write the file for the next dumper, with the blocks at `addresses` in the profile of a dumper."""
     numbers = array("I", (profile / "numbers").read_bytes())
     places = ((address - _ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
     hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
-    # With room for blocks that were freed: these are counted only by the granules that no later one took.
+    # With room for freed blocks, which are counted only by the granules that no later block took.
     size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 5 // 4
     _write_hot_blocks(profile, hot, size_bytes)
 
@@ -222,7 +222,7 @@ def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:
 
 
 def _symbols(objects: Sequence[Path]) -> str:
-    """Return the assembler text of the table in which the objects' symbols are looked up."""
+    """Return the assembler text of the table of the program's symbols for objects."""
     names = sorted(_names(objects, "--undefined-only", weak=False) - _names(objects, "--defined-only", weak=True))
     return "".join(
         [
@@ -243,17 +243,17 @@ def _missing_functions(archive: Path) -> list[str]:
 
 def _names(objects: Sequence[Path], which: str, *, weak: bool) -> set[str]:
     lines = (line.split() for line in read_tool("nm", "-D", "-P", which, *map(str, objects)).splitlines())
-    # NAME KIND [VALUE SIZE]; a small w or v is weak and undefined. A line with the name of a file ends in a colon.
+    # NAME KIND [VALUE SIZE]; a small w or v is weak and undefined. A line with a file name ends in a colon.
     return {words[0].partition("@")[0] for words in lines if len(words) > 1 and (weak or words[1] == "U")}
 
 
 def _run(command: Sequence[object], directory: Path) -> bytes:
-    """Return what a command says."""
+    """Return the output of a command."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=directory,
         env={},
-        # Streams of a pipe: what a stream can do besides is found out once, when it is made.
+        # Pipes: the abilities of a stream are found out once, when the stream is made.
         input=b"",
         capture_output=True,
         check=False,
