@@ -1,8 +1,8 @@
 """
-`minit -- COMMAND`: the init of a container that is not minit's own, in the place of tini or dumb-init.
+`minit -- COMMAND`: the init of another runtime's container, in the place of tini or dumb-init.
 
-It runs one command, passes signals on to it, reaps whatever is orphaned, and ends with the command's exit code. The
-command has what the caller passed: signals that are ignored or blocked, descriptors, environment, directory.
+The init runs one command, passes signals on, reaps orphans, and ends with the command's exit code. The command inherits
+everything from the caller: ignored and blocked signals, descriptors, environment, directory.
 
 minit.linux.forks does not fork the command: that module imports the system calls, and with a plain interpreter ctypes,
 two megabytes of memory that process 1 of a container does without. The command keeps everything of the caller's anyway.
@@ -24,12 +24,12 @@ from minit.linux.stdio import complain, open_standard_streams
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import from_wait_status
 
-# Signals that a process causes itself; to wait for these would hide a fault of our own.
+# Signals that a process causes itself: waiting for these would hide a fault of the init.
 _FAULTS = (
     *(signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS),
     *(signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS),
 )
-# The kernel drops them for a process group that nobody of its session supervises, which that of a new session is.
+# The kernel drops these signals for an orphaned process group, such as the group of a new session.
 _TERMINAL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _LAST_DESCRIPTOR = 2**31 - 1
 
@@ -42,9 +42,9 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 class InitOptions(Value):
     """
-    The options of a run: `group` has the whole process group signalled, `session` gives it a session of its own.
+    The options of a run: with `group` signals go to the whole process group, with `session` to a session of its own.
 
-    `parent_death_signal` is passed on, too, when the process that started this one ends.
+    `parent_death_signal` is passed on, too, when the parent of the init ends.
     """
 
     group: bool = False
@@ -54,9 +54,9 @@ class InitOptions(Value):
 
 def _split_command(words: Sequence[str]) -> tuple[InitOptions, list[str]] | None:
     """
-    Return the options before the first `--` and the command after it; None if this line is not `minit -- COMMAND`.
+    Return the options before the first `--` and the command behind; None for lines other than `minit -- COMMAND`.
 
-    ValueError says what is wrong with one that is.
+    ValueError has the fault of such a line.
     """
     end = list(words).index("--") if "--" in words else -1
     if end < 0:
@@ -90,7 +90,7 @@ def _signal_number(text: str) -> int:
 
 
 def main(words: Sequence[str]) -> int | None:
-    """Run the command line's command and return what to exit with; None if the line is not `minit -- COMMAND`."""
+    """Run the command of the line and return the exit code; None for lines other than `minit -- COMMAND`."""
     try:
         chosen = _split_command(words)
     except ValueError as error:
@@ -110,7 +110,7 @@ def run_command(command: list[str], options: InitOptions) -> int:
     """Run a command to its end and return its exit code, 128+n for death by signal n."""
     waited = signal.valid_signals() - set(_FAULTS)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    # While it is ignored children are reaped by the kernel, which forgets how they ended.
+    # With SIGCHLD ignored the kernel reaps children, and forgets their statuses.
     child_disposition = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _adopt_orphans(options.parent_death_signal)
     terminal = _foreground_terminal()
@@ -126,7 +126,7 @@ def run_command(command: list[str], options: InitOptions) -> int:
             else:
                 _become_group(terminal)
             signal.signal(signal.SIGCHLD, child_disposition)
-            # Python ignores these two; the command must not.
+            # Python ignores these two signals; the command must not.
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             if options.parent_death_signal == signal.SIGKILL:
@@ -138,9 +138,9 @@ def run_command(command: list[str], options: InitOptions) -> int:
         finally:
             os._exit(EXIT_FAILURE)
     os.close(reporter)
-    # End of file when the command is executed: from there on its process group is there to be signalled.
+    # End of file when the command is executed: from then on its process group can be signalled.
     os.read(reports, 1)
-    # Descriptors of the caller are the command's alone, or nobody would see them closed; nor is a file system in use.
+    # Descriptors of the caller are the command's alone: else nobody would see their close. No file system stays busy.
     os.closerange(3, _LAST_DESCRIPTOR)
     os.chdir("/")
     return _Watch(child, options, None if options.session else terminal, waited).run()
@@ -193,16 +193,16 @@ class _Watch:
             complain(f"minit: passing on signal {number}: {describe(error)}")
 
     def _stop(self) -> None:
-        """Stop as the command did, so that a shell in front of both takes its terminal back; until SIGCONT."""
+        """Stop as the command did, so that a shell in front takes its terminal back; until SIGCONT."""
         if os.getpid() == 1 or (self._terminal is None and not self._asked_to_stop):
             return  # whoever stopped the command lets it go on without us, and the kernel stops no process 1
         os.kill(os.getpid(), signal.SIGSTOP)
-        # The SIGCONT that woke us waits to be forwarded, behind the terminal.
+        # The SIGCONT that ended the stop is forwarded after the terminal.
         if self._terminal is not None and _foreground_terminal() is not None:
             _hand_over(self._terminal, self._child)
 
     def _take_terminal_back(self) -> None:
-        """Leave the terminal to the caller's process group; a script goes on in it."""
+        """Leave the terminal to the caller's process group, where a script may go on."""
         if self._terminal is None:
             return
         try:
@@ -224,7 +224,7 @@ def _dead_or_stopped() -> Iterator[tuple[int, int]]:
 
 
 def _adopt_orphans(parent_death_signal: int | None) -> None:
-    """Become who orphans go to, as process 1 is by itself, and hear of the parent's end if that is asked for."""
+    """Become the reaper of orphans, as process 1 is anyway, and ask for the signal at the parent's end, if any."""
     if os.getpid() == 1 and parent_death_signal is None:
         return
     from minit.linux import syscalls  # process 1 needs none of them, and they are two megabytes of its memory
@@ -244,7 +244,7 @@ def _set_parent_death_signal(number: int) -> None:
 
 
 def _foreground_terminal() -> int | None:
-    """Return the standard stream that is the controlling terminal with this process group in its foreground."""
+    """Return a standard stream that is the controlling terminal, with this process group in the foreground."""
     for fd in range(3):
         try:
             if os.tcgetpgrp(fd) == os.getpgrp():
@@ -263,34 +263,34 @@ def _hand_over(terminal: int, group: int) -> None:
 
 
 def _become_group(terminal: int | None) -> None:
-    """Lead a process group of its own, in the foreground of the terminal if there is one, setpgid(2)."""
+    """Lead a separate process group, in the foreground of the terminal, if any, setpgid(2)."""
     os.setpgid(0, 0)
     if terminal is not None:
         _hand_over(terminal, os.getpid())
 
 
 def _leave_terminal(terminal: int | None) -> int | None:
-    """Return the terminal if this process led its session and let it go, for the session of the command."""
+    """Return the terminal if this process led the session and gave the terminal up, for the session of the command."""
     if terminal is None or os.getsid(0) != os.getpid():
         return None  # it belongs to the session of a shell
 
     pending = signal.sigpending()
     ioctl(terminal, TIOCNOTTY)
-    # The kernel tells the foreground that its terminal is gone: not the command, which will have it again.
+    # The kernel signals the foreground about the loss: not the command, which gets the terminal again.
     for number in {signal.SIGHUP, signal.SIGCONT} - pending:
         signal.sigtimedwait((number,), 0)
     return terminal
 
 
 def _become_session(terminal: int | None) -> None:
-    """Lead a session of its own, whose controlling terminal is the one given, setsid(2)."""
+    """Lead a separate session, with the given controlling terminal, setsid(2)."""
     os.setsid()
     if terminal is not None:
         ioctl(terminal, TIOCSCTTY, 0)
 
 
 def _execute(command: list[str]) -> NoReturn:
-    """Execute a command as execvp(3) does; end with the exit codes of shells if that fails."""
+    """Execute a command as execvp(3) does; end with the exit codes of shells after a failure."""
     name = command[0]
     path = os.environ.get("PATH", _DEFAULT_PATH)
     candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
@@ -314,7 +314,7 @@ def _execute(command: list[str]) -> NoReturn:
 
 
 def _explain(path: str, failure: OSError) -> str:
-    """Return the reason in words; what is there and still not found lacks its interpreter."""
+    """Return the reason in words; an existing file that is not found lacks its interpreter."""
     if isinstance(failure, FileNotFoundError) and os.path.exists(path):
         return diagnose_exec(os.path.abspath(path))
     return reason_of(failure.errno or 0)

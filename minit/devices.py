@@ -20,12 +20,12 @@ _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 
 _NETLINK_KOBJECT_UEVENT = 15
 _FROM_KERNEL = 1
-# More than that is lost, which does not matter to who looks afterwards.
+# Events beyond this size are lost, which does not matter: the caller looks at the devices afterwards.
 _BUFFER_BYTES = 64 * 1024
 
 
 class ListedDevice:
-    """A device as the kernel lists it: its subsystem, its name in sysfs, and its node, None without one."""
+    """A device in the kernel's list: subsystem, name in sysfs, and node, None without a node."""
 
     def __init__(self, device: pyudev.Device) -> None:
         self.subsystem: str | None = device.subsystem
@@ -34,7 +34,7 @@ class ListedDevice:
         self._device = device
 
     def values(self, name: str) -> list[str]:
-        """Return what the kernel says of a property (`PRODUCT`), of the device and of those that it is a part of."""
+        """Return the values of a property (`PRODUCT`) of the device and of its parents."""
         found = []
         for device in (self._device, *self._device.ancestors):
             try:
@@ -54,9 +54,9 @@ class DeviceLookup:
 
     def find(self, source: str) -> list[Device]:
         """
-        Return the device that the node `source` stands for, or all below a directory, on the same file system.
+        Return the device of the node `source`, or all devices below a directory, on the same file system.
 
-        None at all for what is not there, and none by a symlink.
+        No device for a missing path, and none behind a symlink.
         """
         try:
             status = os.lstat(source)
@@ -68,7 +68,7 @@ class DeviceLookup:
         return [device for path, found in nodes for device in self._look_up(path, found)]
 
     def modaliases(self) -> list[str]:
-        """Return what the devices there are call for in modules, each as the kernel's drivers match it."""
+        """Return the aliases by which the kernel's drivers match the present devices, for loading modules."""
         found = []
         for device in self._context.list_devices().match_property("MODALIAS", "*"):
             try:
@@ -80,7 +80,7 @@ class DeviceLookup:
         return found
 
     def devices(self) -> list[ListedDevice]:
-        """Return every device there is that belongs to a subsystem."""
+        """Return every present device with a subsystem."""
         found = []
         for device in self._context.list_devices():
             try:
@@ -113,7 +113,7 @@ class DeviceLookup:
 
 
 def _walk(directory: str, filesystem: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield everything below a directory; what vanishes meanwhile, or is mounted there, is left out."""
+    """Yield everything below a directory, but for vanished entries and other mounts."""
     try:
         entries = list(os.scandir(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +132,7 @@ def _walk(directory: str, filesystem: int) -> Iterator[tuple[str, os.stat_result
 
 
 class DeviceEvents:
-    """Events from now on, which tell that something has changed; what there is now is found by looking."""
+    """Events from now on, which only tell of some change; the caller then looks at the devices."""
 
     def __init__(self) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -141,11 +141,11 @@ class DeviceEvents:
         self._socket.bind((0, _FROM_KERNEL))
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read while there are events."""
+        """Return a descriptor that is readable while events wait."""
         return self._socket.fileno()
 
     def drain(self) -> None:
-        """Take all events that have come."""
+        """Take all waiting events."""
         while True:
             try:
                 self._socket.recv(1)

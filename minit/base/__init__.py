@@ -1,1 +1,1 @@
-"""Values, texts and errors that everything above uses; no system call is made here. Read `errors.py` first."""
+"""Values, texts and errors for everything above, without system calls. Read `errors.py` first."""

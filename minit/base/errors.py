@@ -1,4 +1,4 @@
-"""The failures minit reports, and how any failure becomes one line."""
+"""The failures that minit reports, and any failure as one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, errno.EMFILE
 
 
 class FailureKind(StrEnum):
-    """What a program that asked for something can make of its failure."""
+    """The kind of a failure, for the program that made the request."""
 
     INVALID = "invalid"
     """It asked for what it cannot have, however often it asks."""
@@ -33,9 +33,9 @@ class FailureKind(StrEnum):
 
 class MinitError(Exception):
     """
-    A failure with one clear line for the user; `exit_code` is what the program ends with.
+    A failure with one clear line for the user; the program ends with `exit_code`.
 
-    `kind` is None if nothing is known but that it failed.
+    `kind` is None for an unknown kind.
     """
 
     exit_code = EXIT_FAILURE
@@ -50,11 +50,11 @@ class UsageError(MinitError):
 
 
 class ManifestError(MinitError):
-    """A manifest is not what the appc schema asks for; names file, JSON path and what was expected."""
+    """A manifest does not match the appc schema; names file, JSON path and expectation."""
 
 
 class PlanError(MinitError):
-    """The manifests ask for something this pod cannot have."""
+    """The manifests ask for something that the pod cannot have."""
 
     kind = FailureKind.INVALID
 
@@ -71,7 +71,7 @@ class SourceMissing(LaunchError):
 
 
 class UnsupportedFieldError(ManifestError):
-    """A field of a configuration asks for something that is known and not provided."""
+    """A field of a configuration asks for a known feature that minit does not provide."""
 
 
 class NetworkError(MinitError):
@@ -89,16 +89,16 @@ class PluginError(NetworkError):
 
 
 class UnfinishedError(MinitError):
-    """Something of a pod that is removed has to be left for now, and must not be forgotten."""
+    """The removal of a pod has to leave something for now, and must be tried again."""
 
     exit_code = EXIT_UNFINISHED
 
 
 class StrandedError(BaseException):
     """
-    The process cannot get back to the host's network: whatever it did from now on, it would do to another one.
+    The process cannot get back to the host's network: any later action would change another network.
 
-    No MinitError, and no Exception even, or it would be taken for a step that failed and is to be taken back.
+    Neither MinitError nor Exception: nobody may treat this as a failed step, and undo the step.
     """
 
 
@@ -107,7 +107,7 @@ class ControlError(MinitError):
 
 
 class NoAnswerError(ControlError):
-    """The supervisor has the request and did not answer in time; it may still carry it out."""
+    """The supervisor has the request and did not answer in time, but may still carry out the request."""
 
     kind = FailureKind.TIME_OVER
 
@@ -121,7 +121,7 @@ class ImageError(MinitError):
 
 
 class StoreError(MinitError):
-    """The image store or the tree store cannot do what was asked."""
+    """The image store or the tree store cannot carry out a request."""
 
 
 class PodError(MinitError):
@@ -139,7 +139,7 @@ class UpdateError(MinitError):
 
 
 class Step:
-    """A step of a sequence: whatever is raised within it carries its name, by which `step_of` finds it."""
+    """A step of a sequence: exceptions within the step carry its name, for `step_of`."""
 
     __slots__ = ("_name",)
 
@@ -150,7 +150,7 @@ class Step:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # The innermost one counts.
+        # The innermost step counts.
         if error is not None and not hasattr(error, "__notes__"):
             error.add_note(self._name)
 
@@ -162,7 +162,7 @@ def step_of(error: BaseException) -> str:
 
 
 def kind_of(error: BaseException | None) -> FailureKind | None:
-    """Return the kind of a failure, by the first of its causes that has one; None if nothing is known of it."""
+    """Return the kind of a failure, by the first cause with a kind; None for an unknown kind."""
     found = None
     while error is not None:
         found = _own_kind(error) or found
@@ -180,7 +180,7 @@ def describe(error: BaseException) -> str:
     """
     Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`).
 
-    The line is harmless, whatever names are in it.
+    The line is harmless, also with names from images.
     """
     return harmless(_describe(error))
 
@@ -200,6 +200,6 @@ def _describe(error: BaseException) -> str:
 
 
 def reason_of(number: int) -> str:
-    """Return the text of an errno as Go prints it, which is what rkt's users match on."""
+    """Return the text of an errno in Go's form, on which rkt's users match."""
     text = os.strerror(number)
     return text[:1].lower() + text[1:]

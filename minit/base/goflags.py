@@ -1,4 +1,4 @@
-"""Flag parsing as Go's `flag` package does it, which is how stage0 builds the arguments of the entrypoints."""
+"""Flag parsing in the manner of Go's `flag` package, for which stage0 builds the arguments of the entrypoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_flags(
     arguments: Sequence[str], defaults: Mapping[str, Default], repeated: Sequence[str] = ()
 ) -> tuple[dict[str, Default], list[str]]:
     """
-    Return the flags' values and the words after them.
+    Return the flags' values and the words after the flags.
 
     `defaults` names every flag; a bool default makes it a boolean, which never takes the next word. The last of
     several uses wins, except that the uses of a flag in `repeated` are joined by commas. UsageError names the flag.
@@ -31,7 +31,7 @@ def parse_flags(
 def given_flags(
     arguments: Sequence[str], defaults: Mapping[str, Default], repeated: Sequence[str] = ()
 ) -> tuple[dict[str, Default], list[str]]:
-    """Return the values of those flags that are given, and the words after them; otherwise as `parse_flags`."""
+    """Return the values of the given flags, and the words after the flags; otherwise as `parse_flags`."""
     given: dict[str, Default] = {}
     rest = list(arguments)
     while rest:
@@ -54,9 +54,9 @@ def given_flags(
 
 def take_value(flag: str, text: str | None, rest: list[str], *, is_boolean: bool) -> Default:
     """
-    Return what `text`, which follows the `=` of a flag, sets it to.
+    Return the value of a flag by `text`, which follows the `=`.
 
-    Without one (None) a boolean is true, and any other flag takes the first word off `rest`. UsageError names `flag`.
+    With a `text` of None a boolean is true, any other flag takes the first word off `rest`. UsageError names `flag`.
     """
     if is_boolean:
         value = True if text is None else BOOLEANS.get(text)
@@ -71,7 +71,7 @@ def take_value(flag: str, text: str | None, rest: list[str], *, is_boolean: bool
 
 
 def usage(program: str, operands: str, defaults: Mapping[str, Default]) -> str:
-    """Return the text that goes to stderr with exit status 2."""
+    """Return the text for stderr, beside exit status 2."""
     lines = [f"Usage of {program}: [flags] {operands}".rstrip()]
     for name in sorted(defaults):
         default = defaults[name]

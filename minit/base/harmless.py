@@ -1,8 +1,8 @@
 """
-Texts of others, of images above all, so that nothing in them acts on a terminal, hides, or makes a line. Pure.
+Foreign texts, of images above all, in a form that neither acts on a terminal, nor hides, nor makes a line. Pure.
 
-Everything that is no printable character is escaped: controls, separators of lines, what changes the direction of text
-or has no width. Letters of any script stay as they are.
+Everything but printable characters is escaped: controls, separators of lines, characters that change the direction of
+text or have no width. Letters of any script stay unchanged.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ _SURROGATE_ESCAPES = range(0xDC80, 0xDD00)  # bytes that are no UTF-8, PEP 383
 
 
 def harmless(text: str) -> str:
-    """Return the text with what cannot be printed, but for tabs, as `\\x1b`, `\\u202e` and the like."""
+    """Return the text with unprintable characters, but for tabs, as `\\x1b`, `\\u202e` and the like."""
     return text if text.isprintable() else "".join([_shown(character) for character in text])
 
 
 def harmless_json(text: str) -> str:
-    """Return JSON with what cannot be printed and is beyond ASCII as `\\u202e`, which means the same in a string."""
+    """Return JSON with unprintable characters beyond ASCII as `\\u202e`, the same text in a string of JSON."""
     if text.isascii() and "\x7f" not in text:
         return text
     return "".join([_shown_in_json(character) for character in text])

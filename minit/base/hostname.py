@@ -1,4 +1,4 @@
-"""Valid host names of a pod or a machine: those of hostname(7), with underscores. Pure."""
+"""Valid host names of a pod or a machine: names of hostname(7), with underscores. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _INSIDE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def find_fault(name: str) -> str | None:
-    """Return what is wrong with a host name, for after it; None if nothing is."""
+    """Return the fault of a host name, as the rest of a sentence about the name; None for a valid name."""
     if len(name.encode(errors="surrogateescape")) > _MAXIMUM_BYTES:
         return f"is longer than {_MAXIMUM_BYTES} bytes"
     if _has_labels(name):
@@ -17,12 +17,12 @@ def find_fault(name: str) -> str | None:
 
 
 def default_name(uuid: str) -> str:
-    """Return the host name of a pod that is given none."""
+    """Return the host name of a pod without a given name."""
     return f"rkt-{uuid}"
 
 
 def is_domain_name(text: str) -> bool:
-    """Tell whether DNS may know a host of this name; what ends in a number is rather an address (RFC 3696, 2)."""
+    """Tell whether DNS may know a host of this name; a name with a number at its end is an address (RFC 3696, 2)."""
     return len(text) <= _LONGEST_DOMAIN_NAME and _has_labels(text) and not text.rpartition(".")[2].isdigit()
 
 

@@ -1,10 +1,10 @@
-"""The user and group ids that a pod with a user namespace has on the host."""
+"""The host's user and group ids for a pod with a user namespace."""
 
 from __future__ import annotations
 
 from minit.base.value import Value
 
-# (uid_t) -1 is no id. rkt draws its shifts from the half below, kubelets from all.
+# (uid_t) -1 is no id. rkt draws shifts from the lower half, kubelets from the whole range.
 MAX_HOST_ID = 0xFFFFFFFE
 _MAX_DIGITS = 10
 
@@ -13,7 +13,7 @@ class IdRange(Value):
     """
     The `count` ids of the host from `shift` on, which a pod sees as 0 to `count` - 1, users and groups alike.
 
-    user_namespaces(7). The host's root is never among them.
+    user_namespaces(7). The host's root is never in the range.
     """
 
     shift: int
@@ -23,15 +23,15 @@ class IdRange(Value):
         return f"{self.shift}:{self.count}"
 
     def describe(self) -> str:
-        """Return which ids the pod has, as the end of a line about one that it has not."""
+        """Return the ids of the pod as a text, for the end of a line about another id."""
         return f"--private-users maps 0 to {self.count - 1}"
 
     def to_host(self, number: int) -> int | None:
-        """Return what an id of the pod is on the host, None if it is not mapped."""
+        """Return the host's id for an id of the pod, None if unmapped."""
         return self.shift + number if 0 <= number < self.count else None
 
     def from_host(self, number: int) -> int | None:
-        """Return what an id of the host is in the pod, None if it is not mapped."""
+        """Return the pod's id for an id of the host, None if unmapped."""
         return number - self.shift if 0 <= number - self.shift < self.count else None
 
     def overlaps(self, other: IdRange) -> bool:
@@ -40,7 +40,7 @@ class IdRange(Value):
 
 
 def parse_id_range(text: str) -> IdRange | None:
-    """Return the range that rkt writes as `SHIFT:COUNT`; None if that is none, begins at 0 or ends above 2^32 - 2."""
+    """Return the range in rkt's form `SHIFT:COUNT`; None for other texts, a range from 0 on or beyond 2^32 - 2."""
     words = text.split(":")
     if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         return None

@@ -22,9 +22,9 @@ def parse(data: bytes, source: str) -> object:
     """
     Return the one JSON value in `data`: dict, list, str, int, float, bool or None.
 
-    ManifestError names `source` and what is wrong in it, with the position of a syntax error. Refused as well
-    are bytes that are not UTF-8, a key used twice in an object, half a surrogate pair, NaN and infinities,
-    and a number, depth or size beyond the bounds above.
+    ManifestError names `source` and the fault, with the position of a syntax error. Refused as well are bytes
+    other than UTF-8, a key used twice in an object, half a surrogate pair, NaN and infinities, and a number,
+    depth or size beyond the bounds above.
     """
     if len(data) > MAX_SIZE_BYTES:
         raise ManifestError(f"{source}: expected at most {MAX_SIZE_BYTES} bytes of JSON, got {len(data)}")
@@ -48,18 +48,18 @@ def dump(value: object) -> bytes:
     """
     Return `value` as compact ASCII JSON, keys in the order given, without a final newline.
 
-    TypeError for what JSON does not have; ValueError for a float that it cannot write.
+    TypeError for a value that JSON lacks; ValueError for NaN and infinities.
     """
     return _ENCODER.encode(value).encode("ascii")
 
 
 def quote(text: str) -> str:
-    """Return `text` as an ASCII JSON string, so that it fits in one line of a message whatever it holds."""
+    """Return any `text` as an ASCII JSON string, which fits in one line of a message."""
     return json.dumps(text)
 
 
 class _Refused(Exception):
-    """JSON that the decoder would take and this module does not; says what was expected."""
+    """JSON that the decoder would accept and this module refuses; the text has the expectation."""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -104,7 +104,7 @@ def _check_depth(data: bytes, source: str) -> None:
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    # Backslashes occur in strings only, and a run of them starts with one that escapes the next.
+    # Backslashes occur in strings only, and the first of a run escapes the next.
     outside_strings = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
     depth = 0
     for bracket in outside_strings.translate(None, _NOT_BRACKETS):

@@ -1,4 +1,8 @@
-"""The processors that images are for, each by the names that uname(2), appc and OCI have for it; pure, but for one."""
+"""
+The processors of images, each by the names of uname(2), appc and OCI, and the oldest kernel of minit.
+
+Pure, but for `this_processor`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ class Processor(Value):
     A kind of processors.
 
     `name` is OCI's, with the variant where appc tells variants apart, `machines` are uname(2)'s names, `elf_machine` is
-    elf(5)'s number, None if it is unknown. `variants` are those of OCI that it runs, best first, and `older` are appc's
-    names of others whose programs it runs.
+    elf(5)'s number, None if unknown. `variants` are OCI's variants that the processor runs, best first, and `older` are
+    appc's names of other processors whose programs run, too.
     """
 
     name: str
@@ -31,11 +35,11 @@ class Processor(Value):
         return self.name.partition("/")[0]
 
     def runs(self, appc: str | None) -> bool:
-        """Tell whether it runs programs of an architecture, by appc's name; None is an unknown one."""
+        """Tell whether programs of an architecture run, by appc's name; None is an unknown architecture."""
         return appc in (self.appc, *self.older)
 
 
-# OCI image-index.md, "platform"; appc spec/aci.md, "labels". What v2 of amd64 and more need, not every machine has.
+# OCI image-index.md, "platform"; appc spec/aci.md, "labels". Some machines lack what v2 of amd64 and more need.
 PROCESSORS = (
     Processor(name="amd64", appc="amd64", machines=("x86_64",), elf_machine=62, variants=("", "v1"), older=("i386",)),
     Processor(name="386", appc="i386", machines=("i386", "i586", "i686"), elf_machine=3),
@@ -63,24 +67,24 @@ PROCESSORS = (
 
 
 def processor_of_machine(machine: str) -> Processor:
-    """Return the processor of a machine, as uname(2) names it; an unknown one has that name everywhere."""
+    """Return the processor of a machine by its name in uname(2); an unknown processor has that name everywhere."""
     unknown = Processor(name=machine, appc=machine, machines=(machine,))
     return next((processor for processor in PROCESSORS if machine in processor.machines), unknown)
 
 
 def processor_of_appc(name: str) -> Processor:
-    """Return the processor that appc calls so; an unknown one has that name everywhere."""
+    """Return the processor by its name in appc; an unknown processor has that name everywhere."""
     unknown = Processor(name=name, appc=name, machines=())
     return next((processor for processor in PROCESSORS if processor.appc == name), unknown)
 
 
 def processor_named(name: str) -> Processor:
-    """Return the processor that OCI calls so; KeyError if there is none."""
+    """Return the processor by its name in OCI; KeyError for an unknown name."""
     return {processor.name: processor for processor in PROCESSORS}[name]
 
 
 def this_processor() -> Processor:
-    """Return that of this machine."""
+    """Return the processor of this machine."""
     return processor_of_machine(os.uname().machine)
 
 

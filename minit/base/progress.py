@@ -1,4 +1,4 @@
-"""Reports of long work to its caller: a step, its progress and its total."""
+"""Reports of long work to the caller: step, progress and total; commands, stage0 and the image builder all use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files in which users and groups have their numbers, passwd(5) and group(5); pure."""
+"""The files with the numbers of users and groups, passwd(5) and group(5); pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_id(database: bytes, kind: str, name: bytes) -> int | None:
     """
     Return the id of `name` in the bytes of a passwd or group file; of several entries the last one counts.
 
-    A line with too few fields, or without an id in its third, is no entry.
+    A line with too few fields, or without an id as the third, is no entry.
     """
     found = None
     fields_needed = _FIELDS[kind]
@@ -45,7 +45,7 @@ def find_account(database: bytes, name: bytes | None, uid: int) -> Account | Non
     """
     Return the entry of a user in the bytes of a passwd file, None without one.
 
-    By its name, if that is known, it is the entry that `find_id` takes, else the first one with the number.
+    With a known name the entry is the choice of `find_id`, else the first entry with the number.
     """
     found = None
     for line in database.split(b"\n"):
@@ -60,7 +60,7 @@ def find_account(database: bytes, name: bytes | None, uid: int) -> Account | Non
 
 
 def find_memberships(database: bytes, name: bytes) -> tuple[int, ...]:
-    """Return the ids of the groups that have a user as a member, in the bytes of a group file and in its order."""
+    """Return the ids of a user's groups in the bytes of a group file, in the file's order."""
     found = []
     for line in database.split(b"\n"):
         fields = line.split(b":")
@@ -80,7 +80,7 @@ def _parse_id(field: bytes) -> int | None:
 
 
 def parse_decimal(text: str) -> int | None:
-    """Return the number as Go's strconv.Atoi reads it; one far out of range may become another one out of range."""
+    """Return the number of Go's strconv.Atoi; a number far out of range may become another number out of range."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdecimal()):
         return None

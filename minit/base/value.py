@@ -15,9 +15,9 @@ V = TypeVar("V", bound="Value")
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Value:
     """
-    A keyword-only record: its fields are the annotations of its classes, defaults are class attributes.
+    A keyword-only record: annotations of the classes are fields, class attributes are defaults.
 
-    Two values of one class are equal if their fields are.
+    Two values of one class are equal if their fields are equal.
     """
 
     _fields: tuple[str, ...] = ()

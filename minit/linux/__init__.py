@@ -1,1 +1,1 @@
-"""System calls, and what is made of these alone: forks, waiting, mounts, terminals. Read `syscalls.py` first."""
+"""System calls, and code on top of system calls alone: forks, waiting, mounts, terminals. Read `syscalls.py` first."""

@@ -1,7 +1,8 @@
 """
 The module _syscalls of a dumped interpreter (minit/image/dump/syscalls.c), by ctypes.
 
-Everything is bound at import, so that nothing is looked up after a root change.
+A module of its own, so that a dumped interpreter loads no ctypes. Everything is bound at import: nothing is looked up
+after a change of the root.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SYS_CLONE3 = 435
 
 
 def call(path: str | None, number: int, *arguments: int | bytes | bytearray | None) -> int:
-    """Return the result of a system call; OSError if it fails, which names the path, if there is one."""
+    """Return the result of a system call; OSError, with the path if any, for a failed call."""
     result: int = _syscall(ctypes.c_long(number), *map(_word, arguments))
     if result < 0:
         error = ctypes.get_errno()
@@ -41,7 +42,7 @@ def clone3(arguments: bytearray) -> int:
 
 
 def address(buffer: bytearray) -> int:
-    """Return where the bytes are, as long as the buffer exists and keeps its length."""
+    """Return the address of the bytes, valid while the buffer exists and keeps its length."""
     return ctypes.addressof(_array(buffer))
 
 

@@ -1,7 +1,7 @@
 """
-The processes that minit forks: the state of each from its first moment on, and the last frame of all of them.
+The processes that minit forks: the state of each from the first moment on, and the last frame of all forks.
 
-A row tells what a process does with its parent's things. The table of docs/processes.md shows the rows, and a test
+A row tells how a process treats the things of its parent. The table of docs/processes.md shows the rows, and a test
 compares both. Things that a process opens later, or gives up with its work, are no part of a row.
 """
 
@@ -25,7 +25,7 @@ SAME = "the parent's"
 NULL = "/dev/null"
 CLOSED = "closed"
 
-# Where the arguments begin and end, fields 48 and 49 of proc_pid_stat(5). It is the same in all forks, and some of them
+# The begin and the end of the arguments, fields 48 and 49 of proc_pid_stat(5): the same in all forks, and some forks
 # have no /proc.
 _arguments: tuple[int, int] | None = None
 _ARG_START = 48 - 3
@@ -39,12 +39,12 @@ class Forked(Value):
     """
     A kind of process that minit forks.
 
-    `name` is the one that ps(1) shows, with something of the process's own behind it if it ends in a hyphen; None for
-    the parent's. `words` are in place of the parent's command line, None for those that the name consists of.
+    `name` is the name in ps(1), completed by the process if the name ends in a hyphen; None for the parent's name.
+    `words` replace the parent's command line; None stands for the words of the name.
 
-    `keeps` names the descriptors beside 0 to 2 that it keeps of its parent's, None for all, and `streams` what it has
-    as 0 to 2: SAME, NULL, CLOSED, or a descriptor that it gets. It is not dumpable, or like its parent, prctl(2).
-    `death_signal` is what it gets if its parent ends, 0 for none. `unblocks` tells that no signal is blocked.
+    `keeps` names the kept descriptors of the parent beside 0 to 2, None for all. `streams` are the new 0 to 2: SAME,
+    NULL, CLOSED, or a kept descriptor. The process is not dumpable, or like its parent, prctl(2). `death_signal` is
+    sent to the process if the parent ends, 0 for none. With `unblocks` no signal is blocked.
     """
 
     who: str
@@ -58,7 +58,7 @@ class Forked(Value):
     unblocks: bool = False
 
     def descriptors(self) -> set[str]:
-        """Return the names of all descriptors that it gets."""
+        """Return the names of all descriptors that the process gets."""
         return {*(self.keeps or ()), *self.streams} - {SAME, NULL, CLOSED}
 
 
@@ -69,7 +69,7 @@ NETWORK_HELPER = Forked(
     has_session=True,
 )
 USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
-# Signals of the terminal reach the launcher. With a user namespace of the pod's it becomes dumpable again.
+# Signals of the terminal reach the launcher. With a user namespace of the pod's PID 1 becomes dumpable again.
 PID_1 = Forked(
     who="PID 1",
     name="minit",
@@ -86,12 +86,12 @@ SPAWNER = Forked(
     who="spawner",
     name="minit-spawner",
     keeps=("socket",),
-    # Keys of the caller are nothing to it and its children.
+    # PID 1 and its children have no business with keys of the caller.
     streams=(NULL, SAME, SAME),
     is_dumpable=False,
 )
 SIDECAR = Forked(who="sidecar", name="iottymux-", keeps=("log directories", "null", "link"))
-# Dumpable as PID 1 is until it enters its root: files in /proc of a process that is not belong to root of the host.
+# Dumpable, as PID 1 until the change of the root: root of the host owns /proc files of a process that is not dumpable.
 APP = Forked(
     who="app, before its exec",
     keeps=(
@@ -100,7 +100,7 @@ APP = Forked(
     ),
     has_session=True,
 )
-# The pod's /dev/null is one that no app can have replaced.
+# No app can have replaced the pod's own /dev/null.
 HANDLER = Forked(
     who="event handler, before its exec",
     keeps=("mount namespace", "control groups"),
@@ -108,7 +108,7 @@ HANDLER = Forked(
     has_session=True,
 )
 CLOSER = Forked(who="closer of an app's descriptors", keeps=("pipe", "descriptors"), streams=(CLOSED, CLOSED, CLOSED))
-# The death signal of helpers is a second line: the first, the end of the socket, is not seen by one that is stopped.
+# The death signal of helpers is a second line of defence: a stopped helper does not see the end of its socket.
 DEVICE_HELPER = Forked(
     who="device helper",
     name="minit-devices",
@@ -128,17 +128,16 @@ HEALTH_HELPER = Forked(
     unblocks=True,
 )
 HEALTH_CHECK = Forked(who="check of an app's health", streams=(NULL, "output", "output"), death_signal=signal.SIGKILL)
-# Whoever is told that its parent was killed takes the pod for one that nobody works at. On the parent's streams that is
-# asked and answers.
+# After a kill of the parent the caller treats the pod as unused: the kernel kills the collector, too.
 COLLECTOR = Forked(
     who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
 )
 ENTERING = Forked(
     who="process that enters a pod", keeps=("link", "pidfd of PID 1", "namespaces", "control groups", "terminal")
 )
-# By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
+# By /dev/tty a command reaches the terminal of its session, which must not be the caller's terminal.
 ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True, death_signal=signal.SIGKILL)
-# What a terminal sends is for the command.
+# Signals of a terminal are for the command.
 COMMAND_GUARD = Forked(
     who="guard of a command with a time limit",
     name="minit-guard",
@@ -147,7 +146,7 @@ COMMAND_GUARD = Forked(
     has_session=True,
     is_dumpable=False,
 )
-# So that it can be killed with all that it started.
+# A kill of the group then ends the command with all its children.
 PLUGIN = Forked(
     who="plugin of a network",
     keeps=("report",),
@@ -155,7 +154,7 @@ PLUGIN = Forked(
     has_session=True,
     death_signal=signal.SIGKILL,
 )
-# It lives as long as the lease, whoever attached the pod; the caller of a plugin waits for the end of its streams.
+# The keeper lives as long as the lease. The caller of a plugin waits for the end of the plugin's streams.
 LEASE_KEEPER = Forked(
     who="keeper of a DHCP lease",
     name="minit-dhcp",
@@ -172,7 +171,7 @@ MACHINE_HELPER = Forked(
     is_dumpable=False,
     unblocks=True,
 )
-# It ends in the middle of an update: the slot is empty then.
+# After an end in the middle of an update the slot is empty.
 UPDATER = Forked(
     who="updater of a machine",
     name="minit-update",
@@ -180,7 +179,7 @@ UPDATER = Forked(
     is_dumpable=False,
     death_signal=signal.SIGKILL,
 )
-# What waits for servers of DNS, and reads their answers.
+# The process waits for servers of DNS, and reads answers.
 NAME_LOOKUP = Forked(
     who="lookup of names",
     name="minit-lookup",
@@ -191,9 +190,9 @@ NAME_LOOKUP = Forked(
 )
 CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
-# Input and output of a command on its terminal are not for the processes behind it.
+# Input and output of a command on the terminal are not for processes in the background.
 DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, "output", "output"), has_session=True)
-# In the command that becomes the launcher. What it waits for is the end of everything else.
+# In the command that becomes the launcher. The remover waits for the end of everything else.
 END_REMOVER = Forked(
     who="remover of a pod at its end",
     name="minit-remover",
@@ -202,9 +201,9 @@ END_REMOVER = Forked(
     has_session=True,
 )
 IMAGE_BUILD = Forked(who="pod of an image build", keeps=None, death_signal=signal.SIGTERM)
-# Or the locks of other pods would end with it.
+# Else the locks of other pods would end with the process.
 REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=signal.SIGKILL)
-# Something stands on 0 to 2, or what the interpreter may write there would end up in a file of the image.
+# With 0 to 2 free, output of the interpreter could end up in a file of the image.
 EXTRACTOR = Forked(
     who="extractor of images",
     keeps=("report", "images", "links"),
@@ -217,7 +216,7 @@ LINKER = Forked(
     streams=(NULL, NULL, NULL),
     death_signal=signal.SIGKILL,
 )
-# It is a part of its parent that works beside others: what that has open and locked, it has, too.
+# The process is a parallel part of its parent, with the same open and locked files.
 UNPACKER = Forked(
     who="unpacker of a layer",
     name="minit-layer",
@@ -225,7 +224,7 @@ UNPACKER = Forked(
     has_session=True,
     death_signal=signal.SIGKILL,
 )
-# It follows paths that an app has made links of: nothing of the caller's is in it.
+# The process follows paths in which an app may have put links: nothing of the caller's is in reach.
 APP_MOUNTER = Forked(
     who="maker of an ended app's mounts",
     keeps=("link", "root", "volumes"),
@@ -248,11 +247,11 @@ def fork(
     of: str = "",
 ) -> int:
     """
-    Fork a process of the kind `row`, and return its number; it calls `run`, and ends with the code that this returns.
+    Fork a process of the kind `row`, and return its number; the process ends with the code that `run` returns.
 
-    `kept` are its descriptors, by the names of the row: one or several, or None if it has none of that name, which is
-    /dev/null for a stream. `of` ends its name. An error that nobody handles goes to `tell`, which returns the code, or
-    None for EXIT_FAILURE; without it, to standard error. It may say how the process ends as SystemExit, too.
+    `kept` are the kept descriptors by the names of the row: one, several, or None for an absent one, which means
+    /dev/null for a stream. `of` ends the process's name. An unhandled error goes to `tell`, which returns the code, or
+    None for EXIT_FAILURE; without `tell` the error goes to standard error. `run` may also raise SystemExit.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -274,8 +273,8 @@ def clone(
 ) -> tuple[int, int]:
     """
     Do as fork(), into new namespaces, into the cgroup v2 directory `cgroup` and the PID namespace `pids`, and return
-    number and pidfd. The number is that in the namespace of the caller. With CLONE_PARENT in the `flags` the parent of
-    the process is that of the caller.
+    number and pidfd. The number is valid in the namespace of the caller. With CLONE_PARENT in the `flags` the process
+    has the parent of the caller.
     """
     parent = os.getppid() if flags & syscalls.CLONE_PARENT else os.getpid()
     with _children_in(pids):
@@ -286,11 +285,11 @@ def clone(
 
 
 def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "") -> None:
-    """Make this process what the row says; `parent` is the one that forked it, which a death signal is about."""
+    """Make this process match the row; a death signal is sent at the end of `parent`, which forked this process."""
     # Or the table would not tell the truth.
     assert kept.keys() == row.descriptors(), f"{row.who}: {', '.join(kept)}"
     if row.has_session:
-        # First: what a terminal sends reaches the parent, which decides, and must not arrive twice.
+        # First: signals of a terminal reach the parent, which decides, and must not arrive here too.
         os.setsid()
     if row.name is not None:
         syscalls.set_process_name(row.name + of)
@@ -300,13 +299,13 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
         syscalls.set_dumpable(False)
     if row.death_signal:
         syscalls.set_parent_death_signal(row.death_signal)
-        # It is none for a parent that has ended before. One in another PID namespace has the number 0 here.
+        # A parent that ended before sends none. A parent in another PID namespace has the number 0 here.
         if os.getppid() not in (parent, 0):
             raise SystemExit(EXIT_FAILURE)
     if not {SAME, CLOSED}.issuperset(row.streams):
         _place_streams(row, kept)
     if row.keeps is not None:
-        # Or a forgotten file of the parent would be closed later, under a number that is another one's by then.
+        # Else a forgotten file object of the parent would later close its number, of another file by then.
         gc.disable()
         # Close-on-exec does nothing without an exec.
         streams = (number for number, name in enumerate(row.streams) if name != CLOSED)
@@ -317,9 +316,9 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
 
 def _set_words(words: str) -> None:
     """
-    Show these words in place of the command line, which names what the caller asked for, and goes on in the parent.
+    Show these words in place of the command line, which tells of the caller's request, and stays the parent's.
 
-    They take its place in memory, where the kernel reads them for /proc/PID/cmdline. What is longer is cut.
+    The words overwrite the arguments in memory, where the kernel reads /proc/PID/cmdline. Longer words are cut.
     """
     global _arguments
     if _arguments is None:
@@ -335,7 +334,7 @@ def _set_words(words: str) -> None:
     start, end = _arguments
     size = end - start
     try:
-        # The last byte is no NUL: so the kernel knows that the first one ends the words.
+        # With a last byte other than NUL the kernel ends the words at the first NUL.
         syscalls.write_memory(start, words.encode()[: size - 2].ljust(size - 1, b"\0") + b" ")
     except OSError:
         pass  # a kernel without the call, or a filter of system calls around minit: the name is right all the same
@@ -343,7 +342,7 @@ def _set_words(words: str) -> None:
 
 @contextmanager
 def _children_in(pids: int | None) -> Iterator[None]:
-    """Have children of this process born in another PID namespace, None for its own."""
+    """Have children of this process born in another PID namespace, None for the own namespace."""
     if pids is None:
         yield
         return
@@ -359,7 +358,7 @@ def _children_in(pids: int | None) -> Iterator[None]:
 
 
 def numbers(kept: Iterable[Kept]) -> list[int]:
-    """Return all of these descriptors that there are."""
+    """Return the present descriptors of these."""
     found: list[int] = []
     for fds in kept:
         if isinstance(fds, int):
@@ -377,7 +376,7 @@ def _be(
     of: str,
     parent: int,
 ) -> NoReturn:
-    """Be the forked process: whatever is raised here, nothing returns to the code of the parent."""
+    """Be the forked process: after any exception, nothing returns to the code of the parent."""
     code: object = EXIT_FAILURE
     try:
         with Step(f"become {row.who}"):

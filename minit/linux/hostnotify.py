@@ -1,8 +1,8 @@
 """
-Telling who started a pod, or the pods of one `play`, that all is ready, and that it stops.
+Telling the supervisor that started a pod, or the pods of one `play`, about readiness and the stop.
 
-By sd_notify(3), to the socket of NOTIFY_SOCKET; or by a line feed, when it is ready, to the descriptor of
-MINIT_NOTIFY_FD, as the supervisors s6 and dinit have it.
+By sd_notify(3), to the socket of NOTIFY_SOCKET; or about readiness by a line feed to the descriptor of MINIT_NOTIFY_FD,
+as s6 and dinit expect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST = 9
 
 
 class Host:
-    """Who started the pod; `descriptor` is this process's until it is told. `warn` gets what cannot be done."""
+    """The supervisor that started the pod. `descriptor` is open until readiness is told; `warn` gets warnings."""
 
     def __init__(self, address: str | None, descriptor: int | None, warn: Callable[[str], None]) -> None:
         self._address = address
@@ -30,7 +30,7 @@ class Host:
         self.descriptor = descriptor
 
     def tell(self, message: bytes) -> None:
-        """Send READY or STOPPING; that nobody listens is a warning, and no more."""
+        """Send READY or STOPPING; without a listener there is only a warning."""
         if self._address is not None:
             self._notify(self._address, message)
         if self.descriptor is not None and message == READY:
@@ -60,7 +60,7 @@ def is_expected(environment: Mapping[str, str]) -> bool:
 
 
 def find_descriptor(environment: Mapping[str, str]) -> int | None:
-    """Return the open descriptor that a variable names, if any."""
+    """Return the open descriptor in the variable, None without one."""
     text = environment.get(DESCRIPTOR_VARIABLE, "")
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST) or int(text) < _FIRST:
         return None
@@ -72,7 +72,7 @@ def find_descriptor(environment: Mapping[str, str]) -> int | None:
 
 
 def take_host(environment: Mapping[str, str], warn: Callable[[str], None]) -> Host:
-    """Return who is to be told, by these variables; what cannot be used is a warning."""
+    """Return the supervisor to tell, by these variables; unusable values are warnings."""
     address, descriptor = environment.get(SOCKET_VARIABLE), find_descriptor(environment)
     if address is not None and not _is_usable(address):
         warn(f"warning: ignoring {SOCKET_VARIABLE}={address}: no socket of this machine")
@@ -83,5 +83,5 @@ def take_host(environment: Mapping[str, str], warn: Callable[[str], None]) -> Ho
 
 
 def _is_usable(address: str) -> bool:
-    """Return whether an address is one of this machine: a path, or abstract."""
+    """Return whether an address belongs to this machine: a path, or abstract."""
     return address.startswith(("/", "@")) and len(address) > 1

@@ -13,7 +13,7 @@ from minit.linux.forks import USER_NAMESPACE_HOLDER, clone
 
 
 def map_ids(pid: int, mapped: IdRange) -> None:
-    """Map the ids of the user namespace that a process was made with; LaunchError if the kernel refuses."""
+    """Map the ids of a process's new user namespace; LaunchError if the kernel refuses."""
     try:
         for kind in ("uid", "gid"):
             with open(f"/proc/{pid}/{kind}_map", "w", encoding="ascii") as file:
@@ -23,10 +23,10 @@ def map_ids(pid: int, mapped: IdRange) -> None:
 
 
 def open_user_namespace(mapped: IdRange) -> int:
-    """Return a user namespace that maps these ids, and has no process in it."""
+    """Return a user namespace with a mapping of these ids, and without a process."""
     until, end = os.pipe()
     try:
-        # It waits in the new namespace until this process has opened that, or has ended.
+        # The child waits in the new namespace until this process has opened the namespace, or has ended.
         pid, pidfd = clone(USER_NAMESPACE_HOLDER, lambda: _wait(until), {"pipe": until}, flags=syscalls.CLONE_NEWUSER)
     except OSError as error:
         # ENOSPC is of no disk: user.max_user_namespaces in sysctl(8) is reached.
@@ -44,7 +44,7 @@ def open_user_namespace(mapped: IdRange) -> int:
 @contextmanager
 def idmapped(directory: str, mapped: IdRange) -> Iterator[int]:
     """
-    Yield a mount of a directory, attached nowhere, whose files belong to what their owners are on the host in a pod.
+    Yield a detached mount of a directory, with the files' owners mapped: an id of the host is the same id in a pod.
 
     OSError if its filesystem cannot map owners.
     """

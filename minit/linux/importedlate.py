@@ -1,9 +1,9 @@
 # ruff: noqa: F401
 """
-Modules that the standard library imports where it first needs them, imported beforehand.
+Modules that the standard library imports at first use, imported beforehand.
 
-A program of stage1 imports nothing once it works (`forget_imports` in minit/linux/process.py), and a dumped program has
-nothing to import from.
+A program of stage1 imports nothing while at work (`forget_imports` in minit/linux/process.py), and a dumped program has
+no files of modules. The dump of the command names this module, too.
 """
 
 import encodings.ascii

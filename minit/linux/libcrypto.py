@@ -1,8 +1,8 @@
 """
-SHA-2 by OpenSSL's library, SHA256_Init(3), for an interpreter that has no module of OpenSSL's: the dumped command.
+SHA-2 by OpenSSL's library, SHA256_Init(3), for an interpreter without a module of OpenSSL's: the dumped command.
 
-These functions keep all that they know in memory of the caller, so they work in a program that was dumped. The library
-asks the processor which instructions it has when the first digest is made, as the program may have come from elsewhere.
+These functions keep their state in memory of the caller, so they work in a dumped program. The library asks the
+processor for its instructions at the first digest: the program may have been dumped on another machine.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _LONG_BYTES = 2048  # from here on another thread may run meanwhile, as in hashl
 
 
 def load_sha2(library: str) -> tuple[Callable[[bytes], Digest], Callable[[bytes], Digest]]:
-    """Return what makes a digest with SHA-256, and with SHA-512; OSError or AttributeError if `library` has none."""
+    """Return the makers of digests with SHA-256 and SHA-512; OSError or AttributeError if `library` lacks them."""
     return (partial(Digest, _Functions(library, "SHA256"), 32), partial(Digest, _Functions(library, "SHA512"), 64))
 
 
 class _Functions:
-    """The functions of an algorithm; `update_alone` is `update` for little, which keeps other threads waiting."""
+    """The functions of an algorithm; `update_alone` is `update` for little data, and keeps other threads waiting."""
 
     def __init__(self, library: str, name: str) -> None:
         alone = ctypes.PyDLL(library)
-        # dlopen(3) has called it already, and then it has no name; to call it again does nothing.
+        # dlopen(3) has called the function already, and then the function has no name; a second call does nothing.
         self.ask_processor = getattr(alone, "_init", _is_done)
         self.init = alone[f"{name}_Init"]
         self.final = alone[f"{name}_Final"]
@@ -40,7 +40,7 @@ class _Functions:
 
 
 class Digest:
-    """A digest that is computed, with what is used of one of hashlib's."""
+    """A digest in progress, with the needed part of the interface of hashlib's digests."""
 
     def __init__(self, functions: _Functions, size_bytes: int, data: bytes = b"") -> None:
         self._functions = functions
@@ -70,7 +70,7 @@ class Digest:
         return digest.raw
 
     def hexdigest(self) -> str:
-        """Return it in hex digits."""
+        """Return the digest in hex digits."""
         return self.digest().hex()
 
 

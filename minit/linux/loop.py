@@ -1,8 +1,8 @@
 """
-Waiting: the one event loop, by epoll(7), and the wait for a few descriptors just once, by poll(2).
+Waiting: the event loop, by epoll(7), and the single wait for a few descriptors, by poll(2).
 
-Times are in seconds, None for as long as it takes; moments are of the monotonic clock. More than a day is waited for
-as a day, since the kernel's milliseconds end after 24 of them.
+Times are in seconds, None for no limit; moments are of the monotonic clock. A wait lasts a day at most, since the
+kernel's milliseconds end after 24 days.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_WAIT_SECONDS = 24 * 3600.0
 
 class Loop:
     """
-    Calls what belongs to the descriptors that are ready, and to the deadlines that have passed.
+    Calls the callbacks of ready descriptors and of passed deadlines.
 
     `begin` is called in every turn, after the wait and before anything else.
     """
@@ -27,9 +27,9 @@ class Loop:
         self._epoll = select.epoll()
         self._begin = begin
         self._callbacks: dict[int, Callable[[int], object]] = {}
-        # Files that epoll(7) does not take, and poll(2) always finds ready.
+        # Files that epoll(7) refuses, and that poll(2) always reports as ready.
         self._files: dict[int, int] = {}
-        # Descriptors watched since the last wait: no event that was found by it belongs to them.
+        # Descriptors watched since the last wait: no event of that wait belongs to them.
         self._new: set[int] = set()
         self._moments: dict[Deadline, float] = {}
 
@@ -40,14 +40,14 @@ class Loop:
         return len(self._callbacks)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when `turn` has events to handle; of deadlines it says nothing."""
+        """Return the descriptor that is readable when `turn` has events to handle; deadlines do not show."""
         return self._epoll.fileno()
 
     def watch(self, fd: int, callback: Callable[[int], object], events: int = select.EPOLLIN) -> None:
         """
         Have `callback` called with the events of `fd`, until `unwatch`.
 
-        EPOLLHUP and EPOLLERR are told whatever is asked for. A regular file has whatever is asked for.
+        EPOLLHUP and EPOLLERR are always reported. A regular file always has all requested events.
         """
         try:
             self._epoll.register(fd, events)
@@ -64,12 +64,12 @@ class Loop:
             self._epoll.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`, before it is closed; nothing happens if it is not watched."""
+        """Forget `fd`, before its close; nothing happens for an unwatched descriptor."""
         if self._callbacks.pop(fd, None) is not None and self._files.pop(fd, None) is None:
             self._epoll.unregister(fd)
 
     def deadline(self, callback: Callable[[], object]) -> Deadline:
-        """Return a deadline, not set yet, at which `callback` is called."""
+        """Return an unset deadline, at which `callback` is called."""
         return Deadline(self._moments, callback)
 
     @property
@@ -78,7 +78,7 @@ class Loop:
         return min(self._moments.values(), default=None)
 
     def turn(self, timeout_seconds: float | None = None) -> None:
-        """Handle the events at hand, waiting at most so long for the first, then the deadlines that have passed."""
+        """Handle present events, after a wait of at most so many seconds for the first, then passed deadlines."""
         if self._moments:
             left = max(0.0, min(self._moments.values()) - time.monotonic())
             timeout_seconds = left if timeout_seconds is None else min(left, timeout_seconds)
@@ -93,7 +93,7 @@ class Loop:
             self._begin()
         for fd, events in ready:
             callback = self._callbacks.get(fd)
-            # One before may have closed the descriptor, and its number may be another one's by now.
+            # An earlier callback may have closed the descriptor, and another file may have the number by now.
             if callback is not None and fd not in self._new:
                 callback(events)
         if self._moments and min(self._moments.values()) <= (now := time.monotonic()):
@@ -101,14 +101,14 @@ class Loop:
 
     def _meet_deadlines(self, now: float) -> None:
         for deadline in sorted(self._moments, key=self._moments.__getitem__):
-            # One before may have cleared it, or set it anew.
+            # An earlier callback may have cleared the deadline, or set it anew.
             if self._moments.get(deadline, now + 1) <= now:
                 del self._moments[deadline]
                 deadline.callback()
 
 
 class Deadline:
-    """A moment at which a Loop calls `callback`, once; it can be set again and again."""
+    """A moment at which a Loop calls `callback`, once for each time the deadline is set."""
 
     def __init__(self, moments: dict[Deadline, float], callback: Callable[[], object]) -> None:
         self.callback = callback
@@ -116,21 +116,21 @@ class Deadline:
 
     @property
     def moment(self) -> float | None:
-        """When it is, None while it is not set."""
+        """The moment, None while unset."""
         return self._moments.get(self)
 
     def set(self, moment: float) -> None:
-        """Have it at this moment, and at no other."""
+        """Set the deadline to this moment alone."""
         self._moments[self] = moment
 
     def clear(self) -> None:
-        """Have it at no moment."""
+        """Unset the deadline."""
         self._moments.pop(self, None)
 
 
 class Interest:
     """
-    Descriptors of a loop that are waited for while there is something to do with them, by what is known before a turn.
+    Descriptors of a loop that are watched only as long as needed, as known before each turn.
 
     `handle` is called with a descriptor and its events.
     """
@@ -141,7 +141,7 @@ class Interest:
         self._events: dict[int, int] = {}
 
     def set(self, events: Mapping[int, int]) -> None:
-        """Wait for these events by descriptor, and for no others; before one of them is closed, for none."""
+        """Wait for these events by descriptor, and for no others; leave a descriptor out before its close."""
         for fd in self._events.keys() - events.keys():
             self._loop.unwatch(fd)
         for fd, wanted in events.items():
@@ -154,9 +154,9 @@ class Interest:
 
 class Wait:
     """
-    A wait for descriptors that is made again and again; `interest` has the events of poll(2) to wait for.
+    A repeatable wait for descriptors; `interest` has the events of poll(2) for each descriptor.
 
-    POLLHUP, POLLERR and POLLNVAL are told whatever is asked for.
+    POLLHUP, POLLERR and POLLNVAL are always reported.
     """
 
     def __init__(self, interest: Mapping[int, int]) -> None:
@@ -165,18 +165,18 @@ class Wait:
             self._poller.register(fd, events)
 
     def ready(self, timeout_seconds: float | None = None) -> list[tuple[int, int]]:
-        """Return the descriptors that are ready, with their events, as soon as one is or after so long."""
+        """Return the ready descriptors with their events, as soon as one is ready or after so many seconds."""
         if not timeout_seconds:
             return self._poller.poll(timeout_seconds)
-        # Which rounds up: a millisecond too soon is a turn for nothing.
+        # Rounded up: a millisecond too soon is a useless turn.
         return self._poller.poll(1000 * max(0.0, min(timeout_seconds, _LONGEST_WAIT_SECONDS)))
 
 
 def wait_events(interest: Mapping[int, int], timeout_seconds: float | None = None) -> dict[int, int]:
-    """Make one Wait, and return the descriptors that are ready with their events."""
+    """Make one Wait, and return the ready descriptors with their events."""
     return dict(Wait(interest).ready(timeout_seconds))
 
 
 def wait_readable(fds: Iterable[int], timeout_seconds: float | None = None) -> set[int]:
-    """Return those that can be read or are at their end, as soon as one is or after so long."""
+    """Return the descriptors that are readable or at their end, as soon as one is or after so many seconds."""
     return set(wait_events(dict.fromkeys(fds, select.POLLIN), timeout_seconds))

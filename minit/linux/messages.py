@@ -10,7 +10,7 @@ from minit.base import jsontext
 from minit.base.errors import ManifestError
 
 MAXIMUM_MESSAGE_BYTES = 64 * 1024
-# Of a reply that has the actual one, which is larger than a message, in the file of its descriptor.
+# Key of a reply whose actual content, larger than a message, is in the file of the descriptor.
 IN_FILE = "in_file"
 _MAXIMUM_DESCRIPTORS = 16
 _DESCRIPTOR_BYTES = 4
@@ -24,7 +24,7 @@ def socket_pair() -> tuple[Socket, Socket]:
 
 
 def encode_message(message: object, descriptors: Sequence[int]) -> tuple[list[bytes], list[tuple[int, int, bytes]]]:
-    """Return the buffers and the ancillary data that sendmsg(2) takes for a JSON value and descriptors."""
+    """Return a JSON value and descriptors as the buffers and the ancillary data of sendmsg(2)."""
     rights = b"".join(fd.to_bytes(_DESCRIPTOR_BYTES, "little") for fd in descriptors)
     return [jsontext.dump(message)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
 
@@ -45,7 +45,7 @@ def receive_message(link: Socket) -> tuple[dict[str, object] | None, list[int]]:
     try:
         data, ancillary, flags, _ = link.recvmsg(*arguments)
     except ConnectionResetError:
-        # Said once, if the other side went away without reading everything; what it sent before comes after that.
+        # Reported once, if the other side went away with unread data; its own last messages follow.
         data, ancillary, flags, _ = link.recvmsg(*arguments)
     descriptors = [
         int.from_bytes(rights[at : at + _DESCRIPTOR_BYTES], "little")

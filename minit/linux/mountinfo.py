@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from minit.base.value import Value
 
-# The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
+# The kernel escapes exactly these characters, as three octal digits. The backslash comes last, against new escapes.
 _ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\"))
 
 
@@ -32,13 +32,13 @@ def read_mountinfo(path: str = "/proc/self/mountinfo") -> list[Mount]:
 
 def find_mounts(text: str, path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
     """
-    Yield the mounts that have `text` in a path, a source, a type or an option, and perhaps others, in that order.
+    Yield the mounts with `text` in a path, a source, a type or an option, and perhaps others, in the kernel's order.
 
-    A machine may have many thousands: lines without it are not parsed, and no more are read than are asked for.
+    A machine may have many thousands: lines without `text` are not parsed, and no line is read before it is needed.
     """
     for _, character in _ESCAPES:
         text = text.partition(character)[0]
-    # Only a line feed ends a line: the kernel leaves a carriage return in a path as it is.
+    # Only a line feed ends a line: the kernel does not escape a carriage return in a path.
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             if text in line:
@@ -46,7 +46,7 @@ def find_mounts(text: str, path: str = "/proc/self/mountinfo") -> Iterator[Mount
 
 
 def is_on_shared_mount(path: str) -> bool:
-    """Tell whether mounts below a path, links followed, reach the peers of its mount (mount_namespaces(7))."""
+    """Tell whether mounts below a path, links followed, reach peers of the path's mount (mount_namespaces(7))."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
@@ -60,7 +60,7 @@ def is_on_shared_mount(path: str) -> bool:
 
 
 def parse_line(line: str) -> Mount:
-    """Return the mount that one line describes; ValueError if it is no mountinfo line."""
+    """Return the mount of one line; ValueError for a line of another form."""
     before, separator, after = line.rstrip("\n").partition(" - ")
     fields, tail = before.split(" "), after.split(" ")
     if not separator or len(fields) < 6 or len(tail) < 2:

@@ -24,10 +24,10 @@ _NUMBER_BYTES = 32
 
 def enter_own_mounts(propagation: int) -> None:
     """
-    Make the root of this process's mount namespace its root and working directory, and set how all mounts propagate.
+    Make the root of the mount namespace this process's root and working directory, and set the propagation of mounts.
 
-    The caller's root may be another one, by chroot(2). From there other mounts keep on propagating, pivot_root(2) does
-    not lead out, and a process that joins the namespace later would find itself above.
+    The caller may be in a chroot(2). There other mounts would keep on propagating, pivot_root(2) would not lead out,
+    and a process that joins the namespace later would be above the chroot.
     """
     own = os.pidfd_open(os.getpid())
     syscalls.setns(own, syscalls.CLONE_NEWNS)
@@ -37,9 +37,10 @@ def enter_own_mounts(propagation: int) -> None:
 
 def ending_with_caller(number: int = signal.SIGKILL) -> Callable[[], None]:
     """
-    Return what a child does before its exec to get a signal when this process ends, in whatever way.
+    Return a function for a child before its exec: the child then gets a signal when this process ends in any way.
 
-    The thread that forks is meant, prctl(2), so only for a process with one thread. No exec of ours takes that away.
+    The signal comes at the end of the forking thread, prctl(2), so only a process with one thread may use this. No exec
+    of minit's clears the setting.
     """
     caller = os.getpid()
 
@@ -68,9 +69,9 @@ def join_v2_group(directory: int) -> None:
 
 def set_oom_score(adjustment: int) -> bool:
     """
-    Set what is added to the score by which the OOM killer chooses, in place of PID 1's own: from -1000, never, to 1000.
+    Set the addend to the score of the OOM killer, in place of PID 1's own: from -1000, never killed, to 1000.
 
-    Returns False if it would have to become lower than this process may make it, without CAP_SYS_RESOURCE.
+    Returns False if this process may not lower the addend so far, without CAP_SYS_RESOURCE.
     """
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -83,7 +84,7 @@ def set_oom_score(adjustment: int) -> bool:
 
 
 def read_attributes(open_files: tuple[int, int]) -> Attributes:
-    """Return the attributes of this process, but with `open_files` for its RLIMIT_NOFILE, soft and hard."""
+    """Return the attributes of this process, with `open_files` as RLIMIT_NOFILE, soft and hard."""
     limits = read_limits()
     limits[resource.RLIMIT_NOFILE] = (resource.RLIMIT_NOFILE, *open_files)
     own = {name: read() for name, (read, _) in _ATTRIBUTES.items()}
@@ -92,9 +93,9 @@ def read_attributes(open_files: tuple[int, int]) -> Attributes:
 
 def take_attributes(attributes: Attributes) -> None:
     """
-    Give this process these attributes, as far as it may have them.
+    Give this process these attributes, as far as its rights allow.
 
-    After it has joined its control groups: moving to another cpuset changes the affinity.
+    To be called after the process has joined its control groups: a move to another cpuset changes the affinity.
     """
     hold_limits(attributes.limits)
     for name, (read, write) in _ATTRIBUTES.items():
@@ -108,9 +109,9 @@ def take_attributes(attributes: Attributes) -> None:
 
 def leave_realtime() -> None:
     """
-    Be scheduled as an ordinary process, whatever the caller is.
+    Be scheduled as an ordinary process, even if the caller has a real-time policy.
 
-    A group of the v1 controller cpu, which has no time for such, takes no process with a real-time policy.
+    A group of the v1 controller cpu has no time for real-time processes, and refuses them.
     """
     policy = os.sched_getscheduler(0)
     ordinary = policy & ~os.SCHED_RESET_ON_FORK
@@ -127,9 +128,9 @@ def read_limits() -> list[Limit]:
 
 def hold_limits(limits: Sequence[Limit]) -> bool:
     """
-    Give this process these limits, whoever changed them, by prlimit(2), say; returns whether any is another one now.
+    Give this process these limits, against changes by prlimit(2); return whether any limit has changed now.
 
-    Without CAP_SYS_RESOURCE none can be wider than the present hard limit.
+    Without CAP_SYS_RESOURCE no limit can be wider than the present hard limit.
     """
     has_changed = False
     for number, soft, hard in limits:
@@ -180,7 +181,7 @@ def _write_coredump_filter(bits: int | None) -> None:
 
 
 def forget_imports() -> None:
-    """Make any later import fail instead of reading files: those of the image move, and others an app's image chose."""
+    """Make any later import fail: files of the image move, and other files come from an app's image."""
     sys.path[:] = []
     sys.meta_path[:] = []
     sys.path_hooks[:] = []
@@ -188,8 +189,8 @@ def forget_imports() -> None:
 
 def reset_signals() -> None:
     """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
-    # The interpreter has looked at all of them when it started, but for the two that the C library keeps for itself.
-    # These are None to it, and ignored in whatever was started by posix_spawn(3), a command of make(1) say.
+    # The interpreter looked at all signals at its start, but for two that the C library keeps for itself.
+    # Python calls these two None. They are ignored in a program that posix_spawn(3) started, by make(1) say.
     for number in range(1, _LAST_SIGNAL + 1):
         if number not in _UNBLOCKABLE and signal.getsignal(number) != signal.SIG_DFL:
             syscalls.reset_signal(number)
@@ -197,7 +198,7 @@ def reset_signals() -> None:
 
 
 def wait_channel(pid: int) -> str:
-    """Return where in the kernel a process waits, proc_pid_wchan(5), or why that is not known."""
+    """Return the place in the kernel where a process waits, proc_pid_wchan(5), or a reason why it is unknown."""
     try:
         with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
             return file.read()
@@ -205,7 +206,7 @@ def wait_channel(pid: int) -> str:
         return describe(error)
 
 
-# How each is read and set, in the order in which they can be.
+# The reader and the setter of each attribute, in a possible order of setting.
 _ATTRIBUTES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "policy": (lambda: os.sched_getscheduler(0), _set_policy),
     "nice": (lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda nice: os.setpriority(os.PRIO_PROCESS, 0, nice)),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from minit.base.harmless import harmless
 from minit.linux.loop import wait_events
 
-# A descriptor that is ready takes so much at once: PIPE_BUF for a pipe, and more for all else.
+# A ready descriptor takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
 
 _raw_terminal = False
@@ -19,16 +19,16 @@ _record: Callable[[str], None] | None = None
 
 
 def record_complaints(record: Callable[[str], None]) -> None:
-    """From now on every line is also given to `record`, which must not raise an error."""
+    """Give every later line also to `record`, which must not raise an error."""
     global _record
     _record = record
 
 
 def complain(line: str, *, ends_another: bool = False) -> None:
     """
-    Write a line to standard error; that it cannot be written must not turn one failure into another.
+    Write a line to standard error; an error of the write is ignored, as it must not hide the failure in the line.
 
-    It `ends_another` line there that has no end yet.
+    With `ends_another` the line first ends an unfinished line there.
     """
     line = harmless(line)
     if _record is not None:
@@ -41,7 +41,7 @@ def complain(line: str, *, ends_another: bool = False) -> None:
 
 
 def complain_at_once(line: str) -> None:
-    """Write a line to standard error, but lose it, or its end, rather than wait for whoever reads there."""
+    """Write a line to standard error, but lose the line, or its end, rather than wait for a reader."""
     line = harmless(line)
     if _record is not None:
         _record(line)
@@ -61,7 +61,7 @@ def complain_at_once(line: str) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of the data: O_NONBLOCK belongs to the open file, which others share, and may be set at any time."""
+    """Write all of the data, also with O_NONBLOCK: others share the open file, and may set the flag at any time."""
     rest = memoryview(data)
     while rest:
         try:
@@ -71,12 +71,12 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def await_room(fd: int) -> None:
-    """Wait until a descriptor that does not block takes something, or never will."""
+    """Wait until a non-blocking descriptor accepts data, or never will."""
     wait_events({fd: select.POLLOUT})
 
 
 def line_end(fd: int) -> bytes:
-    """Return what ends a line on a standard stream."""
+    """Return the end of a line for a standard stream."""
     return b"\r\n" if _raw_terminal and os.isatty(fd) else b"\n"
 
 
@@ -87,13 +87,13 @@ def expect_raw_terminal(is_raw: bool = True) -> None:
 
 
 def share_console() -> None:
-    """From now on standard output and error are a console, on which nobody but its users may do more than write."""
+    """Treat standard output and error as a console from now on: output of apps must not act on the console."""
     global _is_console_shared
     _is_console_shared = True
 
 
 def is_console_shared() -> bool:
-    """Tell whether what apps have written must not act on whoever reads standard output and error."""
+    """Tell whether output of apps must not act on the readers of standard output and error."""
     return _is_console_shared
 
 
@@ -106,7 +106,7 @@ def open_standard_streams() -> None:
 
 def reopen_without_blocking(fd: int, access: int) -> int:
     """
-    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it cannot be opened or is no such.
+    Return a non-blocking descriptor of a terminal or FIFO, or `fd` itself for other files and after a failure.
 
     O_NONBLOCK belongs to the open file, which is the caller's; hence another open file.
     """

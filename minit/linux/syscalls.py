@@ -2,11 +2,11 @@
 Linux system calls that the `os` module of Python 3.11 lacks.
 
 One small function per call, without policy: arguments as in the manual page, descriptors as ints, failures as
-OSError with errno and, where there is one, the path. The calls keep the interpreter lock, since every program here has
-a single thread.
+OSError with errno and the path, if any. The calls keep the interpreter lock, since every program here has a single
+thread.
 
-An interpreter that was dumped has the module _syscalls (minit/image/dump/syscalls.c); any other does the same by
-ctypes. An argument is an int, bytes or a bytearray, whose address is passed, or None for a null pointer.
+A dumped interpreter has the module _syscalls (minit/image/dump/syscalls.c); any other interpreter uses ctypes. An
+argument is an int, bytes or a bytearray, whose address is passed, or None for a null pointer.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     both sides, as for os.fork().
     """
     pidfd = bytearray(4)
-    # With CLONE_PARENT it is that of the caller.
+    # With CLONE_PARENT the child has the exit signal of the caller.
     exit_signal = 0 if flags & CLONE_PARENT else 17  # SIGCHLD
     if cgroup is not None:
         flags |= _CLONE_INTO_CGROUP

@@ -1,4 +1,4 @@
-"""The terminal of whoever called `run`, `enter` or `attach`: its settings and its size, termios(3), ioctl_tty(2)."""
+"""The terminal of the caller of `run`, `enter` or `attach`: settings and size, termios(3), ioctl_tty(2)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _IUTF8 = 0o40000  # missing in termios
 
 class CallerTerminal(Value):
     """
-    The caller's terminal as it was at first, at descriptor 0.
+    The caller's terminal in its first state, at descriptor 0.
 
-    `is_read` says whether any app reads from it. If so `settings` are those of tcgetattr(3), None if it is no terminal
-    at all. `size` is a struct winsize, None without a terminal.
+    `is_read` says whether any app reads from the terminal; then `settings` are the result of tcgetattr(3), None for
+    another kind of file. `size` is a struct winsize, None without a terminal.
     """
 
     is_read: bool
@@ -37,9 +37,9 @@ class CallerTerminal(Value):
 
     def make_raw(self) -> None:
         """
-        Pass on every byte as it is from now on, in both directions.
+        Pass on every byte unchanged from now on, in both directions.
 
-        In the background the kernel stops this process until it is in the foreground, by SIGTTOU.
+        In the background the kernel stops this process by SIGTTOU until the process is in the foreground.
         """
         if self.settings is not None:
             try:
@@ -48,10 +48,10 @@ class CallerTerminal(Value):
                 pass  # hung up, or of another session: reading says the same
 
     def restore(self) -> None:
-        """Give the terminal its settings back, unless somebody changed them after `make_raw`."""
+        """Restore the terminal's settings, unless somebody changed them after `make_raw`."""
         if self.settings is None:
             return
-        # In the background too: whoever is in the foreground then did not expect a raw terminal.
+        # In the background too: the process in the foreground does not expect a raw terminal.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         try:
             if _modes(_get(0)) == _modes(_raw(self.settings)):
@@ -62,7 +62,7 @@ class CallerTerminal(Value):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def prepare(self, slave: int) -> None:
-        """Give a new pty the caller's size and keys; without somebody who types it does not echo."""
+        """Give a new pty the caller's size and keys; without a typist the pty does not echo."""
         if self.size is not None:
             fcntl.ioctl(slave, termios.TIOCSWINSZ, self.size)
         attributes = _get(slave)
@@ -75,20 +75,20 @@ class CallerTerminal(Value):
 
 
 def keep_line_ends(slave: int) -> None:
-    """Have a pty leave what is written to it as it is, for a caller's terminal that is not raw and makes line ends."""
+    """Have a pty pass output on unchanged, for a caller's terminal that is not raw and makes line ends."""
     attributes = _get(slave)
     attributes[_OFLAG] &= ~termios.OPOST
     _set(slave, attributes)
 
 
 def look_at_terminal(*, is_read: bool) -> CallerTerminal:
-    """Return what the caller has for a terminal."""
+    """Return the caller's terminal."""
     settings = _get(0) if is_read and os.isatty(0) else None
     return CallerTerminal(is_read=is_read, settings=settings, size=read_size())
 
 
 def read_size() -> bytes | None:
-    """Return the size of the terminal at the first of descriptors 0 to 2 that is one, a struct winsize, or None."""
+    """Return the size of the first terminal at descriptors 0 to 2, a struct winsize, or None."""
     for fd in (0, 1, 2):
         try:
             return fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
@@ -98,16 +98,16 @@ def read_size() -> bytes | None:
 
 
 def end_of_file_key(fd: int) -> bytes:
-    """Return the byte that says "end of file" to the reader of a terminal; empty if none does now."""
+    """Return the byte that means end of file to the reader of a terminal; empty if no byte does at present."""
     attributes = _get(fd)
     key = attributes[_CC][termios.VEOF]
     return key if attributes[_LFLAG] & termios.ICANON and key != b"\0" else b""
 
 
 def edits_lines(fd: int) -> bool:
-    """Tell whether the reader of a terminal edits lines itself, as shells do: CTRL_D is the end of file to it."""
+    """Tell whether the reader of a terminal edits lines itself, as shells do, and treats CTRL_D as the end of file."""
     attributes = _get(fd)
-    # Neither raw bytes nor with a time limit: keys, which it shows itself, and Ctrl-C is a signal.
+    # Not raw, and without a time limit: the reader gets keys and echoes them itself, and Ctrl-C is a signal.
     modes = attributes[_LFLAG] & (termios.ICANON | termios.ECHO | termios.ISIG)
     return bool(modes == termios.ISIG and attributes[_CC][termios.VMIN] == 1)
 
@@ -127,7 +127,7 @@ def _set(fd: int, settings: list[Any]) -> None:
 
 
 def _raw(settings: list[Any]) -> list[Any]:
-    """Return the settings as cfmakeraw(3) changes them."""
+    """Return the settings with the changes of cfmakeraw(3)."""
     raw = [*settings]
     for index, bits in _RAW_CLEARS.items():
         raw[index] &= ~bits
@@ -138,5 +138,5 @@ def _raw(settings: list[Any]) -> list[Any]:
 
 
 def _modes(settings: list[Any]) -> list[Any]:
-    # Not the control modes, of which a pty keeps what it likes.
+    # Without the control modes: a pty ignores some changes of these.
     return [settings[index] for index in (_IFLAG, _OFLAG, _LFLAG)]

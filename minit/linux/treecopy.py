@@ -1,8 +1,8 @@
 """
 Copies of directories by descriptors: no link is followed, and nothing is opened that could block.
 
-Owners, modes, times, devices and holes are kept, hard links become files of their own. The launcher and stage0 call it,
-for volumes that begin with the files of an image.
+Owners, modes, times, devices and holes are kept; hard links become separate files. A module of its own, since launcher
+and stage0 both fill volumes with the files of an image.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def copy_directory(source: int, target: int, path: str, ids: IdRange | None = No
     """
     Copy the content and attributes of a directory, and close both descriptors.
 
-    With `ids` the owners of the copies are those that a pod with these ids has. OSError names what could not be copied,
-    below `path`.
+    With `ids` the owners of the copies are mapped to ids of a pod. OSError names the failed file, below `path`.
     """
     # By a stack, since an image may nest deeper than Python's calls.
     pending = [(source, target, path, _entries(source))]
@@ -58,7 +57,7 @@ def _entries(directory: int) -> Iterator[str]:
 
 
 def _copy_file(source: int, target: int, name: str, ids: IdRange | None) -> None:
-    # Non-blocking: whatever the name has become, opening it must not wait.
+    # Non-blocking: the open must not wait, even if the name is now a FIFO, say.
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     old = os.open(name, os.O_RDONLY | flags, dir_fd=source)
     try:
@@ -73,7 +72,7 @@ def _copy_file(source: int, target: int, name: str, ids: IdRange | None) -> None
 
 
 def _copy_data(old: int, new: int) -> None:
-    """Copy the data of a file and keep its holes, however large it claims to be."""
+    """Copy the data of a file and keep holes, for a file of any apparent size."""
     size = os.fstat(old).st_size
     os.ftruncate(new, size)
     end = 0

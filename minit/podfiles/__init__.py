@@ -1,1 +1,1 @@
-"""Files that several programs know: their names, locks, logs and bounds. Read `paths.py` first."""
+"""Files and messages that several programs know: names, locks, logs, the control socket. Read `paths.py` first."""

@@ -1,4 +1,4 @@
-"""Reading a whole file that somebody else made, and that may be larger than what it should hold."""
+"""Files of a bounded size: reading a foreign file, and writing a log with a single older file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from minit.base.errors import LaunchError
 
 _BLOCK_BYTES = 1 << 16
 
-# An app that has the log as a volume may have put a FIFO in its place.
+# An app with the log as a volume may have put a FIFO in its place.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE = 0o640
 
 
 def read_bounded(fd: int, path: str, maximum_bytes: int) -> bytes:
-    """Return all of an open file and close it; LaunchError if it is larger, OSError with `path` if it fails."""
+    """Return all of an open file and close the descriptor; LaunchError for a larger file, OSError with `path`."""
     data = b""
     try:
         while len(data) <= maximum_bytes and (block := os.read(fd, _BLOCK_BYTES)):
@@ -33,14 +33,14 @@ def read_bounded(fd: int, path: str, maximum_bytes: int) -> bytes:
 
 
 def read_at_most(file: BinaryIO, limit_bytes: int) -> bytes:
-    """Return the first bytes of a file, also of one that is no regular file, or grows meanwhile."""
+    """Return the first bytes of a file, also of an irregular or a growing file."""
     expected = min(os.fstat(file.fileno()).st_size + 1, limit_bytes)
     data = file.read(expected)
     return data if len(data) < expected else data + file.read(limit_bytes - expected)
 
 
 class BoundedLog:
-    """The file `path`, which becomes PATH.1 before it is larger than `size_bytes`."""
+    """The log `path`, which becomes PATH.1 before growing larger than `size_bytes`."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self._path = path
@@ -48,14 +48,14 @@ class BoundedLog:
         self._fd: int | None = None
 
     def append(self, data: bytes) -> None:
-        """Append whole lines, all or none of them, for a torn one is none; OSError, of a full disk say."""
+        """Append whole lines, all or none, so that no line is torn; OSError, of a full disk say."""
         fd, size_bytes = self._open(len(data))
         if os.write(fd, data) < len(data):
             os.ftruncate(fd, size_bytes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self, more_bytes: int) -> tuple[int, int]:
-        """Return the file to append to, and its size; a new one if somebody has removed it."""
+        """Return the open log and its size; a new log if somebody has removed the file."""
         if self._fd is not None:
             status = os.fstat(self._fd)
             is_full = status.st_size + more_bytes > self._limit_bytes
@@ -72,6 +72,6 @@ class BoundedLog:
         try:
             os.rename(self._path, f"{self._path}.1")
         except OSError as error:
-            # Somebody removed it, perhaps behind the mount of the overlay.
+            # Somebody removed the file, perhaps behind the mount of the overlay.
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise

@@ -70,7 +70,7 @@ def _decode(kind: Any, value: object, place: str) -> object:
         return value
     origin = get_origin(kind)
     if origin is tuple and isinstance(value, list):
-        # No tuple of a generator: PID 1 would keep up to 2,000 free ones of each size (Objects/tupleobject.c).
+        # No tuple of a generator: PID 1 would keep up to 2,000 free tuples of each size (Objects/tupleobject.c).
         return tuple([_decode(get_args(kind)[0], item, place) for item in value])
     if origin is Mapping and isinstance(value, dict):
         return {key: _decode(get_args(kind)[1], item, place) for key, item in value.items()}
@@ -93,10 +93,10 @@ def _encode(value: object) -> object:
 
 
 class Answer(Message):
-    """What PID 1 answers: that a request is carried out, with the fields of the answer's own class."""
+    """PID 1's answer to a request that is carried out, with the fields of the answer's own class."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON object, in which `ok` is true."""
+        """Return the JSON object with a true `ok`."""
         return {"ok": True, **super().to_json()}
 
 
@@ -106,7 +106,7 @@ class Refusal(Answer):
     error: str
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON object, in which `ok` is false."""
+        """Return the JSON object with a false `ok`."""
         return {**super().to_json(), "ok": False}
 
 
@@ -194,7 +194,7 @@ class StopPod(Request):
 
 
 class ReopenLogs(Request):
-    """Has the sidecar of `app`, or those of all apps, let go of log files that were moved."""
+    """Has the sidecar of `app`, or every sidecar, let go of moved log files."""
 
     op = "reopen-logs"
     app: str | None = None
@@ -255,7 +255,7 @@ class AppRequest(Request):
 
 
 class AddApp(AppRequest):
-    """Adds an app, by a descriptor for each of the roles in `descriptors`; `v2` tells of its control group."""
+    """Adds an app, by a descriptor for each role in `descriptors`; with `v2` its control group is one of cgroup v2."""
 
     op = "app-add"
     version: int

@@ -1,8 +1,8 @@
 """
 Every on-disk name that stage0, stage1 and their users share, as pure functions and constants.
 
-A name that starts with `POD_` is relative to the pod directory, which is the working directory of every
-entrypoint; one that starts with `STAGE1_` is absolute inside the stage1 root, which is PID 1's root.
+Names `POD_…` are relative to the pod directory, the working directory of every entrypoint. Names `STAGE1_…` are
+absolute inside the stage1 root, PID 1's root.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ STAGE1_ENV = "/rkt/env"
 STAGE1_READY = "/rkt/supervisor-status"
 STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 
-# Where a machine has them that minit boots, absolute in its root.
-# The pod is where the command looks for pods: as many as one machine has, always of the same name.
+# Places on a machine that minit boots, absolute in its root.
+# The machine's only pod lies where the command looks for pods, always under the same name.
 MACHINE_UUID = "00000000-0000-4000-8000-000000000001"
 MACHINE_POD = f"/var/lib/rkt/pods/run/{MACHINE_UUID}"
 MACHINE_COMMAND = "/bin/minit"
@@ -65,15 +65,15 @@ MACHINE_CONFIG = "/etc/minit/machine.toml"
 MACHINE_KEYS = "/etc/minit/keys"
 MACHINE_UPDATES = "/run/minit/update"
 MACHINE_MODULES = "/lib/modules/minit"
-# Where kernels look for it.
+# The path that kernels use.
 MACHINE_FIRMWARE = "/lib/firmware"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
-# A FIFO, in which root of the machine says how it is to end.
+# A FIFO for requests of the machine's root to end the machine.
 MACHINE_ENDING = "/run/minit/ending"
 MACHINE_LOG = "/run/log/kernel.log"
 MACHINE_PANIC = "/run/log/panic.log"
 KERNEL_COMMAND_LINE = "/proc/cmdline"
-# On the host: who is where on the networks, and the hosts files made of that.
+# On the host: the pods' addresses on the networks, and hosts files made of these.
 POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
@@ -87,11 +87,11 @@ FAILURE_KIND_VARIABLE = "MINIT_FAILURE_KIND"
 
 READY_TARGET = "ready"
 DEFAULT_FILTER = "calls.bpf"
-# The same list where the calls that it refuses fail with EPERM, and are not fatal.
+# The same list, but refused calls fail with EPERM instead of a fatal signal.
 LENIENT_FILTER = "calls-eperm.bpf"
 SIDECAR_FILTER = "sidecar.bpf"
 STATUS_DIRECTORY = "rkt/status"
-# In the directory of an app's attachable streams: rkt's two, and the one of minit's own sessions.
+# In the directory of an app's attachable streams: rkt's two, and the socket of minit's own sessions.
 ENDPOINTS = "endpoints"
 SOCKET_PREFIX = "sock-"
 SESSION_SOCKET = "sock-minit"
@@ -113,7 +113,7 @@ ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
 ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6
 
-# The plugins of networks that are built in: in the directory of rkt's own, links by these names to one entrypoint.
+# The built-in plugins of networks: links by these names to one entrypoint, in the directory of rkt's plugins.
 PLUGINS = "usr/lib/rkt/plugins/net"
 PLUGIN_ENTRYPOINT = "cni"
 BUILT_IN_PLUGINS = (
@@ -146,7 +146,7 @@ ENTER_ROOT_FD = "root-fd"
 
 
 class PodEvent(StrEnum):
-    """The events in the file STAGE1_EVENTS of a pod; a row of docs/events.md tells what each means."""
+    """The events in the file STAGE1_EVENTS of a pod; docs/events.md has the meanings."""
 
     APP_STATE = "app.state"
     APP_EXITED = "app.exited"
@@ -184,7 +184,7 @@ def app_manifest(app: str) -> str:
 
 
 def enter_profile(app: str) -> str:
-    """Return what a command that is entered into `app` gets, relative to the pod directory, which no app can reach."""
+    """Return the file with the profile of entered commands, relative to the pod directory, which no app can reach."""
     return f"{POD_ENTER}/{app}"
 
 
@@ -194,17 +194,17 @@ def app_rootfs(app: str) -> str:
 
 
 def status_file(app: str) -> str:
-    """Return the file that holds the app's exit status, inside the stage1 root."""
+    """Return the file of the app's exit status, inside the stage1 root."""
     return f"{STAGE1_STATUS}/{app}"
 
 
 def created_marker(app: str) -> str:
-    """Return the marker whose mtime is when the app was added, inside the stage1 root."""
+    """Return the marker with the time of the app's adding as mtime, inside the stage1 root."""
     return f"{STAGE1_STATUS}/{app}-created"
 
 
 def started_marker(app: str) -> str:
-    """Return the marker whose mtime is when the app was started, inside the stage1 root."""
+    """Return the marker with the time of the app's start as mtime, inside the stage1 root."""
     return f"{STAGE1_STATUS}/{app}-started"
 
 
@@ -244,6 +244,6 @@ def hosts_of_pod(uuid: str) -> str:
 
 
 def tree_of_source(source: str) -> str | None:
-    """Return the ID of the tree that a volume's source is, None if it is none: rootfs of one below cas/tree."""
+    """Return the ID of the tree in a volume's source (rootfs of a tree below cas/tree), None for other sources."""
     found = _TREE_SOURCE.fullmatch(source)
     return None if found is None else found[1]

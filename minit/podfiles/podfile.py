@@ -1,4 +1,4 @@
-"""Files of the pod directory that other programs read while they may be written, and the lock of the directory."""
+"""Files of the pod directory that other programs read at any time, and the lock of the directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minit.podfiles import paths
 
 
 def write_pod_file(name: str, data: bytes) -> None:
-    """Write a file of the pod directory so that readers see it whole or not at all; LaunchError names it."""
+    """Write a file of the pod directory, which readers see whole or not at all; LaunchError names the file."""
     directory, base = os.path.split(name)
     temporary = os.path.join(directory, f".{base}.new")
     try:
@@ -26,7 +26,7 @@ def write_pod_file(name: str, data: bytes) -> None:
 
 
 def record_failure(line: str) -> None:
-    """Keep why the pod could not be run for whoever asks later; where that cannot be written, it was only said."""
+    """Write down why the pod could not be run, for later questions; a failure of the write is ignored."""
     try:
         write_pod_file(paths.POD_FAILURE, line.encode(errors="replace") + b"\n")
     except LaunchError:
@@ -43,7 +43,7 @@ def remove_pod_file(name: str) -> None:
 
 def is_locked(directory: str) -> bool:
     """
-    Return whether somebody holds the lock of a pod directory, as launcher and PID 1 do for as long as they live.
+    Return whether somebody holds the lock of a pod directory, as launcher and PID 1 do until their ends.
 
     FileNotFoundError if there is no such directory.
     """

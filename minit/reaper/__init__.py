@@ -1,5 +1,5 @@
 """
-Waiting for children, and the record of how they ended; nothing else in PID 1 waits.
+Waiting for children, and records of ended apps; nothing else in PID 1 waits.
 
-PID 1 calls it, and a machine as it ends. Read `reaper.py` first.
+PID 1 calls these modules, and a machine at the end. Read `reaper.py` first.
 """

@@ -1,8 +1,8 @@
 """
 The reason why an exec failed, or will fail, in rkt's words.
 
-Runs in the failed app's own process, inside its root and with its privileges, so it can neither see nor reach more
-than the app; it imports nothing. The texts are those of rkt's stage1 diagnostic, which its users match on.
+Runs in the failed app's own process, inside the app's root and with the app's privileges, so the diagnosis sees and
+reaches no more than the app; nothing is imported. The texts are from rkt's stage1 diagnostic, for users who match.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import stat
 
 from minit.base.processors import PROCESSORS, this_processor
 
-# Errors that a look at the file explains; anything else, too many arguments say, is not its fault.
+# Errors that a look at the file explains; other errors, of too many arguments say, are not the file's fault.
 _FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)
 _MAXIMUM_DEPTH = 8
 _KERNEL_DEPTH = 5  # of interpreters of interpreters, fs/exec.c
 _SHEBANG_LIMIT = 256  # BINPRM_BUF_SIZE of Linux 5.1 and later
 _PT_INTERP = 3
-# Known before there is an app, whose filter may forbid to ask.
+# Read before the start of an app, whose filter may forbid the call.
 _PROCESSOR = this_processor()
 
 
@@ -34,7 +34,7 @@ def check_exec(path: str) -> None:
     """
     Raise the OSError with which execve(2) of `path` will fail because the file or its interpreter is missing.
 
-    For a process that can report nothing once it has tried. An unreadable file is taken to be in order.
+    For a process that can report nothing after the attempt. An unreadable file passes.
     """
     file = path
     for _ in range(_KERNEL_DEPTH):
@@ -72,7 +72,7 @@ def _diagnose(path: str, depth: int) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        # An unreadable binary may well be executable; only what is missing is certain.
+        # An unreadable binary may well be executable; only missing files are certain.
         return f'Unable to open "{path}": {error.strerror}'
     try:
         information = os.fstat(fd)
@@ -115,9 +115,9 @@ def _diagnose_elf(path: str, fd: int, head: bytes, depth: int) -> str:
 
 
 def _interpreter_of_script(head: bytes) -> str:
-    """Return what the first line of a script names, which may be nothing."""
+    """Return the interpreter in the first line of a script, possibly empty."""
     line = head[2:].partition(b"\n")[0]
-    # Only blanks separate words and only NUL ends them, for the kernel too: a carriage return belongs to the name.
+    # As in the kernel, only blanks separate words, and only NUL ends them: a carriage return belongs to the name.
     words = line.split(b"\0")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
     return os.fsdecode(words[0])
 
@@ -141,7 +141,7 @@ def _interpreter_of_elf(fd: int, head: bytes) -> str | None:
 
 
 def _read_at(fd: int, size_bytes: int, offset: int) -> bytes:
-    """Return what the file holds there; nothing at an offset that only a damaged file would name."""
+    """Return bytes of the file; nothing at an offset that only a damaged file would have."""
     try:
         return os.pread(fd, size_bytes, offset)
     except (OSError, OverflowError):

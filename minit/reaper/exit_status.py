@@ -12,9 +12,9 @@ from minit.base.value import Value
 
 class ExitStatus(Value):
     """
-    The end of a process: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`.
+    The end of a process: `code`, `signal`, or the set-up `step` that failed with `errno` at `path`.
 
-    A failure that was no system call's has no `errno`, and its reason as `path`.
+    A failure without a failed system call has no `errno`, and the reason as `path`.
     """
 
     code: int | None = None
@@ -28,8 +28,8 @@ class ExitStatus(Value):
         """
         Return the number for `rkt/status/APP`.
 
-        An exit code as it is; 0 for death by `stop_signal`, the signal of a requested stop; 128+n for any other
-        signal, as shells, Docker and Kubernetes have it; 203 for a failed exec and 254 for a failure before it.
+        An exit code unchanged; 0 for death by `stop_signal`, the signal of a requested stop; 128+n for any other
+        signal, as in shells, Docker and Kubernetes; 203 for a failed exec, 254 for a failure before the exec.
         """
         if self.step is not None:
             return EXIT_EXEC_FAILED if self.step == STEP_EXEC else EXIT_FAILURE
@@ -53,7 +53,7 @@ STEP_EXEC = "exec"
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, as in `SIGKILL`; those for real time have numbers only."""
+    """Return the name of a signal, as in `SIGKILL`; real-time signals have numbers only."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -61,7 +61,7 @@ def signal_name(number: int) -> str:
 
 
 def from_wait_status(status: int) -> ExitStatus:
-    """Return the status that wait(2) would report."""
+    """Return the status in the form of wait(2)."""
     if os.WIFSIGNALED(status):
         return ExitStatus(signal=os.WTERMSIG(status), core_dumped=os.WCOREDUMP(status))
     return ExitStatus(code=os.WEXITSTATUS(status))

@@ -13,9 +13,9 @@ _PF_FORKNOEXEC = 0x40
 
 def reap(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, ExitStatus]], int]:
     """
-    Reap up to `limit` dead children without blocking; return (pid, status) of those `known`, and how many there were.
+    Reap up to `limit` dead children without blocking; return (pid, status) of `known` children, and the count of all.
 
-    All others are orphans, for which nothing is made: there may be thousands. SIGCHLD coalesces, so the caller repeats
+    All others are orphans, perhaps thousands, for which no object is made. SIGCHLD coalesces, so the caller repeats
     until a batch is not full. A child that was forked but not yet registered cannot be in a batch: fork and
     registration have no checkpoint between them. A dead child is taken out of `known`, as another process may have its
     pid from now on.
@@ -37,9 +37,9 @@ def reap(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, ExitStatu
 
 def has_children(pid: int | None = None) -> bool:
     """
-    Tell whether there is any child, dead or alive, or the one that is named.
+    Tell whether there is any child, dead or alive, or the given child.
 
-    PID 1's are all processes that nobody else is the parent of.
+    Children of PID 1 are all processes without another parent.
     """
     which = (os.P_ALL, 0) if pid is None else (os.P_PID, pid)
     try:
@@ -53,7 +53,7 @@ def died_before_exec(pid: int, *, is_dying: bool = False) -> bool:
     """
     Tell whether a child is dead, or known to be dying, and never executed a program.
 
-    It is one that was not reaped yet: the answer is in the flags of proc_pid_stat(5), PF_FORKNOEXEC.
+    For a child before its reaping: the answer is in the flags of proc_pid_stat(5), PF_FORKNOEXEC.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -64,6 +64,6 @@ def died_before_exec(pid: int, *, is_dying: bool = False) -> bool:
 
 
 def read_zombie(pid: int) -> ExitStatus:
-    """Return how a process ended that is dead and cannot be reaped yet: its exit code in proc_pid_stat(5)."""
+    """Return the end of a dead process that cannot be reaped yet: the exit code in proc_pid_stat(5)."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return from_wait_status(int(file.read().split()[-1]))

@@ -1,7 +1,7 @@
 """
-Files that must be either old or new whatever happens: `rkt/status/APP` and minit's own state beside it.
+Files that must be either old or new after any crash: `rkt/status/APP` and minit's own state beside that file.
 
-stage0 takes the existence of a status file for the app's end, so it appears complete or not at all.
+A status file means to stage0 that the app has ended, so the file appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def _write_whole(path: str, data: bytes, *, is_durable: bool = False) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file that may be lost with the machine: a marker, or what the next start writes anew."""
+    """Write a file that may be lost with the machine: a marker, or a file that the next start writes anew."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
-        # A disk that becomes full takes a part.
+        # A disk that becomes full accepts a part.
         while data:
             data = data[os.write(fd, data) :]
     except OSError as error:
@@ -63,17 +63,17 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file that may be gone, also one that stage0 has removed in the overlay's upper directory."""
+    """Remove a file that may be gone, also after stage0's removal in the overlay's upper directory."""
     try:
         os.unlink(path)
     except OSError as error:
-        # The mount still knows that one, can write and read it, but not remove it.
+        # The mount still knows such a file, and can write and read, but not remove the file.
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise
 
 
 def record_exit(app: str, number: int) -> None:
-    """Write what rkt is told about the end of `app`; OSError if it could not be made durable."""
+    """Write the status of `app` for rkt; OSError if the file could not be made durable."""
     write_durably(paths.status_file(app), b"%d\n" % number)
 
 
@@ -83,5 +83,5 @@ def record_state(app: str, state: dict[str, object]) -> None:
 
 
 def note_state(app: str, state: dict[str, object]) -> None:
-    """Write minit's own record of `app` so that readers see it whole; a loss of power may lose it."""
+    """Write minit's own record of `app`, which readers see whole; a loss of power may lose the record."""
     _write_whole(paths.state_file(app), jsontext.dump(state) + b"\n")
