@@ -276,6 +276,18 @@ def test_layers_are_those_of_the_contract() -> None:
     assert f"<!-- layers -->\n```\n{shown}\n```\n<!-- /layers -->" in (ROOT / "HACKING.md").read_text()
 
 
+def test_the_layout_has_the_folders_there_are() -> None:
+    """HACKING has a row for each package at the top, and names no folder that is not there."""
+    text = (ROOT / "HACKING.md").read_text().partition("## Layout")[2].partition("## Layers")[0]
+    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE)
+    tops = {f"minit/{path.parent.name}/" for path in (ROOT / "minit").glob("*/__init__.py")}
+    assert tops - {path for path, _ in rows} == set()
+    for path, subject in rows:
+        assert (ROOT / path).exists(), path
+        inner = {each.parent.name for each in (ROOT / path).rglob("*.py")}
+        assert set(re.findall(r"`(\w+)/`", subject)) <= inner, path
+
+
 def test_what_to_read_first_is_little() -> None:
     """HACKING begins with fewer than 2,500 lines of code, and each of its journeys has eight files at most."""
     text = (ROOT / "HACKING.md").read_text().partition("## Set-up")[0]
