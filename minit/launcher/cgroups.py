@@ -1,7 +1,7 @@
 """
 The pod's control groups in every hierarchy of the host: v1, hybrid and v2 (cgroups(7)).
 
-A pod's groups have the same path everywhere, that of `subcgroup`, so that gc finds them without knowing more.
+A pod's groups have the same path everywhere, `subcgroup`, by which gc finds the groups.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 from minit.supervisor.apps.controlgroup import PROCS, WRITTEN, GroupEnds
 
-# The names systemd would give them, which is where rkt's tools look.
+# The names of systemd, where rkt's tools look.
 _INIT_SCOPE = "init.scope"
 LAUNCHER_SCOPE = "launcher.scope"
 APPS = "system.slice"
 _KILL = "cgroup.kill"
 _FREEZER_STATE = "freezer.state"
 _KILL_PATIENCE_SECONDS = 5.0
-# As descriptors that this process holds.
+# As descriptors of the launcher.
 _KILLED_AT_ONCE = 256
 MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 _CLONE_CHILDREN = "cgroup.clone_children"
-# How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
+# How long removing waits for processes to leave, in all: a lasting process must not hold up rkt per group.
 _REMOVE_PATIENCE_SECONDS = 1.0
 _REMOVE_PAUSE_SECONDS = 0.02
 
 
 class Hierarchy(Value):
     """
-    One cgroup hierarchy of the host: where it is mounted, and the path of this process in it.
+    One cgroup hierarchy of the host: with the mount point, and the path of this process.
 
     `controllers` holds the v1 controllers, or `name=…` of a named hierarchy; empty for v2.
     """
@@ -54,14 +54,15 @@ class Hierarchy(Value):
 
     @property
     def is_v2(self) -> bool:
-        """Tell whether this is the unified hierarchy."""
+        """Tell whether the hierarchy is the unified one."""
         return not self.controllers
 
 
 class PodGroups(Value):
     """
     Descriptors of a pod's groups. `tasks` are the v1 `tasks` files of the supervisor's group, one per hierarchy;
-    `supervisor` is the directory of its v2 group, None on a host without v2. It has neither if it has no own groups.
+    `supervisor` is the directory of the supervisor's v2 group, None on a host without v2. Both are empty for a
+    supervisor without own groups.
     """
 
     supervisor: int | None
@@ -70,7 +71,7 @@ class PodGroups(Value):
 
 
 def read_hierarchies() -> list[Hierarchy]:
-    """Return the mounted hierarchies that this process is in, v2 first."""
+    """Return the mounted hierarchies of this process, v2 first."""
     return hierarchies_of("self")
 
 
@@ -82,7 +83,7 @@ def hierarchies_of(process: int | str) -> list[Hierarchy]:
 
 def find_hierarchies(mounts: Iterable[Mount], memberships: Iterable[str]) -> list[Hierarchy]:
     """
-    Return the hierarchies that are among `mounts`, v2 first; `memberships` are the lines of /proc/PID/cgroup.
+    Return the hierarchies among `mounts`, v2 first; `memberships` are the lines of /proc/PID/cgroup.
 
     Once all have been found `mounts` is looked at no further.
     """
@@ -102,7 +103,7 @@ def find_hierarchies(mounts: Iterable[Mount], memberships: Iterable[str]) -> lis
 
 
 def offered_controllers(hierarchies: Sequence[Hierarchy]) -> frozenset[str]:
-    """Return the controllers that can be had in some hierarchy; those of v2 as its root has them."""
+    """Return the controllers offered by any hierarchy; the controllers of v2 are those of the root."""
     offered = {name for hierarchy in hierarchies for name in hierarchy.controllers}
     for hierarchy in hierarchies:
         if hierarchy.is_v2:
@@ -111,13 +112,13 @@ def offered_controllers(hierarchies: Sequence[Hierarchy]) -> frozenset[str]:
 
 
 def read_controllers(group: str, file: str = "cgroup.controllers") -> set[str]:
-    """Return the controllers in a file of a v2 group: those it has, or those it gives (`cgroup.subtree_control`)."""
+    """Return the controllers in a file of a v2 group: the group's own, or the given ones (`cgroup.subtree_control`)."""
     with open(f"{group}/{file}", encoding="utf-8") as names:
         return set(names.read().split())
 
 
 def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
-    """Return the path of the pod's groups, without a leading slash: below this process's own group."""
+    """Return the path of the pod's groups, without a leading slash: below the group of this process."""
     by_name = {name: hierarchy for hierarchy in hierarchies for name in hierarchy.controllers or ("",)}
     for name in ("name=systemd", "cpu", ""):
         if name in by_name:
@@ -126,7 +127,7 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
 
 
 def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarchy]:
-    """Return the hierarchies in which a group is, `parent` from the top of each; LaunchError if none has it."""
+    """Return the hierarchies with a group `parent`, from the top of each; LaunchError without any."""
     found = [hierarchy for hierarchy in hierarchies if os.path.isdir(f"{hierarchy.mount_point}{parent}")]
     if not found:
         raise LaunchError(f"no hierarchy of control groups has {parent}: make that group before the pod")
@@ -135,12 +136,12 @@ def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarch
 
 def read_subcgroup() -> str:
     """
-    Return that path of the pod whose directory is the working directory.
+    Return `subcgroup` of the pod with the working directory as its directory.
 
-    FileNotFoundError if it has none, LaunchError if that cannot be read.
+    FileNotFoundError if the pod has none, LaunchError if the file cannot be read.
     """
     try:
-        # Without waiting, and following no link: whoever cleans up may find anything there.
+        # Without waiting, and following no link: a cleaner may find anything there.
         fd = os.open(paths.POD_SUBCGROUP, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         return os.fsdecode(read_bounded(fd, paths.POD_SUBCGROUP, MAX_PATH_BYTES)).strip().lstrip("/")
     except FileNotFoundError:
@@ -170,7 +171,7 @@ def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
 
 def memory_group_of_pid_1(hierarchies: Sequence[Hierarchy], subcgroup: str | None) -> tuple[str, bool]:
     """
-    Return the directory of the group with the memory of PID 1, and whether it is of v1.
+    Return the directory of the group with the memory of PID 1, and whether the group is of v1.
 
     Without a `subcgroup` PID 1 is in the groups of this process.
     """
@@ -188,10 +189,10 @@ def make_pod_groups(
     of_apps_only: bool = False,
 ) -> PodGroups:
     """
-    Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed.
+    Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the group that failed.
 
-    With `private_users` PID 1 is not root on the host, and gets everything open that it writes to. With `of_apps_only`
-    it stays in the groups of its parent.
+    With `private_users` PID 1 is not root on the host, and gets open descriptors of everything to write to. With
+    `of_apps_only` PID 1 stays in the groups of the launcher.
     """
     supervisor: int | None = None
     tasks = []
@@ -199,7 +200,7 @@ def make_pod_groups(
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
             _make_pod_group(hierarchy, base)
-            # Of a mutable pod there may be no apps yet, which may not have more than all together.
+            # A mutable pod may have no apps yet, and the limit of all together holds for later ones.
             _make_group(f"{base}/{APPS}")
             if not of_apps_only:
                 _make_group(f"{base}/{_INIT_SCOPE}")
@@ -214,7 +215,7 @@ def make_pod_groups(
 
 
 def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, *, private_users: bool) -> GroupEnds:
-    """Make the group of an app in every hierarchy; the first one, v2 if there is one, has its directory."""
+    """Make the group of an app in every hierarchy; the first hierarchy, v2 if there is one, has the directory."""
     tasks = []
     files: tuple[tuple[str, int], ...] = ()
     freezer: int | None = None
@@ -243,7 +244,7 @@ def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, 
 
 
 def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
-    """Return a detached, read-only copy of what the host has below /sys/fs/cgroup; None if its hierarchies are not."""
+    """Return a detached, read-only copy of the host's /sys/fs/cgroup; None if the hierarchies are elsewhere."""
     if not any(f"{hierarchy.mount_point}/".startswith(f"{GROUPS}/") for hierarchy in hierarchies):
         return None
     tree = syscalls.open_tree(syscalls.AT_FDCWD, GROUPS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
@@ -258,13 +259,13 @@ def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
 
 
 def shown_hierarchies(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
-    """Return those in which apps see their own groups."""
+    """Return the hierarchies in which apps see their own groups."""
     is_unified = all(each.is_v2 for each in hierarchies)
     return [each for each in hierarchies if is_shown((each.mount_point, each.controllers), is_unified=is_unified)]
 
 
 def show_groups(app: AppSpec, hierarchies: Sequence[Hierarchy], subcgroup: str) -> AppSpec:
-    """Return an app with its groups as mounts, from where `open_hierarchies` has them; none if its paths are open."""
+    """Return an app with its groups as mounts from the tree of `open_hierarchies`; none for an app with open paths."""
     if not (app.storage.protection.masked or app.storage.protection.is_exact):
         return app
     shown = shown_hierarchies(hierarchies)
@@ -273,7 +274,7 @@ def show_groups(app: AppSpec, hierarchies: Sequence[Hierarchy], subcgroup: str) 
 
 
 def remove_app_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> list[str]:
-    """Remove the groups of an app of a pod that goes on, as `remove_pod_groups` does all."""
+    """Remove the groups of an app while the pod goes on, as `remove_pod_groups` removes all."""
     problems = []
     patient_until = time.monotonic() + _REMOVE_PATIENCE_SECONDS
     for hierarchy in hierarchies:
@@ -289,9 +290,9 @@ def remove_pod_groups(
     hierarchies: Sequence[Hierarchy], subcgroup: str, patience_seconds: float = _REMOVE_PATIENCE_SECONDS
 ) -> list[str]:
     """
-    Remove the pod's groups from every hierarchy, deepest first, and return what could not be removed.
+    Remove the pod's groups from every hierarchy, deepest first, and return the failures.
 
-    A hierarchy that holds none of them is done already; one that this very process is in is left alone.
+    A hierarchy without such groups is done already; the function leaves alone the groups of this very process.
     """
     problems = []
     patient_until = time.monotonic() + patience_seconds
@@ -309,7 +310,7 @@ def remove_pod_groups(
 
 
 def kill_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[int]:
-    """Kill all processes in the pod's groups, of which no end of a namespace is the end, and return those that stay."""
+    """Kill all processes in the pod's groups, which no end of a namespace ends, and return the remaining ones."""
     until = time.monotonic() + _KILL_PATIENCE_SECONDS
     tops = [f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies]
     while pids := processes_left(hierarchies, subcgroup):
@@ -318,7 +319,7 @@ def kill_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[in
             # Nothing forks any more.
             _write_if_there(f"{top}/{_FREEZER_STATE}", "FROZEN")
         pidfds = _open_processes(pids)
-        # A pid may have been reused between the two; the groups decide whose it is now.
+        # A pid may have been reused between the two; the groups decide about the present owner.
         left = {*processes_left(hierarchies, subcgroup)}
         for pid, pidfd in pidfds.items():
             if pid in left:
@@ -360,21 +361,21 @@ def processes_left(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[int
 
 
 def _shows(mount: Mount, controllers: tuple[str, ...]) -> bool:
-    # A controller is in one hierarchy only, so what else stands among the mount options does not matter.
+    # A controller is in one hierarchy only, so the other mount options do not matter.
     if not controllers:
         return mount.fstype == "cgroup2"
     return mount.fstype == "cgroup" and set(controllers) <= set(mount.super_options.split(","))
 
 
 def _path_below(root: str, path: str) -> str:
-    """Return a path of the hierarchy as seen in a mount that shows the part below `root`, as in a container."""
+    """Return a path of the hierarchy as seen in a mount with the part below `root`, as in a container."""
     root = root.rstrip("/")
-    # A mount that does not show this process's group can still hold those of the pod.
+    # A mount without the group of this process can still hold groups of the pod.
     return path[len(root) :] or "/" if f"{path}/".startswith(f"{root}/") else "/"
 
 
 def _make_pod_group(hierarchy: Hierarchy, path: str) -> None:
-    """Make the group around all of a pod, and those around it that this hierarchy has not."""
+    """Make the group around all of a pod, and the groups around, where missing."""
     try:
         is_new = _make_group(path)
     except FileNotFoundError:
@@ -388,7 +389,7 @@ def _make_pod_group(hierarchy: Hierarchy, path: str) -> None:
 
 
 def _make_group(path: str) -> bool:
-    """Make a group; False if it is there."""
+    """Make a group; False for an existing one."""
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
@@ -398,7 +399,7 @@ def _make_group(path: str) -> bool:
 
 def _fill_cpuset(directory: str) -> None:
     # A v1 cpuset starts empty, and an empty one takes no tasks (cpusets(7)). Each write of processors has the kernel
-    # look for other scheduling domains: the groups below begin with what this one has.
+    # look for other scheduling domains: the groups below begin with the same processors.
     for name in _CPUSET_FILES:
         with open(f"{os.path.dirname(directory)}/{name}", encoding="utf-8") as parent:
             write_group_file(f"{directory}/{name}", parent.read())
@@ -420,7 +421,7 @@ def _open_written(group: str) -> tuple[tuple[str, int], ...]:
 
 
 def _open_tasks(path: str) -> int:
-    # Not cgroup.procs: its first write costs a grace period of the kernel, 13 ms.
+    # Not cgroup.procs: the first write costs a grace period of the kernel, 13 ms.
     return _open_for_writing(f"{path}/tasks")
 
 
@@ -440,7 +441,7 @@ def _remove_group(directory: str, patient_until: float) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            # Dead processes leave their group a moment after their parent has been told.
+            # Dead processes leave their group a moment after the parent has been told.
             if error.errno != errno.EBUSY or time.monotonic() >= patient_until:
                 raise
             time.sleep(_REMOVE_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""The launcher once there is a PID 1: signals for it, the caller's terminal, and how it ends."""
+"""The launcher once there is a PID 1: signals for PID 1, the caller's terminal, and the end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from minit.podfiles.podfile import record_failure
 from minit.supervisor.supervisor import HALT_SIGNALS
 
 FORWARDED = (*HALT_SIGNALS, signal.SIGHUP)
-# How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace
-# can be reaped, which a tracer on the host or a frozen control group may put off for ever.
+# How long PID 1 has to be gone after saying its code. The kernel keeps PID 1 until the last process of the namespace
+# can be reaped; a tracer on the host or a frozen control group may put that off for ever.
 _PATIENCE_SECONDS = 2.0
-# How long PID 1 has to begin to stop, and how late it may be, on a machine that is busy, with what it has announced.
+# How long PID 1 has to begin to stop, and how late PID 1 may be, on a busy machine, with an announced end.
 _SLACK_SECONDS = 20.0
 _LATE = f"PID 1 does not stop the pod: it is killed, {_SLACK_SECONDS:g} s after it was due"
 _PAUSE_SECONDS = 0.01
@@ -32,9 +32,9 @@ _PAUSE_SECONDS = 0.01
 
 def heard_signals() -> list[int]:
     """
-    Return those of FORWARDED that are for the pod: not a SIGHUP that the caller, nohup(1) say, has this process ignore.
+    Return the signals of FORWARDED for the pod: without a SIGHUP ignored by the caller, nohup(1) say.
 
-    Blocked, it would come all the same. A shell without job control has processes ignore others as well.
+    Blocked, such a SIGHUP would come all the same. A shell without job control has processes ignore others as well.
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in FORWARDED if not (ignored and number == signal.SIGHUP)]
@@ -42,11 +42,11 @@ def heard_signals() -> list[int]:
 
 class Watch:
     """
-    The launcher's loop, over the pidfd of PID 1 and the socket to it.
+    The launcher's loop, over the pidfd of PID 1 and the socket to PID 1.
 
-    `entered` is called when PID 1 can be entered, `ended` when it has ended. `terminal` is given for a pod with a
-    console, `witness` knows how PID 1 was killed if it was. The FORWARDED signals are blocked. `cause` says which app
-    failed, once PID 1 has ended, if the pod ended with that.
+    `entered` is called when PID 1 can be entered, `ended` at the end of PID 1. `terminal` is given for a pod with a
+    console, `witness` knows how PID 1 was killed, if killed. The FORWARDED signals are blocked. `cause` says which app
+    failed, once PID 1 has ended, if the pod ended with a failed app.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Watch:
         self._loop.watch(pidfd, lambda _: self._on_end())
         self._loop.watch(self._signals, lambda _: self._on_signals())
         self._patience = self._loop.deadline(lambda: self._loop.unwatch(pidfd))
-        # PID 1 is killed a little after `_due_at`, unless it ends before or says that it takes longer.
+        # PID 1 is killed a little after `_due_at`, unless PID 1 ends before or asks for more time.
         self._due_at = 0.0
         self._due = self._loop.deadline(self._on_overdue)
 
     def add_helper(self, fd: int, died: Callable[[], None]) -> None:
-        """Watch a helper of the pod by its socket, on which nothing but its end is expected."""
+        """Watch a helper of the pod by its socket, on which only end of file is expected."""
 
         def on_death(_: int) -> None:
             self._loop.unwatch(fd)
@@ -92,7 +92,7 @@ class Watch:
         self._loop.watch(fd, on_death)
 
     def notify_host(self, host: Host) -> None:
-        """Tell who started the pod what PID 1 says about all of it."""
+        """Pass on to the starter of the pod the words of PID 1 about the whole pod."""
         self._host = host
 
     def run(self) -> int:
@@ -118,7 +118,7 @@ class Watch:
         if now < self._due_at + _SLACK_SECONDS:
             self._kill()
         else:
-            # A launcher that was frozen together with PID 1 has no reason to complain.
+            # A launcher frozen together with PID 1 has no reason to complain.
             self._set_due(now + _SLACK_SECONDS)
 
     def _set_due(self, moment: float) -> None:
@@ -126,7 +126,7 @@ class Watch:
         self._due.set(moment)
 
     def _kill(self) -> None:
-        """End a PID 1 that does not, whatever it waits for or was made to; what the apps did stays unknown."""
+        """End a PID 1 that does not end by itself; the ends of the apps stay unknown."""
         complain(f"stage1: {_LATE}")
         record_failure(_LATE)
         self._is_killed = True
@@ -134,7 +134,9 @@ class Watch:
         self._expect_end(None)
 
     def _drain(self, relay: Relay) -> None:
-        """Deliver what the apps have left, however slowly it is read, unless a signal says that it is not wanted."""
+        """
+        Deliver the rest of the apps' output, to a slow reader too, unless a signal says that nobody wants the rest.
+        """
         relay.finish()
         while not relay.is_drained() and not self._interrupted:
             self._turn()
@@ -147,17 +149,17 @@ class Watch:
             self._forward(number)
 
     def _forward(self, number: int) -> None:
-        # Not as a signal: PID 1 tells a stop that was asked for twice from one that reached it in two ways.
+        # Not as a signal: PID 1 tells two requests to stop from one request on two ways.
         try:
             send_message(self._link, {"stop": number})
         except (BrokenPipeError, ConnectionResetError):
-            # It is ending, or the console has been left, which is a hang-up already.
+            # PID 1 is ending, or the console has been left, a hang-up already.
             if number != signal.SIGHUP:
                 syscalls.pidfd_send_signal(self._pidfd, number)
         self._expect_answer()
 
     def _expect_answer(self) -> None:
-        """Give PID 1 its time to say how long it takes to stop, which it does each time it is asked to."""
+        """Give PID 1 time to say how long the stop takes, an answer to each request."""
         soon = time.monotonic() + _SLACK_SECONDS
         if self._pidfd in self._loop and (self._due.moment is None or soon < self._due.moment):
             self._set_due(soon)
@@ -184,7 +186,7 @@ class Watch:
             if self._host is not None:
                 self._host.tell(READY if "ready" in message else STOPPING)
             return
-        # PID 1 has its namespaces, root and control socket: it can be entered from now on.
+        # PID 1 has its namespaces, root and control socket: the pod can be entered from now on.
         self._entered()
         if descriptors and self._terminal is not None:
             [master] = descriptors
@@ -193,14 +195,14 @@ class Watch:
             )
 
     def _expect_end(self, code: int | None) -> None:
-        """Wait for the end of PID 1 a little while only; None if it could not say its code."""
+        """Wait for the end of PID 1 a little while only; None if PID 1 could not say a code."""
         self._code = code
         self._due.clear()
         if self._pidfd in self._loop:
             self._patience.set(time.monotonic() + _PATIENCE_SECONDS)
 
     def _leave_console(self) -> None:
-        """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
+        """Have PID 1 stop the pod and let go of the console, as without a launcher."""
         self._link.shutdown(socket.SHUT_WR)
         self._expect_answer()
 
@@ -209,7 +211,7 @@ class Watch:
             self._forward(signal.SIGTERM)
 
     def _on_end(self) -> None:
-        # What PID 1 said is heard before.
+        # The last words of PID 1 are heard before.
         while self._link.fileno() in self._loop and wait_readable([self._link.fileno()], 0):
             self._on_link()
         self._loop.unwatch(self._pidfd)
@@ -218,8 +220,8 @@ class Watch:
         self._has_ended = True
 
     def _collect(self) -> os.waitid_result | None:
-        """Return how PID 1 ended, None if only its tracer could tell, or if it has not."""
-        # A tracer is told first; one that means no harm takes but a moment to pass it on.
+        """Return how PID 1 ended, None if only a tracer could tell, or if PID 1 has not ended."""
+        # A tracer is told first; an honest tracer takes but a moment to pass the end on.
         until = time.monotonic() + (_PATIENCE_SECONDS if self._has_ended else 0)
         while (result := os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)) is None:
             if time.monotonic() >= until:
@@ -238,7 +240,7 @@ class Watch:
             tell_killed("late", _LATE)
         if result.si_status == signal.SIGKILL and not self._is_killed:
             complain(f"stage1: {self._witness.tell()}: how apps that ran have ended is not known")
-            # Ended by force: whoever waits for rkt sees the same.
+            # Ended by force: a caller waiting for rkt sees the same.
             os.kill(os.getpid(), signal.SIGKILL)
         if not self._is_killed:
             line = f"the supervisor died of signal {result.si_status}"

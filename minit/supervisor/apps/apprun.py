@@ -1,4 +1,4 @@
-"""One start of an app, from the fork of its process until the next one: its progress, its failures and its end."""
+"""One start of an app, from the fork of the process until the next one: progress, failures and end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from minit.podfiles.controlmessages import HealthResult
 from minit.reaper.exit_status import ExitStatus, signal_name
 from minit.supervisor.output.streams import Streams
 
-# How far a start has come, one after the other: nothing is executed, the first program is, be it the pre-start handler,
-# the app's own is told to be, and the app was said to be ready.
+# How far a start has come, one after the other: nothing is executed, the first program is, perhaps the pre-start
+# handler, the app's own is told to be, and the app was said to be ready.
 FORKED, BEGUN, EXECUTED, READY = range(4)
 
 
 class Handler:
-    """A handler or hook that runs: its name, its process and what it writes."""
+    """A handler or hook that runs: name, process and output."""
 
     def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class End(Value):
     """
     The end of a start, at `ns` since 1970: with the exit code `number`, for one of minit's reasons.
 
-    `status` is None if its turn to be executed had not come, and nobody can say how it would have ended.
+    `status` is None if the turn to be executed had not come, and nobody knows how the program would have ended.
     """
 
     number: int
@@ -37,7 +37,7 @@ class End(Value):
     reason: str = ""
 
     def describe(self) -> str | None:
-        """Return the end of a program as words behind the app's name; None for one that never was executed."""
+        """Return the end of a program as words behind the app's name; None for a program never executed."""
         if self.status is None or self.status.step is not None:
             return None
         number = self.status.signal
@@ -46,7 +46,7 @@ class End(Value):
 
 
 class LastRun(Value):
-    """The end of a run that was followed by another one, and when it was executed, in nanoseconds since 1970."""
+    """The end of a run before the present one, and the moment of its exec, in nanoseconds since 1970."""
 
     end: End
     started_ns: int | None
@@ -54,19 +54,18 @@ class LastRun(Value):
 
 class Run:
     """
-    One start of an app, or the making of its root; the supervisor alone changes it.
+    One start of an app, or the making of a root; the supervisor alone changes it.
 
-    `namespace` is its mount namespace, if that is another one than where the app's root is made, and `pids` its PID
-    namespace, if that is another one than the pod's. `report` is open until
-    the process has executed its program, or ended. `reached` is how far it has come, EXECUTED of that at `executed_at`
-    of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be executed, and was not.
-    `handler` is the event handler or hook that runs; a hook that only `sleeps` is none.
-    `grace_ends_at`, of the monotonic clock, is the end of the time for a pre-stop hook and the stop together.
-    `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
-    the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
-    `grace_seconds` is its time for that. `deadline`, of the monotonic clock, is that of whatever is waited for.
-    `oom_kills` is the count of the app's group from before the start. `last` is the run before, if that ended and this
-    one came by itself: until this one is executed, that end is the app's.
+    `namespace` is the mount namespace, if another one than where the app's root is made, and `pids` the PID namespace,
+    if another one than the pod's. `report` is open until the process has executed its program, or ended. `reached` is
+    how far it has come, EXECUTED of that at `executed_at` of the monotonic clock, `started_ns` since 1970; an app that
+    `died_before_exec` was told to execute, and did not. `handler` is the event handler or hook that runs; a hook that
+    only `sleeps` is none. `grace_ends_at`, of the monotonic clock, is the end of the time for a pre-stop hook and the
+    stop together. `failure` is a reason known from elsewhere than the end of the process, `reaped` is the end of the
+    process, and `end` the judgement of the pod about both. `is_stopped` says that somebody wants the app alone to end.
+    `grace_seconds` is the time for a stop. `deadline`, of the monotonic clock, is the deadline of the present wait.
+    `oom_kills` is the count of the app's group from before the start. `last` is the run before, if that run ended and
+    the present run came by itself: until the exec the end of the last run is the app's.
     """
 
     def __init__(self, spec: AppSpec, last: LastRun | None = None) -> None:
@@ -98,7 +97,7 @@ class Run:
         self.deadline: float | None = None
 
     def is_healthy(self, kind: str) -> bool:
-        """Tell whether the last result of a kind of check is good; without a result it is not."""
+        """Tell whether the last result of a kind of check is good; not without a result."""
         return kind in self.health and self.health[kind].healthy
 
     @property
@@ -108,12 +107,12 @@ class Run:
 
     @property
     def has_started(self) -> bool:
-        """Tell whether its start is complete: it was executed, and its post-start hook has ended well."""
+        """Tell whether the start is complete: the app was executed, and the post-start hook has ended well."""
         return self.has_executed and not self.post_start_pending
 
     @property
     def is_executed(self) -> bool:
-        """Tell whether its turn to be executed had come before it died."""
+        """Tell whether the turn to be executed had come before the death."""
         return self.reached >= EXECUTED and not self.died_before_exec
 
     @property
@@ -123,5 +122,5 @@ class Run:
 
     @property
     def status(self) -> ExitStatus | None:
-        """The reason of its failure, or the end of its process; None if neither is known."""
+        """The reason of the failure, or the end of the process; None if neither is known."""
         return self.failure or self.reaped

@@ -1,4 +1,4 @@
-"""An app of the pod as PID 1 holds it, for as long as it is there, however often it is started."""
+"""An app of the pod as PID 1 holds the app, over all starts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class App:
     """
     An app of the pod; the supervisor alone changes it.
 
-    `attributes` are those of its processes. `sockets` are those of its spec, open for as long as the pod
-    lives. `namespace` is where its root is, from its first start on, `profile` a file with what it gives a command that
-    is entered. `starts` counts how often its process was forked; `run` is the present or last of these.
-    `readiness` is what it says of itself, `restarts` what follows its ends, None without either.
-    `lost_bytes` is how much of its output was lost, None if none was, or nothing is known of it yet.
-    `helpers` are processes of the host that an app has which was added.
-    `is_removed` says that somebody wants it gone.
+    `attributes` belong to all processes of the app. `sockets` are the sockets of the spec, open for as long as the pod
+    lives. `namespace` is the mount namespace of the root, from the first start on, `profile` a file for a command that
+    is entered. `starts` counts the forks of the app's process; `run` is the present or last start. `readiness` has the
+    app's own words, `restarts` the counts of restarts; None for an app without. `lost_bytes` counts lost output, None
+    if none was lost, or nothing is known yet. `helpers` are processes of the host for an added app. `is_removed` says
+    that somebody wants the app gone.
     """
 
     def __init__(
@@ -60,49 +59,49 @@ class App:
 
     @property
     def present_namespace(self) -> int | None:
-        """The mount namespace of its present process, which may be another one than where its root is made."""
+        """The mount namespace of the present process, perhaps another one than where the root is made."""
         return self.namespace if self.run.namespace is None else self.run.namespace
 
     @property
     def oom_kills(self) -> int:
-        """How many processes of its present run the kernel has killed for want of memory."""
+        """The number of processes of the present run that the kernel has killed for want of memory."""
         return self.group.memory.oom_kills() - self.run.oom_kills
 
     def describe_oom_kills(self, *, is_main: bool) -> str:
-        """Return that the kernel has killed these, the main process or others, and the limit, for a line."""
+        """Return words about the processes killed by the kernel, the main one or others, and the limit, for a line."""
         limits = self.spec.resources.limits
         asked_bytes = None if limits is None else limits.memory_bytes
         return self.group.memory.describe_kills(self.oom_kills, asked_bytes, is_main=is_main)
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
+        """Tell whether the app was executed, is ready by its own words and by checks, and did not fail to start."""
         if not self.run.has_started or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
             return False
         return all(self.run.is_healthy(check.kind) for check in self.spec.life.health if check.decides_readiness)
 
     @property
     def is_restarting(self) -> bool:
-        """Tell whether it has ended and will be started again by itself."""
+        """Tell whether the app has ended and will be started again by itself."""
         return self.restarts is not None and self.restarts.delay_seconds is not None
 
     @property
     def restart_at(self) -> float | None:
-        """When it is started again by itself, by the monotonic clock, once nothing of it is left; None if it is not."""
+        """The monotonic time of the restart, once nothing of the app is left; None without a restart."""
         return self.run.deadline if self.is_restarting and self.state == State.EXITED else None
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether its main process has ended for good."""
+        """Tell whether the main process has ended for good."""
         return self.run.end is not None and not self.is_restarting
 
     @property
     def is_killed(self) -> bool:
-        """Tell whether processes of it were sent SIGKILL and nothing else can be done but wait."""
+        """Tell whether processes of the app were sent SIGKILL and nothing is left but to wait."""
         return self.state in (State.CLEARING, State.KILLED, State.REMNANTS, State.DELETING, State.ABANDONED)
 
     def begin_again(self, *, by_itself: bool = False) -> None:
-        """Forget how the app was started and ended, which is recorded; but not the end before a start `by_itself`."""
+        """Forget how the app was started and ended, after the record; but not the end before a start `by_itself`."""
         last = self.run.last
         if self.run.end is not None:
             last = LastRun(end=self.run.end, started_ns=self.run.started_ns) if by_itself else None

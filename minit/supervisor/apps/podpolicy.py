@@ -18,7 +18,7 @@ from minit.supervisor.apps.lifecycle import RESTING, Event, State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
 
-# Those that may ask for a stop.
+# The sources of a request to stop.
 BY_SIGNAL = "signal"
 BY_LAUNCHER = "launcher"
 BY_CONTROL = "control socket"
@@ -26,9 +26,9 @@ BY_CONTROL = "control socket"
 
 class PodPolicy:
     """
-    The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, `cause`
-    says then which app failed, unless a line has said that, and it is `forced` to when no app gets time to end by
-    itself. `order` is that of the starts.
+    The apps of a pod, by name, and whether the pod is ready or ending. `exit_code` is set when the pod begins to end;
+    `cause` then names the app that failed, unless a line has done so. The end is `forced` when no app gets time to end
+    by itself. `order` is the order of starts.
 
     `handle` feeds the life-cycle table. The host is told by `launcher`.
     """
@@ -63,7 +63,7 @@ class PodPolicy:
     # Starts.
 
     def on_progress(self, app: App) -> None:
-        """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
+        """Start apps that waited for this one, and mark the pod as ready once all apps are."""
         if app.is_ready and app.run.reached < READY:
             app.run.reached = READY
             self._journal.event(PodEvent.APP_READY, app=app.name)
@@ -72,7 +72,7 @@ class PodPolicy:
             self.mark_ready()
 
     def mark_ready(self) -> None:
-        """Say that the pod is ready, unless that has been said or is over."""
+        """Say that the pod is ready, unless the pod has been ready or is ending."""
         if not self.ready and self.exit_code is None:
             os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
             self.ready = True
@@ -81,9 +81,9 @@ class PodPolicy:
 
     def start_again(self, app: App) -> None:
         """
-        Start an app that has exited once more, in the root it has: with streams, a sidecar and handlers as at first.
+        Start an exited app once more, in the same root: with streams, a sidecar and handlers as at first.
 
-        Not one with the pod's console, which is gone with its first process. Nothing if the pod is ending.
+        Not an app with the pod's console, which is gone with the first process. Nothing if the pod is ending.
         """
         if self.exit_code is None:
             self._handle(app, Event.START)
@@ -94,7 +94,7 @@ class PodPolicy:
         """
         Begin to stop an app, while the pod goes on, with its own grace period or another one; 0 is at once.
 
-        Of one that is being stopped already the grace period can become shorter.
+        The grace period of an app already being stopped can become shorter.
         """
         was_stopped, app.run.is_stopped = app.run.is_stopped, True
         self.cancel_restart(app)
@@ -104,7 +104,7 @@ class PodPolicy:
                 run.deadline = min(run.deadline, ends_at)
             if run.grace_ends_at is not None:
                 run.grace_ends_at = min(run.grace_ends_at, ends_at)
-            # Children that outlive the main process have that time, too.
+            # Children of the main process that live longer have the same time.
             run.grace_seconds = min(run.grace_seconds, grace_seconds) if was_stopped else grace_seconds
         if grace_seconds == 0:
             self._handle(app, Event.KILL)
@@ -112,7 +112,7 @@ class PodPolicy:
             self._stop(app)
 
     def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
-        """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
+        """Begin to end an app that runs and does not work: the app has failed, and so has the pod `with_pod`."""
         app.run.is_unhealthy = True
         failure = ExitStatus(step=check, path=reason)
         self.end_failed(app, failure)
@@ -120,13 +120,13 @@ class PodPolicy:
             self.fail_with(app, failure.describe(), EXIT_FAILURE)
 
     def end_failed(self, app: App, failure: ExitStatus) -> None:
-        """Begin to end an app that runs, for this reason."""
+        """Begin to end an app that runs, for the reason `failure`."""
         self._stop(app)
-        # Not before: one that has failed already is not stopped in order.
+        # Not before: an app with a failure is not stopped in order.
         app.run.failure = failure
 
     def remove(self, app: App) -> None:
-        """Begin to remove an app, which is stopped first."""
+        """Begin to remove an app, after a stop."""
         app.is_removed = True
         self.cancel_restart(app)
         if app.state in (State.BUILDING, *RESTING):
@@ -138,7 +138,7 @@ class PodPolicy:
         """
         Begin the shutdown because somebody asks for it; a second request forces it.
 
-        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: that is one
+        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: both are one
         request.
         """
         self._requests[source] += 1
@@ -147,13 +147,13 @@ class PodPolicy:
         self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=f"{source} {detail}".rstrip(), force=force)
         if force:
             self.forced = True
-            # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
+            # First: an app ended by SIGTERM would be recorded as stopped, though without any time to stop.
             for app in [*self.apps.values()]:
                 self._handle(app, Event.KILL)
         self.begin_shutdown(0)
 
     def end_late(self) -> None:
-        """Begin the shutdown because the pod has run for as long as it may."""
+        """Begin the shutdown because the pod has run for the longest allowed time."""
         seconds = self._plan.deadline_seconds
         if self.exit_code is None:
             self._journal.event(PodEvent.POD_DEADLINE_EXCEEDED, seconds=seconds)
@@ -161,18 +161,18 @@ class PodPolicy:
         self.begin_shutdown(EXIT_FAILURE)
 
     def stop_unasked(self, reason: str) -> None:
-        """Begin the shutdown for want of those that the pod runs for."""
-        # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
+        """Begin the shutdown since nobody is left for whom the pod runs."""
+        # No request with a possible second one: systemd, for one, sends SIGHUP along with SIGTERM.
         self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=reason, force=False)
         self.begin_shutdown(0)
 
     def fail(self) -> None:
-        """Have the pod end, with a failure unless it has another one to end with."""
+        """Have the pod end, with a failure unless an exit code is set."""
         self.begin_shutdown(EXIT_FAILURE)
         self.exit_code = self.exit_code or EXIT_FAILURE
 
     def begin_shutdown(self, exit_code: int) -> None:
-        """Begin to stop all apps, if that has not begun; a mutable pod ends with 0."""
+        """Begin to stop all apps, unless that has begun; a mutable pod ends with 0."""
         if self.exit_code is not None:
             return
         self.exit_code = 0 if self._plan.mutable else exit_code
@@ -190,7 +190,7 @@ class PodPolicy:
             self._stop(app)
 
     def _stop(self, app: App) -> None:
-        """Begin to stop an app, with its pre-stop hook if it runs and has time for that."""
+        """Begin to stop an app, with its pre-stop hook if the app runs and has time left."""
         runs = app.state in (State.POST_START, State.RUNNING) and app.run.has_executed
         hooked = runs and app.spec.life.pre_stop is not None and app.run.grace_seconds > 0
         self._handle(app, Event.HANDLE_STOPPING if hooked else Event.STOP)
@@ -203,7 +203,7 @@ class PodPolicy:
         self.begin_shutdown(number)
 
     def cancel_restart(self, app: App) -> None:
-        """Have an app that waits to be started again stay as it is."""
+        """Have an app that waits for a restart stay exited."""
         if app.is_restarting and app.restarts is not None:
             app.restarts.cancel()
             if app.state == State.EXITED:
@@ -215,7 +215,7 @@ class PodPolicy:
         return app.run.is_stopped or self.exit_code is not None
 
     def _tell_host(self, message: dict[str, object]) -> None:
-        """Have the launcher tell who started the pod, if that wants to know."""
+        """Have the launcher tell who started the pod, if the starter wants to know."""
         if self._plan.tells_host:
             try:
                 send_message(self._launcher, message)
@@ -236,12 +236,15 @@ class StartOrder:
         self._apps = apps
         self._handle = handle
         self._is_given_up = False
-        # Those that are prepared, and others have to be ready first.
+        # Apps already prepared, which wait for others to be ready.
         self._waiting: set[str] = set()
 
     @property
     def starting(self) -> bool:
-        """Tell whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
+        """
+        Tell whether some app is being prepared or executed; an app in its pre-start handler does not count and may take
+        for ever.
+        """
         left_out = State.PRE_START
         return any(
             each.run.report is not None and each.state != left_out and each.name not in self._waiting
@@ -249,20 +252,20 @@ class StartOrder:
         )
 
     def on_prepared(self, app: App) -> None:
-        """Start an app that has prepared itself, at the pod's start not before all have."""
+        """Start a prepared app, at the pod's start not before all are prepared."""
         if self._plan.mutable or app.starts > 1:
             self._go([app])
         elif all(each.state == State.PREPARED and each.run.report is not None for each in self._apps.values()):
             self._go([*self._apps.values()])
 
     def go_on(self) -> None:
-        """Start those that wait for what another app has become."""
+        """Start apps whose wait for another app is over."""
         for each in self._apps.values():
             if each.name in self._waiting:
                 self._go([each])
 
     def forget(self, app: App) -> None:
-        """Have an app that has ended wait for nothing."""
+        """Have an ended app wait for nothing."""
         self._waiting.discard(app.name)
 
     def give_up(self) -> None:
@@ -271,11 +274,11 @@ class StartOrder:
         self._waiting.clear()
 
     def is_marked_at_exec(self, app: App) -> bool:
-        """Return whether a marker that cannot be written is the end of this start, not of the whole pod's."""
+        """Return whether an unwritable marker ends the start of one app, not of the whole pod."""
         return app.spec.life.pre_start is not None or self._plan.mutable or app.starts > 1
 
     def _go(self, apps: Sequence[App]) -> None:
-        """Start these apps, all of them being prepared, but for those that wait for others."""
+        """Start prepared apps, but for apps that wait for others."""
         apps = [app for app in apps if not self._is_held_up(app)]
         ready = [app for app in apps if app.spec.life.pre_start is None]
         for app in ready:
@@ -288,10 +291,10 @@ class StartOrder:
                 self._handle(app, Event.HANDLE_START)
 
     def _is_held_up(self, app: App) -> bool:
-        """Return whether an app has to wait for others; one that would wait for ever has failed."""
+        """Return whether an app has to wait for others; an app with a wait for ever has failed."""
         if not app.spec.life.after or (app.starts > 1 and not self._plan.mutable):
             return False
-        # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
+        # An app of a mutable pod starts on request, and the answer says why it cannot.
         reason = (_find_unmet if self._plan.mutable else _waits_in_vain)(app, self._apps)
         is_waiting = reason is None and _find_unmet(app, self._apps) is not None
         (self._waiting.add if is_waiting else self._waiting.discard)(app.name)
@@ -303,7 +306,7 @@ class StartOrder:
 
 
 def _find_unmet(app: App, apps: Mapping[str, App]) -> str | None:
-    """Return what an app still has to wait for, None if it may be started."""
+    """Return the next thing that an app waits for, None if the app may start."""
     for each in app.spec.life.after:
         other = apps.get(each.app)
         if not _is_met(other, completed=each.completed):
@@ -313,7 +316,7 @@ def _find_unmet(app: App, apps: Mapping[str, App]) -> str | None:
 
 
 def _waits_in_vain(app: App, apps: Mapping[str, App]) -> str | None:
-    """Return why nothing will ever start the app, None if that cannot be said."""
+    """Return why nothing will ever start the app, None if something still may."""
     for each in app.spec.life.after:
         other = apps.get(each.app)
         if other is None or other.run.end is None or other.is_restarting:

@@ -4,8 +4,8 @@ The child half of starting an app: from fork to execve, straight through.
 Runs in a process of its own, first with PID 1's view of the pod, then inside the app's root, where nothing may be
 imported: a file of the image would run as root. So everything is bound at import, and the import system is emptied
 before the root changes. Reports go to PID 1 over a close-on-exec socket: {"pids"} with the descriptor of the PID
-namespace, if it has one of its own, {"prepared": [warnings]} with that of the mount namespace, if it is a new one, or
-{"step", "errno", "path"}; end of file after "go" means that the exec happened.
+namespace, if the app has its own, {"prepared": [warnings]} with the descriptor of a new mount namespace, or {"step",
+"errno", "path"}; end of file after "go" means a successful exec.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ from minit.supervisor.root.maskpaths import hide_hierarchies, protect_paths
 
 class ChildEnds(Value):
     """
-    Descriptors for an app's process from PID 1: the report socket, its streams (None for null) and cgroup files.
+    Descriptors for an app's process from PID 1: the report socket, the streams (None for null) and cgroup files.
 
-    `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
-    `attributes` are what it gets in place of PID 1's. `trees` are detached mounts, one of each of its volumes,
-    `dev` is one of a /dev that the launcher made. `sockets` are what it listens on. By `notify` it tells that it is
-    ready, if it does.
+    `console` is the slave of the pod's console for the streams on the console, `tty` the slave of the app's own
+    terminal. `attributes` replace those of PID 1. `trees` are detached mounts, one for each volume, `dev` is a detached
+    /dev made by the launcher. The app listens on `sockets`. By `notify` the app says that the app is ready.
 
-    The builder of the root of an app that is added (`is_builder`) gets that as the detached mount `root`. An app whose
-    root is there already has `namespace`, the mount namespace in which it is, and `group`, the directory of its v2
-    group, if it has to join that.
+    The builder of the root of an added app (`is_builder`) gets the root as the detached mount `root`. An app with a
+    root already made has `namespace`, the mount namespace of the root, and `group`, the directory of the v2 group to
+    join, if any.
     """
 
     report: Socket
@@ -73,7 +72,7 @@ class ChildEnds(Value):
     group: int | None = None
 
     def descriptors(self) -> Mapping[str, Kept]:
-        """Return the descriptors that the process keeps; all others of PID 1 are closed."""
+        """Return the descriptors kept by the process; all others of PID 1 are closed."""
         return {
             "report": self.report.fileno(),
             "streams": (self.stdin, self.stdout, self.stderr),
@@ -96,9 +95,9 @@ def fork_app(
     spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None = None, pids: int | None = None
 ) -> tuple[int, int]:
     """
-    Fork the process that becomes the app whose root is at `rootfs` in the stage1 root, and return its number and pidfd.
+    Fork the process of the app with its root at `rootfs` in the stage1 root, and return number and pidfd.
 
-    It starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids` of another app.
+    The process starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids` of another app.
     """
     child = _Child(spec, rootfs, ends)
     flags = (
@@ -109,10 +108,10 @@ def fork_app(
 
 class _Child:
     """
-    The process that becomes the app, and what is known by then.
+    The process on the way to become the app.
 
-    `namespace` is the mount namespace in which the app's root is, `null` the pod's /dev/null, which no app can have
-    replaced. `pipe` is what the app says that it is ready by, if it does.
+    `namespace` is the mount namespace of the app's root, `null` the pod's /dev/null, which no app can have replaced.
+    `pipe` is the descriptor by which the app says that the app is ready, if any.
     """
 
     namespace: int
@@ -138,7 +137,7 @@ class _Child:
         execute(self._spec.confinement, self._look_up, lambda: self._get_ready(arguments, environment))
 
     def fail(self, error: BaseException) -> int:
-        """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; return a code."""
+        """Tell PID 1 of an error, and the readers of the app's errors if the executable is at fault; return a code."""
         step = step_of(error)
         with suppress(OSError):
             _report(self._report, step, error)
@@ -150,7 +149,7 @@ class _Child:
 
     @property
     def _has_new_namespace(self) -> bool:
-        """Tell whether its mount namespace is one that PID 1 does not have."""
+        """Tell whether the mount namespace is new to PID 1."""
         return self._ends.namespace is None or self._spec.process.own_pids
 
     def _take_terminal(self) -> None:
@@ -176,13 +175,13 @@ class _Child:
             with Step("unshare control group namespace"):
                 syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         with Step("set oom_score_adj"):
-            # Without one it starts neutral, as under rkt's stage1.
+            # Without a score the app starts neutral, as under rkt's stage1.
             score = self._spec.resources.oom_score_adj
             if not set_oom_score(score or 0) and score is not None:
                 self._notes.append(f"oom_score_adj cannot be lowered to {score} without CAP_SYS_RESOURCE, skipping")
 
     def _encode(self) -> tuple[list[bytes], dict[bytes, bytes]]:
-        """Return the app's arguments, without the first, and its environment."""
+        """Return the app's arguments, without the first, and the environment."""
         with Step("encode arguments"):
             arguments = [os.fsencode(word) for word in self._spec.process.arguments]
             variables = dict(self._spec.process.environment)
@@ -193,7 +192,7 @@ class _Child:
             return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
     def _enter_root(self) -> None:
-        """Make the app's root, or find the one that is there, and go into it with the app's streams."""
+        """Make the app's root, or find an existing one, and enter the root with the app's streams."""
         if self._ends.namespace is None:
             with Step("unshare mount namespace"):
                 syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -208,9 +207,9 @@ class _Child:
                     root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
                     self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         with Step("set resource limits"):
-            # Not before: each of the volumes is a descriptor until it is mounted.
+            # Not before: each volume is a descriptor until the mount.
             take_attributes(self._ends.attributes)
-            # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
+            # In a user namespace PID 1 is dumpable, but nobody may look into a process in a root of somebody else's.
             syscalls.set_dumpable(False)
         if self._has_new_namespace:
             with Step("pivot root"):
@@ -226,7 +225,7 @@ class _Child:
             syscalls.close_all_but((0, 1, 2, self._report.fileno(), self.namespace, *self._ends.sockets, *pipe))
 
     def _look_up(self) -> None:
-        """Find the executable, and be where it is to start; what but builds the root ends here."""
+        """Find the executable, and change to the working directory; a builder of the root ends here."""
         if not (self._ends.is_builder and self._spec.process.finds_executable_late):
             with Step("find executable"):
                 self._path = find_executable(self._spec.process)
@@ -243,7 +242,7 @@ class _Child:
         return self._path, [os.fsencode(self._spec.process.command or self._path), *arguments], environment
 
     def _place_descriptors(self) -> None:
-        """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
+        """Put the passed descriptors to the numbers that the app expects, and let execve(2) close the rest."""
         with Step("close descriptors"):
             syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         if self._ends.sockets:
@@ -253,7 +252,7 @@ class _Child:
                 self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
         if self._pipe is not None and self._spec.life.notify_fd is not None:
             with Step("pass the notification descriptor"):
-                # Detached, or the old object would close what is in its place.
+                # Detached, or the old object would close the new descriptor of that number.
                 others = (self._report.detach(), self.namespace)
                 moved, self.namespace = place_descriptor(self._pipe, self._spec.life.notify_fd, others)
                 self._report = Socket(fileno=moved)
@@ -268,10 +267,10 @@ class _Child:
 
 def find_executable(spec: ProcessPlan | Hook) -> str:
     """
-    Return the first candidate that is an executable file inside the present root; NotFound if none is.
+    Return the first candidate with an executable file inside the present root; NotFound if none is.
 
-    A path given as such is not checked: what is wrong with it shows at exec. The search settles for any execute
-    bit, as rkt's does, whoever the app runs as.
+    A path given as such is not checked: exec shows any fault. The search settles for any execute bit, as rkt's does,
+    whichever user the app has.
     """
     if spec.search is None:
         return spec.candidates[0]
@@ -287,7 +286,7 @@ def find_executable(spec: ProcessPlan | Hook) -> str:
 
 
 def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
-    """Return descriptors of the app's root, made a mount of this namespace and filled, and of its /dev/null."""
+    """Return descriptors of the app's root, made a mount of this namespace and filled, and of the /dev/null there."""
     os.umask(0)
     tree = ends.root
     if tree is None:
@@ -295,7 +294,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
     apply_mounts(spec.storage.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
-    # Before the volumes, one of which may hide it.
+    # Before the volumes, one of which may hide /dev.
     dev = syscalls.openat2(tree, DEV, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
     null = os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=dev)
     volumes = (*spec.storage.volumes, *spec.storage.memory_volumes)
@@ -319,9 +318,9 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
 
 def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
     """
-    Return a descriptor of a copy of the root that is in a mount namespace, in a new one, with a /proc of its own.
+    Return a descriptor of a copy of the root of a mount namespace, in a new namespace, with a /proc of its own.
 
-    Root of a user namespace may mount that where another whole one is seen, as PID 1's.
+    Root of a user namespace may mount /proc where another whole /proc is seen, as PID 1's.
     """
     own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)
@@ -330,7 +329,7 @@ def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
     syscalls.unshare(syscalls.CLONE_NEWNS)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
-    # No link, which the app could have changed since the old one was mounted: that would stay where it is.
+    # No link, which the app could have changed since the mount of the old one, which would stay.
     resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
     old = syscalls.openat2(tree, PROC.target, os.O_PATH, resolve=resolve)
     syscalls.umount2(f"/proc/self/fd/{old}", syscalls.MNT_DETACH)
@@ -362,5 +361,5 @@ def _report(socket: Socket, step: str, error: BaseException) -> None:
 
 
 def _text(name: str) -> str:
-    """Return a name, which may be of the image and any bytes, as text that a message can hold."""
+    """Return a name, perhaps of the image and any bytes, as text for a message."""
     return os.fsencode(name).decode(errors="backslashreplace")
