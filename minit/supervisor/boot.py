@@ -44,16 +44,16 @@ from minit.supervisor.launcherlink import LauncherLink, Outside
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 
-# How long the apps are watched before trio is started; most one-shot apps have ended by then.
+# How long the apps are watched before trio is started; most one-shot apps end before.
 _QUICK_SECONDS = 0.02
-# An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
+# A longer exec, from a stuck filesystem say, is waited for under trio, where the control socket answers.
 _START_SECONDS = 2.0
 _CONTROL_BACKLOG = 64
 _CGROUPS = "/sys/fs/cgroup"
-# The one writable place of the stage1 root holds nothing but data, whoever of the pod may get there.
+# The one writable place of the stage1 root holds nothing but data, for any process of the pod.
 _STATE = "rkt"
 _STATE_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
-# -1000 would exempt PID 1 altogether; one more keeps it the last choice.
+# -1000 would exempt PID 1 altogether; one more keeps PID 1 the last choice.
 _OOM_SCORE = b"-999"
 # Everything for the launcher fits into a message.
 _MAX_FAILURE_LENGTH = 4000
@@ -61,31 +61,29 @@ _MAX_FAILURE_LENGTH = 4000
 
 class MadeMounts(Value):
     """
-    Detached mounts that only root of the host can make: of the pod's root, by target, and the /dev of each app.
+    Detached mounts made by root of the host alone: of the pod's root, by target, and the /dev of each app.
     """
 
     pod: tuple[tuple[str, int], ...] = ()
     apps: tuple[int, ...] = ()
 
     def descriptors(self) -> list[int]:
-        """Return them all."""
+        """Return all mounts."""
         return [*(tree for _, tree in self.pod), *self.apps]
 
 
 class SupervisorEnds(Value):
     """
-    Descriptors that PID 1 takes over from the launcher, opened while host paths could still be resolved.
+    Descriptors passed from the launcher to PID 1, opened while host paths could still be resolved.
 
-    `specs` are the apps, `sidecar_filter` is the filter of system calls of what reads their output. `root` is a
-    detached copy of the stage1 root and all below it. The working directory is where it came from: a namespace copies
-    that with its mounts, while a descriptor would still name the host's mount. `image` is the mount that the
-    interpreter was started from. `hierarchies` is a detached copy of the host's control groups, read-only,
-    None if they are nowhere usual. `attributes` are the caller's, which the apps get. `trees` has a detached mount of
-    each volume of each app, in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one
-    that PID 1 opens.
-    `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
-    mount of the host's directory for logs. `kept` are for what goes on after the pod, on a
-    machine of which PID 1 is the first process.
+    `specs` are the apps, `sidecar_filter` is the system call filter of the sidecars. `root` is a detached copy of the
+    stage1 root and everything below. The working directory is the origin of the copy: a namespace copies the directory
+    with the mounts, while a descriptor would still name the host's mount. `image` is the mount that the interpreter was
+    started from. `hierarchies` is a detached copy of the host's control groups, read-only, None for an unusual mount
+    point. `attributes` are the caller's, for the apps. `trees` has a detached mount of each volume of each app, in the
+    plan's order. `sockets` has a descriptor of each socket of each app, None for one to be opened by PID 1. `terminal`
+    is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached mount of the
+    host's directory for logs. `kept` outlive the pod, on a machine with PID 1 as the first process.
     """
 
     specs: tuple[AppSpec, ...]
@@ -106,7 +104,7 @@ class SupervisorEnds(Value):
     kept: tuple[int, ...] = ()
 
     def descriptors(self) -> Mapping[str, Kept]:
-        """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
+        """Return the descriptors kept by PID 1; all others of the launcher are closed."""
         return {
             "launcher": self.launcher.fileno(),
             "lock": self.lock,
@@ -123,7 +121,7 @@ class SupervisorEnds(Value):
 
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
-    """Be PID 1 of the pod until it ends; returns the pod's code."""
+    """Be PID 1 of the pod until the end; returns the pod's code."""
     supervisor = _boot(plan, ends, None)
     code = _supervise(supervisor, ends)
     last: dict[str, object] = {"code": code}
@@ -148,7 +146,9 @@ def tell_failure(launcher: Socket, error: BaseException) -> None:
 
 
 def run_apps(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside]) -> int:
-    """Be PID 1 of the pod with the outside that `link` returns; return the pod's code when nothing of it is left."""
+    """
+    Be PID 1 of the pod with the outside returned by `link`; return the pod's code when nothing of the pod is left.
+    """
     return _supervise(_boot(plan, ends, link), ends)
 
 
@@ -162,7 +162,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside
 
 def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
     if plan.host_pids:
-        # Orphans of the pod would go to the host's first process, and nobody could tell them from others.
+        # Orphans of the pod would go to the host's first process, unrecognizable among others.
         syscalls.set_child_subreaper()
     with Step("listen to signals"):
         signals = syscalls.signalfd(WATCHED_SIGNALS)
@@ -223,7 +223,7 @@ def _start_apps(
     master: int | None,
     slave: int | None,
 ) -> tuple[list[App], Spawner | None]:
-    """Fork the apps, on the console that is `slave`, and the spawner if one is needed; close what only they need."""
+    """Fork the apps, on the console that is `slave`, and the spawner if needed; close descriptors only for forks."""
     _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
     apps = []
     groups = {group.app: group for group in ends.groups}
@@ -232,7 +232,7 @@ def _start_apps(
         app = App(spec, groups[spec.name], ends.attributes, listening)
         spawn_app(app, trees, slave, dev)
         apps.append(app)
-    # After the apps, which prepare themselves on another processor meanwhile.
+    # After the apps, which meanwhile prepare themselves on another processor.
     has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.life.has_handlers for app in apps)
     spawner = Spawner(ends.sidecar_filter) if has_output else None
     ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
@@ -264,7 +264,7 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
             os.close(ends.image)
         serve(supervisor)
     supervisor.drain()
-    # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
+    # A launcher killed meanwhile has left the caller's terminal to PID 1.
     supervisor.turn()
     supervisor.journal.event(PodEvent.POD_ENDED, status=pod.exit_code or 0)
     supervisor.journal.events.flush()
@@ -286,17 +286,17 @@ def _protect_from_oom_killer() -> None:
 
 
 def _become_root(launcher: Socket) -> None:
-    """Wait for the launcher to map the ids of the user namespace, and take those of its root."""
+    """Wait for the launcher to map the ids of the user namespace, and take the ids of the namespace's root."""
     message, _ = receive_message(launcher)
     if message is None:
-        # It says why itself.
+        # The launcher gives the reason itself.
         raise SystemExit(EXIT_FAILURE)
     become_user(0, 0, ())
-    # This memory belongs to the host's user namespace, as the launcher's did: were it not dumpable, even a process of
-    # the pod with CAP_SYS_PTRACE could not look at /proc/1, nor PID 1 at its own files there. Processes without that
-    # capability are kept off, since PID 1 holds more of them than they do (ptrace(2), "access mode checking").
+    # The memory of PID 1 belongs to the host's user namespace, like the launcher's: without dumpable memory not even a
+    # process of the pod with CAP_SYS_PTRACE could look at /proc/1, nor PID 1 at its own files there. Processes without
+    # the capability are kept off, since PID 1 holds more capabilities (ptrace(2), "access mode checking").
     syscalls.set_dumpable(True)
-    # The change of ids took it away.
+    # The change of ids took the signal away.
     syscalls.set_parent_death_signal(signal.SIGTERM)
 
 

@@ -1,8 +1,8 @@
 """
 Opening directories of the host as detached mounts that PID 1 and the app inherit: sources of volumes, and the logs.
 
-A volume is attached in the app's own mount namespace and nowhere else: none is ever mounted below the pod directory
-in the host's namespace, where removing the pod would reach into it.
+A volume is attached in the app's own mount namespace and nowhere else: none is ever mounted below the pod directory in
+the host's namespace, where the removal of a pod would reach into the volume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minit.supervisor.root.targets import open_existing
 
 _DEVICES = "/dev"
 _MODE = 0o755
-# The pod's root is the disk's root there: a device or a setuid program that it makes is for nobody in the pod.
+# The pod's root is the disk's root there: a device or a setuid program made by that root is for nobody in the pod.
 _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
@@ -44,8 +44,8 @@ def open_volumes(app: AppPlan, mapped: IdRange | None) -> tuple[int, ...]:
     """
     Return a detached mount of each of the app's volumes, making the directories of empty ones in the pod directory.
 
-    Their owners are ids of the pod, which are `mapped` to others on the host if it has a user namespace.
-    SourceMissing if the host does not have a source, LaunchError for any other reason it cannot be mounted.
+    The owners are ids of the pod, `mapped` to others on the host for a pod with a user namespace. SourceMissing for a
+    source missing on the host, LaunchError for any other failure.
     """
     return tuple(_open_volume(app.name, volume, mapped) for volume in app.storage.volumes)
 
@@ -81,7 +81,7 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None) -> int:
         tree = clone_part(volume.source, volume.sub_path, recursive=volume.recursive, of_image=of_image)
     except LaunchError as error:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
-    # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
+    # A later mount of the host below a recursive volume appears in the app; below a read-only one the mount would be
     # writable, below an idmapped one not mapped.
     follows = volume.recursive and not volume.read_only and not volume.idmap
     if volume.propagation is not None:
@@ -98,13 +98,13 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None) -> int:
     if volume.flat_read_only:
         syscalls.mount_setattr(tree, set=read_only)
     if has_devices(volume) and "nodev" not in volume.options:
-        # This mount alone: what is mounted below it, /dev/shm say, has its own reasons.
+        # Of one mount alone: mounts below, /dev/shm say, have their own reasons.
         syscalls.mount_setattr(tree, clear=syscalls.MOUNT_ATTR_NODEV)
     return tree
 
 
 def _propagation(volume: VolumeMount, *, follows: bool) -> int:
-    """Return what a clone becomes; 0 leaves it a peer of the source, so that mounts of the app reach the host."""
+    """Return the propagation of a clone; 0 leaves a peer of the source, so that mounts of the app reach the host."""
     if volume.propagation != SHARED:
         return syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE
     if not is_on_shared_mount(volume.source):
@@ -121,9 +121,9 @@ def has_devices(volume: VolumeMount) -> bool:
 
 def is_device_source(path: str) -> bool:
     """
-    Tell whether a source is devices: a device node itself, or a directory of the file system that is mounted on /dev.
+    Tell whether a source is devices: a device node, or a directory of the file system mounted on /dev.
 
-    Nowhere else: in an ordinary directory an app of another pod may have left nodes that it could not use.
+    Nowhere else: in an ordinary directory an app of another pod may have left nodes that the app could not use.
     """
     try:
         status = os.lstat(path)
@@ -135,7 +135,10 @@ def is_device_source(path: str) -> bool:
 
 
 def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> None:
-    """Make the directory of an empty volume; apps that share it agree on nothing, so the last one's owner stays."""
+    """
+    Make the directory of an empty volume; apps that share the volume agree on nothing, so the owner of the last app
+    stays.
+    """
     os.makedirs(paths.POD_SHARED_VOLUMES, _MODE, exist_ok=True)
     try:
         os.mkdir(volume.source, _PRIVATE_MODE)
@@ -151,12 +154,12 @@ def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> No
 
 def _copy_up(app: str, volume: VolumeMount) -> bool:
     """
-    Copy what the image of `app` has at the volume's target into its new directory, owners, modes and times too.
+    Copy the image's content at the volume's target into the new directory, owners, modes and times too.
 
-    Docker's VOLUME keeps those files, and appc's mount points hide them: this is for images that were Docker's. The
-    image is read before anything of the pod runs: paths are resolved inside its root, and no symlink below is followed.
-    Returns whether the image has a directory there. Hard links become files of their own. OSError names what could
-    not be copied.
+    Docker's VOLUME keeps such files, and appc's mount points hide them: the copy is for images from Docker. The image
+    is read before anything of the pod runs: paths are resolved inside the image's root, and no symlink below is
+    followed. Returns whether the image has a directory there. Hard links become files of their own. OSError names a
+    file that could not be copied.
     """
     image = os.open(f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app)}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -177,10 +180,10 @@ def _copy_up(app: str, volume: VolumeMount) -> bool:
 
 def _make_node(volume: VolumeMount, mapped: IdRange) -> int:
     """
-    Return a detached mount of a node for the device that is the source of `volume`.
+    Return a detached mount of a node for the device `volume.source`.
 
-    Its mode is that of the host's node, and its owner and group have the same numbers in the pod, or 0 if the pod does
-    not have them. Nothing that the pod does to it reaches the host's.
+    The node has the mode of the host's node, and owner and group have the same numbers in the pod, or 0 if the pod does
+    not have them. No change by the pod reaches the host's node.
     """
     status = os.lstat(volume.source)
     directory = new_filesystem(_FILESYSTEM)
@@ -201,8 +204,8 @@ def open_kubernetes_log(directory: str, mapped: IdRange | None) -> int:
     """
     Return a detached mount of the directory; SourceMissing if there is none, LaunchError if it cannot be mounted.
 
-    With `mapped` ids, those of a pod with a user namespace, it is idmapped: the sidecars, which are of the pod, write
-    there as root of the host, and no app sees it.
+    With `mapped` ids, those of a pod with a user namespace, the mount is idmapped: the sidecars, processes of the pod,
+    write there as root of the host, and no app sees the directory.
     """
     try:
         tree = syscalls.open_tree(syscalls.AT_FDCWD, f"{directory}/.", syscalls.OPEN_TREE_CLONE)

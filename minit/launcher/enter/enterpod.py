@@ -2,7 +2,7 @@
 The `enter` entrypoint's work: running a command in an app, as confined as the app, or in the stage1 root.
 
 PID 1 has the mount namespace and the profile of the app. While PID 1 does not answer, the profile is read from the pod
-directory, and the namespace is that of a process in the app's control group, if PID 1 holds that namespace too: a
+directory, and the namespace comes from a process in the app's control group, if PID 1 holds that namespace too: a
 program of the app may have made others.
 """
 
@@ -33,7 +33,7 @@ from minit.supervisor.control.ask import ask
 
 _STREAMS = (0, 1, 2)
 
-# PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
+# PID 1 answers at once; only a PID 1 just starting, on a busy machine, takes part of the time.
 _ANSWER_SECONDS = 3.0
 _STOPPED = "T"
 
@@ -48,15 +48,15 @@ def enter_pod(
     timeout_seconds: float | None = None,
 ) -> int:
     """
-    Run `command` in the pod whose PID 1 is `pid` on the host and return its exit code.
+    Run `command` in the pod with PID 1 `pid` on the host and return the exit code.
 
-    With an app it has that app's root, environment and confinement, as root or, with `as_app`, as the app's user; if
-    `privileged`, the root and the environment, but all that PID 1 may do, and none of the app's limits. Without an app
-    it has the stage1 root and the caller's environment. A command that dies of a signal makes this process die of it
-    too. The working directory is the pod directory.
+    With an app the command has the app's root, environment and confinement, as root or, with `as_app`, as the app's
+    user; if `privileged`, the root and the environment, but all rights of PID 1, and none of the app's limits. Without
+    an app the command has the stage1 root and the caller's environment. If a signal ends the command, the
+    signal ends this process too. The working directory is the pod directory.
 
-    Of a command with a time limit nothing is left when it has ended, and EXIT_TIMED_OUT tells that its time was over.
-    Only one that is confined as an app can have one.
+    Of a command with a time limit nothing is left at the end, and EXIT_TIMED_OUT tells that the time was over. Only a
+    command confined as an app can have a limit.
     """
     open_standard_streams()
     hold_signals()
@@ -75,10 +75,10 @@ def enter_pod(
     if as_app:
         _own_pipes(outer_id(pid, "uid_map", profile.confinement.uid))
     if has_ended(pidfd):
-        # The process that was opened by its number may be another one.
+        # The process opened by number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
     if timeout_seconds is not None:
-        # Last: of what is written to between two forks the kernel copies each page twice.
+        # Last: the kernel copies each page written between two forks twice.
         own = CommandGroup(groups)
         guard, groups = Guard(own, timeout_seconds), own.joined
     entrance = Entrance(
@@ -115,7 +115,7 @@ def _adapt(profile: EnterProfile, *, as_app: bool, privileged: bool) -> EnterPro
 
 def hand_root(pid: int, app: str, link: int) -> int:
     """
-    Send the root that `app` has, in the pod whose PID 1 is `pid` on the host, and return the exit code.
+    Send the root that `app` has, in the pod with PID 1 `pid` on the host, and return the exit code.
 
     Two descriptors are sent by `link`, a SEQPACKET socket: the root, and the app's mount namespace, without which what
     is mounted in the root would be gone when the app ends. Nothing is executed, and no path of the app is followed. The
@@ -135,9 +135,9 @@ def hand_root(pid: int, app: str, link: int) -> int:
 
 
 def _own_pipes(uid: int) -> None:
-    """Let the command open those of its standard streams that are pipes by their names, as scripts do /dev/stderr."""
+    """Let the command open standard streams that are pipes by name, as scripts open /dev/stderr."""
     for fd in _STREAMS:
-        # Not a FIFO, which has a path: it would be the user's of that number on the host for ever.
+        # Not a FIFO, which has a path: a FIFO would stay the property of a user of the host.
         if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
             os.fchown(fd, uid, -1)
 
@@ -148,11 +148,11 @@ def _is_same_file(path: str, other: str) -> bool:
 
 def _find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | None]:
     """
-    Return a descriptor of the mount namespace of `app`, and its profile, in the pod whose PID 1 is `pid`.
+    Return a descriptor of the mount namespace of `app`, and the profile, in the pod with PID 1 `pid`.
 
-    The last one is one of its PID namespace if it has one of its own, else None. `state` is that of PID 1 in
-    /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the app cannot be found
-    without it.
+    The last one is a descriptor of the app's own PID namespace, else None. `state` is the state of PID 1 in
+    /proc/PID/status. ControlError if PID 1 refuses, LaunchError if PID 1 says nothing and the app cannot be found
+    otherwise.
     """
     try:
         if state.startswith(_STOPPED):
@@ -160,7 +160,7 @@ def _find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile, int | 
         _, [namespace, file, *pids] = ask(EnterApp(app=app), _ANSWER_SECONDS)
     except NoAnswerError as silence:
         return (*_find_alone(pid, app, silence), None)
-    # By position: whoever else enters the app reads the same open file.
+    # By position: others entering the app read the same open file.
     data = os.pread(file, MAXIMUM_PROFILE_BYTES, 0)
     os.close(file)
     profile = decode_profile(data, f'app "{app}": profile')
@@ -202,7 +202,7 @@ def _held_namespaces(pid: int) -> set[tuple[int, int]]:
 
 
 def _processes(app: str) -> list[int]:
-    """Return the pids on the host of those in the control group of an app, the oldest first."""
+    """Return the pids on the host in the control group of an app, the oldest first."""
     subcgroup = read_subcgroup()
     for hierarchy in read_hierarchies():
         try:
@@ -214,14 +214,14 @@ def _processes(app: str) -> list[int]:
 
 
 def _namespace_of(pid: int, app: str) -> int | None:
-    """Return the mount namespace of a process, None if it is no process of the app's any more."""
+    """Return the mount namespace of a process, None for a process no longer the app's."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     try:
         namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        # While the pidfd's process lives, both were about it, whoever had the number before.
+        # While the pidfd's process lives, both were about that process, not an earlier one of the number.
         if pid in _processes(app) and not has_ended(pidfd):
             return namespace
         os.close(namespace)

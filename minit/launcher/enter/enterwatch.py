@@ -1,4 +1,4 @@
-"""`enter` while its command runs: waits for it, passes signals on and relays its terminal."""
+"""`enter` while the command runs: waits for the end, passes signals on and relays the terminal."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _DEADLY = (*_FOR_ALL, *_FOR_THE_COMMAND)
 _WITHOUT_RELAY = (signal.SIGTSTP, signal.SIGCONT)
 _HELD = (*_DEADLY, signal.SIGCHLD)
 _REPORT_BYTES = 4096
-# How long an app may keep a command from its exec by stopping it, and how often it is continued meanwhile.
+# How long an app may keep a command from the exec by stops, and how often `enter` continues the command meanwhile.
 _STOPPED_SECONDS = 10.0
 _CONTINUE_SECONDS = 0.1
 
 
 def hold_signals() -> None:
-    """Keep signals for the watch to read, from before there is a command that could miss one."""
+    """Keep signals for the watch to read, from before a command could miss one."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_HELD, *_WITHOUT_RELAY))
 
 
 class EnterWatch:
     """
-    The loop over the processes that `minit.launcher.enter.enterchild` makes.
+    The loop over the processes of `minit.launcher.enter.enterchild`.
 
-    `first` is the process that enters, `link` the socket to it; `console` is given if the command has a terminal, and
-    `guard` if it has a time limit.
+    `first` is the process that enters, `link` the socket to that process; `console` is given if the command has a
+    terminal, and `guard` if the command has a time limit.
     """
 
     def __init__(self, first: int, link: Socket, console: EnterConsole | None, guard: Guard | None) -> None:
@@ -56,11 +56,11 @@ class EnterWatch:
         self._status: int | None = None
         self._interrupted = False
         self._is_stop_wanted = False
-        # Of the monotonic clock: when what enters was found stopped for the first time.
+        # Of the monotonic clock: the first time that an entering process was found stopped.
         self._stopped_at: float | None = None
-        # A signal that the caller ignores, with nohup(1) say, is not for the command either.
+        # A signal ignored by the caller, with nohup(1) say, is not for the command either.
         self._ignored = [number for number in _DEADLY if signal.getsignal(number) == signal.SIG_IGN]
-        # The relay has its own way of being suspended and resumed.
+        # The relay suspends and resumes in another way.
         self._signals = syscalls.signalfd((*_HELD, *_WITHOUT_RELAY) if console is None else _HELD)
         self._loop = Loop()
         self._loop.watch(link.fileno(), lambda _: self._on_link())
@@ -74,17 +74,17 @@ class EnterWatch:
 
     def run(self) -> int:
         """
-        Return the command's exit code; dies as the command dies. LaunchError if there never was one.
+        Return the command's exit code; dies as the command dies. LaunchError if there never was a command.
 
-        With a time limit nothing of the command is left then; EXIT_TIMED_OUT if its time was over, LaunchError if it
-        was killed since nobody guarded it any more.
+        With a time limit nothing of the command is left then; EXIT_TIMED_OUT if the time was over, LaunchError if the
+        command was killed for want of a guard.
         """
         try:
             try:
                 while self._status is None and not self._is_over:
                     self._turn()
             except LaunchError:
-                # What enters may have been killed, for the same reason.
+                # The entering process may have been killed, for the same reason.
                 if self._guard is None or not self._guard.finish():
                     raise
                 self._is_over = True
@@ -105,7 +105,7 @@ class EnterWatch:
         return os.waitstatus_to_exitcode(self._status)
 
     def _end_in_time(self, guard: int) -> None:
-        """Wait no longer, not even for what a freezer keeps from dying."""
+        """Wait no longer, not even for a command kept alive by a freezer."""
         self._loop.unwatch(guard)
         if self._status is not None:
             return  # the guard has ended as it was told to
@@ -119,10 +119,10 @@ class EnterWatch:
         self._loop.turn()
 
     def _on_link(self) -> None:
-        """Learn what became of the first process, and let the second one be the command; later, that it is that."""
+        """Learn the outcome of the first process, and let the second one be the command; later, learn of the exec."""
         assert self._link is not None
         if self._command is not None:
-            # It may have been read from already when its event is handled.
+            # An earlier handler may have read from the link already.
             if wait_readable([self._link.fileno()], 0):
                 self._loop.unwatch(self._link.fileno())
                 self._link.close()
@@ -144,7 +144,7 @@ class EnterWatch:
             pass  # it has ended already, and has said why
         if self._console is not None:
             self._relay = self._console.start_relay(self._loop, self._hang_up)
-        # It may have ended by now.
+        # The process may have ended by now.
         self._collect()
 
     def _give_up(self, text: str, status: int) -> NoReturn:
@@ -167,14 +167,14 @@ class EnterWatch:
                 continue
             elif self._command is None:
                 if number in _DEADLY:
-                    # It may be held up for ever, by a frozen control group say; nothing was told to go.
+                    # The process may be held up for ever, by a frozen control group say; nobody has said "go".
                     os.kill(self._first, signal.SIGKILL)
                     _die(number)
             elif number in _FOR_THE_COMMAND:
                 os.kill(self._command, number)
                 self._wake_up(number)
             elif number == signal.SIGTSTP:
-                # A stop by the keyboard would be ignored there: its parent is in another session.
+                # A stop by the keyboard would be ignored there: the parent is in another session.
                 self._is_stop_wanted = True
                 self._signal_all(signal.SIGSTOP)
             else:
@@ -187,7 +187,7 @@ class EnterWatch:
             self._signal_all(signal.SIGCONT)
 
     def _continue(self) -> None:
-        """Continue what an app has stopped before it was the command; LaunchError if it will never be that."""
+        """Continue a process stopped by an app before the exec; LaunchError if the exec never comes."""
         assert self._command is not None and self._stopped_at is not None
         if time.monotonic() >= self._stopped_at + _STOPPED_SECONDS:
             os.kill(self._command, signal.SIGKILL)
@@ -195,7 +195,9 @@ class EnterWatch:
         os.kill(self._command, signal.SIGCONT)
 
     def _collect(self) -> None:
-        """Note the end of the command; stop with it, if that is what the caller wanted or a person can see."""
+        """
+        Note the end of the command; stop with the command, if the caller wanted that or a person can see the stop.
+        """
         if self._command is None:
             pid, status = os.waitpid(self._first, os.WNOHANG)
             if pid:
@@ -209,7 +211,7 @@ class EnterWatch:
             if not os.WIFSTOPPED(status):
                 self._status = status
             elif self._is_stop_wanted:
-                # A SIGCONT ends this stop, and is passed on as any other signal is.
+                # A SIGCONT ends this stop, and is passed on like any other signal.
                 self._is_stop_wanted = False
                 os.kill(os.getpid(), signal.SIGSTOP)
             elif self._link is not None:
@@ -219,10 +221,10 @@ class EnterWatch:
             elif self._relay is not None:
                 self._relay.pause()
                 self._signal_all(signal.SIGCONT)
-            # Else somebody else has stopped it, as an app may, but not who waits for it.
+            # Else somebody else has stopped the command, as an app may, but not the waiting caller.
 
     def _signal_all(self, number: int) -> None:
-        """Signal the command's process group, or the command if it is not yet in one of its own."""
+        """Signal the command's process group, or the command if not yet in a group of its own."""
         assert self._command is not None
         try:
             os.killpg(self._command, number)
@@ -234,14 +236,14 @@ class EnterWatch:
             self._signal_all(signal.SIGHUP)
 
     def _drain(self, relay: Relay) -> None:
-        """Deliver what the command has written, however slowly it is read, unless a signal says it is not wanted."""
+        """Deliver the command's output, to a slow reader too, unless a signal says that nobody wants the rest."""
         relay.finish()
         while not relay.is_drained() and not self._interrupted:
             self._turn()
 
 
 def _die(number: int) -> NoReturn:
-    """End by the same signal, as far as that is possible."""
+    """End by the same signal, as far as possible."""
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))

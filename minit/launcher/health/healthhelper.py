@@ -1,12 +1,12 @@
 """
-The health helper: a process of the host that checks the apps of a pod, and tells PID 1 what it finds.
+The health helper: a process of the host that checks the apps of a pod, and tells PID 1 the results.
 
 PID 1 runs no checks itself: PID 1 waits for nobody, and its forks are processes of the pod. The helper decides by the
 thresholds; PID 1 then acts on the app.
 
 Each check is a process of its own, killed when the check takes too long. A command is entered into the app as `enter`
-does it, so the command is as confined as the app; HTTP and TCP are spoken from the network namespace of the pod, in
-which the process of the check is.
+does, so the command is as confined as the app; HTTP and TCP are spoken from the network namespace of the pod, in which
+the process is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minit.plan.podplan import PodPlan
 from minit.podfiles.controlmessages import NoteHealth
 from minit.supervisor.control.ask import ask, ask_state
 
-# How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
+# How often PID 1 is asked whether an app without a process has one now, or has another process.
 _LOOK_SECONDS = 0.5
 _RUNNING = "running"
 _TOLD_BYTES = 64
@@ -43,7 +43,7 @@ NEVER = float("inf")
 
 _STATUS_BYTES = 4096
 _OUTPUT_BYTES = 4096
-# Of one check. Reading costs the host processor time, so one that writes without end waits until it is too late.
+# Of one check. Reading costs the host processor time, so a check that writes without end waits until the timeout.
 _MOST_OUTPUT_BYTES = 1 << 20
 _SPARE_SECONDS = 1.0
 _GOOD_STATUSES = range(200, 400)
@@ -51,9 +51,10 @@ _GOOD_STATUSES = range(200, 400)
 
 class CheckState:
     """
-    One check of a run of an app: when it is due, and what its results come to. Pure: the caller tells the time.
+    One check of a run of an app: when the check is due, and the meaning of the results. Pure: the caller tells the
+    time.
 
-    `healthy` is None until enough results say anything. A check is not due while it is being made.
+    `healthy` is None until there are enough results. A check is not due while being made.
     """
 
     def __init__(self, check: HealthCheck, due_at: float) -> None:
@@ -69,9 +70,9 @@ class CheckState:
 
     def note(self, good: bool, now: float) -> bool:
         """
-        Count a result at `now` and return whether it decides: the check is good now and was not, or it has failed.
+        Count a result at `now` and return whether the result decides: the check has become good, or has failed.
 
-        A check that goes on failing fails again after as many results.
+        A failing check fails again after as many results.
         """
         self.due_at = now + self.check.interval_seconds
         if good:
@@ -90,9 +91,9 @@ class CheckState:
 
 class AppHealth:
     """
-    The checks of one run of an app, from when it was first seen to run.
+    The checks of one run of an app, from the first look at the running app.
 
-    Until the check of its start is good the others wait. From then on that check is done with.
+    The other checks wait until the startup check is good, which is not made again.
     """
 
     def __init__(self, checks: Sequence[HealthCheck], now: float) -> None:
@@ -100,7 +101,7 @@ class AppHealth:
         self._began = now
 
     def due(self, now: float) -> list[CheckState]:
-        """Return the checks that are to be made by `now`."""
+        """Return the checks due by `now`."""
         return [state for state in self._active() if state.due_at <= now]
 
     def next_due(self) -> float:
@@ -108,7 +109,7 @@ class AppHealth:
         return min((state.due_at for state in self._active()), default=NEVER)
 
     def note(self, state: CheckState, good: bool, now: float) -> bool:
-        """Count a result of one of the checks, and return whether it decides."""
+        """Count a result of one of the checks, and return whether the result decides."""
         decided = state.note(good, now)
         if decided and good and state.check.kind == STARTUP:
             for kind in (LIVENESS, READINESS):
@@ -126,7 +127,7 @@ class AppHealth:
 
 
 class HealthHelper(PodHelper):
-    """The launcher's side of the helper; `pid` is that of PID 1, and it `stays` for an app that is added."""
+    """The launcher's side of the helper; `pid` is the pid of PID 1, and the helper `stays` for an added app."""
 
     kind = "health"
     loss = "the health of apps is not checked"
@@ -140,7 +141,7 @@ class HealthHelper(PodHelper):
 
 
 class _Watched:
-    """An app with checks: the process that it was last, what is known of it, and the check that is being made."""
+    """An app with checks: the last known process, the results, and the check being made."""
 
     def __init__(self, spec: AppPlan) -> None:
         self.spec = spec
@@ -169,7 +170,7 @@ def _fail(asker: Socket | None, error: BaseException) -> None:
 
 
 class _Checker:
-    """The loop of the helper, which `is_told` by its socket when to look at an app, or looks at times."""
+    """The loop of the helper, which hears by a socket when to look at an app (`is_told`), or looks at times."""
 
     def __init__(self, plan: PodPlan, pid: int, socket: Socket, *, is_told: bool) -> None:
         self._pid = pid
@@ -210,12 +211,12 @@ class _Checker:
             return True
 
     def _look(self, now: float) -> bool:
-        """Ask PID 1 which apps run; False if it is gone."""
+        """Ask PID 1 which apps run; False if PID 1 is gone."""
         self._look_at = now + _LOOK_SECONDS
         try:
             states = {state.name: state for state in ask_state().apps}
         except ControlError:
-            # It has just started, or has ended, which the launcher knows too.
+            # PID 1 has just started, or has ended, as the launcher knows too.
             return os.path.exists(f"/proc/{self._pid}")
         for app in self._apps:
             state = states.get(app.spec.name)
@@ -273,12 +274,12 @@ class _Checker:
         except ControlError as error:
             complain(f'stage1: health of app "{app.spec.name}": {describe(error)}')
         if action != NONE:
-            # It is stopped now, or another process soon.
+            # The app is stopped now, or has another process soon.
             self._look_at = now
 
 
 class Output:
-    """The output of a check, of which only the end is kept: its process must not wait for somebody to read it."""
+    """The output of a check, of which only the end is kept: the process must not wait for a reader."""
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
@@ -287,19 +288,19 @@ class Output:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether more of it is to be read while the check runs."""
+        """Tell whether to read more output while the check runs."""
         return self.fd is not None and self._taken_bytes < _MOST_OUTPUT_BYTES
 
     def read(self) -> None:
-        """Take what is there; who holds the other end still is not waited for."""
+        """Take the present output, and do not wait for other holders of the write end."""
         if self.fd is None:
             return
         try:
-            # No more than the pipe held, which may be filled as fast as it is read.
+            # No more than the pipe held: a writer may be as fast as the reader.
             for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _OUTPUT_BYTES):
                 block = os.read(self.fd, _OUTPUT_BYTES)
                 if not block:
-                    # A loop that waits for it would be woken over and over.
+                    # The descriptor would wake a waiting loop over and over.
                     self.close()
                     break
                 self._taken_bytes += len(block)
@@ -320,7 +321,7 @@ class Output:
 
 
 class _RunningCheck(Value):
-    """A check that is being made: the process, as a pid and a pidfd, its output, and when it has taken too long."""
+    """A check being made: the process, as a pid and a pidfd, the output, and the end of the time."""
 
     pid: int
     pidfd: int
@@ -329,7 +330,7 @@ class _RunningCheck(Value):
 
 
 def _start_check(check: HealthCheck, pod: int, app: str, deadline: float) -> _RunningCheck:
-    """Fork the process that makes a check of an app in the pod whose PID 1 is `pod` on the host."""
+    """Fork the process for a check of an app in the pod with PID 1 `pod` on the host."""
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     pid = fork(HEALTH_CHECK, lambda: _make(check, pod, app), {"output": theirs}, tell=_fail_check)
     os.close(theirs)
@@ -338,7 +339,7 @@ def _start_check(check: HealthCheck, pod: int, app: str, deadline: float) -> _Ru
 
 
 def _finish_check(running: _RunningCheck) -> tuple[bool, str]:
-    """Return whether a check whose process has ended was good, and the end of what it said."""
+    """Return whether an ended check was good, and the end of the output."""
     _, status = os.waitpid(running.pid, 0)
     text = _close(running)
     code = os.waitstatus_to_exitcode(status)
@@ -348,14 +349,14 @@ def _finish_check(running: _RunningCheck) -> tuple[bool, str]:
 
 
 def _give_up_check(running: _RunningCheck) -> str:
-    """Kill a check that took too long, and so the command that it runs, and return the end of what it said."""
+    """Kill a check that took too long, with the command, and return the end of the output."""
     os.kill(running.pid, signal.SIGKILL)
     os.waitpid(running.pid, 0)
     return _close(running)
 
 
 def _close(running: _RunningCheck) -> str:
-    """Return the last line that the check has said."""
+    """Return the last line of the check's output."""
     running.output.read()
     running.output.close()
     os.close(running.pidfd)
@@ -363,7 +364,7 @@ def _close(running: _RunningCheck) -> str:
 
 
 def _make(check: HealthCheck, pod: int, app: str) -> int:
-    # A second line: the helper ends this process in time.
+    # A second line: the helper ends the process in time.
     timeout_seconds = check.timeout_seconds + _SPARE_SECONDS
     if check.target is None:
         return enter_pod(pod, app, check.command or (), timeout_seconds=timeout_seconds)
@@ -377,7 +378,7 @@ def _fail_check(error: BaseException) -> int:
 
 
 def _reach(target: Target, timeout_seconds: float) -> None:
-    """Return if the target does what it should; OSError or ValueError says what is wrong."""
+    """Return if the target answers as it should; OSError or ValueError describes the fault."""
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     connection.settimeout(timeout_seconds)

@@ -1,7 +1,7 @@
 """
-The `run` entrypoint's work: from the arguments to a running PID 1, then waiting for its end.
+The `run` entrypoint's work: from the arguments to a running PID 1, then waiting for the end of PID 1.
 
-The process is rkt's own: same pid, and its exit code is what the user of `rkt run` sees.
+The process is rkt's own, with the same pid; the user of `rkt run` sees the exit code.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _CLONE_FLAGS = {
 
 
 def lock_descriptor(environment: Mapping[str, str]) -> int:
-    """Return the descriptor of the locked pod directory that stage0 left open."""
+    """Return the descriptor of the locked pod directory, left open by stage0."""
     text = environment.get("RKT_LOCK_FD")
     if text is None:
         raise LaunchError("failed to get rkt lock fd: RKT_LOCK_FD env var is not set")
@@ -84,7 +84,7 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 
 
 def await_remover(environment: Mapping[str, str], lock: int) -> None:
-    """Give up the lock of the pod, and wait for the process that then removes it, if stage0 has started one."""
+    """Give up the lock of the pod, and wait for the process that then removes the pod, if stage0 has started one."""
     remover = environment.get(paths.REMOVER_VARIABLE, "")
     if remover.isdecimal():
         os.close(lock)
@@ -107,7 +107,7 @@ def launch(flags: RunFlags, lock: int) -> int:
 
 
 class _Launch:
-    """A pod that is being started, and the helpers that end with it."""
+    """A pod being started, and the helpers that end with the pod."""
 
     def __init__(self, flags: RunFlags, lock: int) -> None:
         self._flags = flags
@@ -116,11 +116,11 @@ class _Launch:
         self._helpers: list[PodHelper] = []
         self._host: Host | None = None
         self._kubernetes_log: int | None = None
-        # The control groups of a pod whose processes do not end with its PID 1.
+        # The control groups of a pod without a PID namespace: the processes do not end with PID 1.
         self._left: tuple[Sequence[Hierarchy], str] | None = None
 
     def run(self) -> int:
-        """Start the pod, wait for its end and return its exit code."""
+        """Start the pod, wait for the end and return the exit code."""
         with Step("shed what the caller left"):
             attributes, inherited = _shed(self._lock)
         start = Start(
@@ -150,7 +150,7 @@ class _Launch:
                 kubernetes_log=self._kubernetes_log,
             )
             if plan.host_pids:
-                # Before there is a process that the end of no namespace ends.
+                # Before the first process that no end of a namespace ends.
                 write_pod_file(paths.POD_HOST_PIDS, b"")
                 self._left = (prepared.hierarchies, prepared.subcgroup)
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
@@ -171,8 +171,8 @@ class _Launch:
         return plan
 
     def _begin(self, placed: Placed) -> None:
-        """Have the network made while this process goes on."""
-        # Of this process alone, so before the first fork.
+        """Have the network made while the launcher goes on."""
+        # For the launcher alone, so before the first fork.
         self._host = _take_host()
         with Step("setup network"):
             _reserve_names(placed.plan)
@@ -183,7 +183,7 @@ class _Launch:
     def _wait(
         self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, witness: KillWitness
     ) -> tuple[int, str | None]:
-        """Wait for PID 1, with nothing open but what that needs; returns its code, and why the pod failed if it did."""
+        """Wait for PID 1, with nothing else open; returns the code, and the reason if the pod failed."""
         kept = [helper.fileno() for helper in self._helpers]
         assert self._host is not None
         if self._host.descriptor is not None:
@@ -203,7 +203,7 @@ class _Launch:
         return watch.run(), watch.cause
 
     def kill_left(self) -> None:
-        """Kill what is left of a pod without a PID namespace when its PID 1 has ended."""
+        """Kill the rest of a pod without a PID namespace when its PID 1 has ended."""
         if self._left is not None:
             (hierarchies, subcgroup), self._left = self._left, None
             pids = kill_pod_groups(hierarchies, subcgroup)
@@ -211,14 +211,14 @@ class _Launch:
                 complain(f"stage1: processes of the pod cannot be killed: {' '.join(map(str, pids))}")
 
     def end_helpers(self) -> None:
-        """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""
+        """End the helpers of the pod; the networks too, if there never was a PID 1."""
         if self._network is not None:
             self._network.undo()
         for helper in self._helpers:
             helper.end()
 
     def _join_network(self, plan: PodPlan, apps: tuple[AppSpec, ...]) -> tuple[AppSpec, ...]:
-        """Return the apps with what the pod's network offers, which this process is then in."""
+        """Join the pod's network and return the apps with the offers of the network."""
         connection: Connection | None = None
         if self._network is not None:
             with Step("setup network"):
@@ -238,7 +238,7 @@ class _Launch:
     def _complete(
         self, plan: PodPlan, specs: Sequence[AppSpec], pid: int, pidfd: int, link: Socket, attributes: Attributes
     ) -> None:
-        """Do what needs PID 1 to be there; it is gone again if that fails."""
+        """Finish the start beside PID 1; a failure ends PID 1."""
         try:
             with Step("make PID 1"):
                 _admit(plan, pid, link)
@@ -259,23 +259,23 @@ class _Launch:
 
 def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     """
-    Undo what the caller did to this process.
+    Undo the caller's changes to the process.
 
-    Returns what is kept of it: its attributes, which the apps get, and the sockets that it passed.
+    Returns the caller's attributes, which the apps get, and the passed sockets.
     """
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     sockets = _find_sockets()
     own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ)) if fd is not None]
-    # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
+    # Callers leak descriptors into rkt; a descriptor that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
-    # The caller's settings of these must not decide about the pod's files, nor have the kernel reap its children.
+    # The caller's settings must not decide about the pod's files, nor have the kernel reap the pod's children.
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     leave_realtime()
     attributes = read_attributes(raise_descriptor_limit())
-    # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
+    # Blocked before PID 1 exists: a SIGTERM to a PID 1 without a handler would vanish.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
     return attributes, sockets
 
@@ -290,7 +290,7 @@ def _find_sockets() -> list[InheritedSocket]:
 
 
 def _take_host() -> Host:
-    """Return who is to be told when the pod is ready, and keep that from all processes of the pod."""
+    """Return the party to tell when the pod is ready, unknown to all processes of the pod."""
     told = {name: os.environ.pop(name) for name in (SOCKET_VARIABLE, DESCRIPTOR_VARIABLE) if name in os.environ}
     return take_host(told, lambda line: complain(f"stage1: {line}"))
 
@@ -300,7 +300,7 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
         if plan.has_loopback_only:
             if not flags.quiet:
                 complain("networking: networking namespace with loopback only")
-            # As rkt's: the pod has networks, none of them.
+            # As rkt: an empty list of networks.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None
     # Packets to the host's own socket already reach the app.
@@ -314,13 +314,13 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
 
 
 def _reserve_names(plan: PodPlan) -> None:
-    """Make the hosts file that the apps have mounted, which the network helper and other pods write to."""
+    """Make the hosts file mounted in the apps, written to by the network helper and other pods."""
     if plan.network is not None and plan.network.named is not None:
         reserve(replace(plan.network.named, directory=os.getcwd(), started=time.time_ns()))
 
 
 def _withdraw_names(plan: PodPlan) -> None:
-    """Have others forget the pod, which has ended, before gc does."""
+    """Have others forget the pod, after the end, before gc does."""
     if plan.network is not None and plan.network.named is not None:
         try:
             withdraw(plan.uuid)
@@ -329,7 +329,7 @@ def _withdraw_names(plan: PodPlan) -> None:
 
 
 def _enter_network(plan: PodPlan, connection: Connection) -> None:
-    """Move this process, from which PID 1 is made, into the pod's network."""
+    """Move the launcher, from which PID 1 is made, into the pod's network."""
     namespace = os.open(connection.namespace, os.O_RDONLY | os.O_CLOEXEC)
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
@@ -341,7 +341,7 @@ def _enter_network(plan: PodPlan, connection: Connection) -> None:
 
 
 def _with_address_of_host(connection: Connection | None) -> Connection:
-    """Return what a pod in the network of the host is told: the address of the host is its own."""
+    """Return the connection of a pod in the network of the host: the pod has the host's address."""
     address = read_host_address()
     connection = connection or Connection(namespace="")
     return connection if address is None else replace(connection, host_address=address, pod_addresses=(address,))
@@ -375,7 +375,7 @@ def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> AppSocket
 
 
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
-    """Return what the caller has for a terminal, None if no app has a console."""
+    """Return the caller's terminal, None if no app has a console."""
     if plan.console_uid is None:
         return None
     return look_at_terminal(is_read=plan.reads_console)
@@ -388,7 +388,7 @@ def _make_mounts(plan: PodPlan) -> MadeMounts:
 
 
 def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int | None) -> tuple[int, int]:
-    """Make PID 1 with the pod's namespaces, in its v2 control group, and return its pid and pidfd."""
+    """Make PID 1 with the pod's namespaces, in its v2 control group, and return pid and pidfd."""
     flags = 0
     for name in plan.namespaces:
         flags |= _CLONE_FLAGS[name]

@@ -58,10 +58,10 @@ from minit.supervisor.exec.socketactivation import open_sockets
 
 class Placed(Value):
     """
-    A plan with a place for the control groups, of which nothing is made yet.
+    A plan with a place for the control groups, not made yet.
 
-    `own` are the hierarchies with the groups of this process, `hierarchies` those that the pod uses, where the pod's
-    groups have the path `subcgroup`. `specs` are the apps with their filters and with the groups that they see.
+    `own` are the hierarchies with the groups of this process, `hierarchies` the hierarchies of the pod, where the pod's
+    groups have the path `subcgroup`. `specs` are the apps with filters and with visible groups.
     """
 
     plan: PodPlan
@@ -74,12 +74,12 @@ class Placed(Value):
 
 class Start(Value):
     """
-    One of three starts: of a pod on a host, of the pod of a machine, or of an app that is added to a pod.
+    One of three starts: of a pod on a host, of the pod of a machine, or of an added app.
 
     `plan` returns the plan for the control groups of this process. `place` returns the path of the pod's groups in the
-    hierarchies that the pod uses, `sockets` the inherited descriptors of the apps' sockets. `begin` is called when
-    nothing is made yet. With `for_gc` the pod directory gets the path of the groups. `pod` is the PID 1 with which the
-    helper for devices stays, None if the helper ends with this process.
+    hierarchies of the pod, `sockets` the inherited descriptors of the apps' sockets. `begin` is called when nothing is
+    made yet. With `for_gc` the pod directory gets the path of the groups. `pod` is the PID 1 with which the helper for
+    devices stays, None for a helper that ends with the launcher.
     """
 
     plan: Callable[[Sequence[Hierarchy]], PodPlan]
@@ -94,8 +94,8 @@ class Prepared(Placed):
     """
     Things of the host for the apps of a plan, in the order of the plan.
 
-    `trees` has a detached mount of each volume of each app, but for devices that may come later. `life` is the end of
-    the pipe by which a helper for devices lives that stays with the pod, None without such a helper.
+    `trees` has a detached mount of each volume of each app, but for devices that come later. `life` is the end of the
+    pipe by which a staying helper for devices lives, None without such a helper.
     """
 
     trees: tuple[tuple[int, ...], ...]
@@ -105,9 +105,9 @@ class Prepared(Placed):
 
 def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
     """
-    Make and open what the apps of a start need of the host.
+    Make and open everything of the host for the apps of a start.
 
-    A helper that has more to do is added to the list, and is in the list already when this fails.
+    A helper with more work is added to the list, also before a failure.
     """
     with Step("find the control groups of this process"):
         own = read_hierarchies()
@@ -136,7 +136,7 @@ def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
             helpers.append(devices)
     with Step("make control groups"):
         if start.for_gc:
-            # First: gc could not find the groups of a pod that died between the two.
+            # First: gc could not find the groups of a pod that died in between.
             write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         groups = _make_groups(placed)
     with Step("set limits"):
@@ -148,7 +148,7 @@ def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
 
 
 def supervisor_ends(prepared: Prepared, launcher: Socket, lock: int, attributes: Attributes) -> SupervisorEnds:
-    """Return what PID 1 takes over at the start of a pod, as far as a host and a machine have the same."""
+    """Return the descriptors for PID 1 at the start of a pod, as far as a host and a machine agree."""
     with Step("open the control group hierarchies"):
         shown = open_hierarchies(prepared.hierarchies)
     return SupervisorEnds(
@@ -168,19 +168,19 @@ def supervisor_ends(prepared: Prepared, launcher: Socket, lock: int, attributes:
 
 
 def no_sockets(plan: PodPlan) -> AppSockets:
-    """Return that no socket of the apps is inherited."""
+    """Return no inherited descriptor for any socket of the apps."""
     return tuple((None,) * len(app.process.sockets) for app in plan.apps)
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process and PID 1 open as many files as they may, and return the caller's limits, soft and hard."""
+    """Raise the limit of open files as far as allowed, for PID 1 too, and return the caller's limits, soft and hard."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
 
 
 def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
-    """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
+    """Return the path of the pod's groups, before another process of ours might be in the way."""
     if plan.group_parent is not None:
         return f"{plan.group_parent}/{paths.pod_cgroup_name(plan.uuid)}".lstrip("/")
     if not plan.controllers:
@@ -189,7 +189,10 @@ def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
 
 
 def _open_host_sockets(plan: PodPlan, sockets: AppSockets) -> AppSockets:
-    """Open the sockets of apps that PID 1 cannot open, but for inherited ones; None are those that PID 1 is to open."""
+    """
+    Open the sockets of apps that PID 1 cannot open, but for inherited ones; None stands for a socket that PID 1 is to
+    open.
+    """
     if plan.private_users is None or not plan.has_host_network:
         return sockets
     with Step("open sockets"):
@@ -211,7 +214,7 @@ def _make_groups(placed: Placed) -> PodGroups:
 def _set_device_policy(
     start: Start, placed: Placed, devices: DeviceHelper | None, helpers: list[PodHelper]
 ) -> int | None:
-    """Set the policies of the apps; have the helper follow devices, or end it; return the pipe by which it lives."""
+    """Set the policies of the apps; have the helper follow devices, or end it; return the helper's pipe to live by."""
     plan, hierarchies, subcgroup = placed.plan, placed.hierarchies, placed.subcgroup
     names = [app.name for app in plan.apps]
     rules = [app.resources.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
@@ -240,7 +243,7 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
 
 
 def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
-    """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
+    """Start looking for the devices of the apps' volumes, if any."""
     volumes: tuple[DeviceVolume, ...] = ()
     if any(app.storage.late_volumes or any(map(has_devices, app.storage.volumes)) for app in plan.apps):
         volumes = find_device_volumes(plan, trees)
@@ -254,9 +257,9 @@ def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
     """
     Write the limits of `plan` into control groups without processes, and return the warnings to show.
 
-    The limits of the pod are set for `system.slice`, the group around all its apps: PID 1 and the sidecars take nothing
-    from what the apps may have, and an app that uses up all of it does not stop them. LaunchError names a file that
-    cannot be written.
+    The limits of the pod are set for `system.slice`, the group around all apps: PID 1 and the sidecars take nothing
+    from the apps' share, and an app that uses up everything does not stop PID 1. LaunchError names a file that cannot
+    be written.
     """
     for hierarchy in hierarchies:
         wanted = plan.controllers & read_controllers(hierarchy.mount_point) if hierarchy.is_v2 else None
@@ -293,7 +296,7 @@ def _limit(owner: str, limits: Limits, groups: Sequence[tuple[Hierarchy, str]]) 
                     continue
                 if file != CFS_QUOTA or error.errno != errno.EINVAL:
                     raise LaunchError(f"failed to limit {owner}: {group}/{file}: {describe(error)}") from error
-                # v2 takes what is more than a group around allows, and it means nothing there.
+                # v2 takes a value above the limit of a group around, without a meaning there.
                 warnings.append(f"warning: {owner}: a control group around the pod allows less processor time already")
     return warnings
 
@@ -305,13 +308,13 @@ def _has_controller(hierarchy: Hierarchy, group: str, controller: str) -> bool:
 
 def _map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
     """
-    Have volumes that ask for it show a pod with a user namespace the owners they have on the disk: idmapped mounts.
+    Have volumes with the option show a pod with a user namespace the owners on the disk: idmapped mounts.
 
-    The kernel wants a user namespace for that, mount_setattr(2). It is not that of the pod, which does not exist yet: a
-    filesystem that cannot map owners is found out before anything of the pod is there.
+    The kernel wants a user namespace for a mapping, mount_setattr(2): another one than the pod's, which does not exist
+    yet. So a filesystem without mapped owners is noticed before anything of the pod exists.
 
-    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be. Says
-    which of them are no place for files that the pod's root makes.
+    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be
+    mapped. Warns of volumes unfit for files of the pod's root.
     """
     namespace = open_user_namespace(mapped)
     try:

@@ -1,4 +1,7 @@
-"""The control group of an app, seen from PID 1: who is in it, signalling all of them, noticing that it is empty."""
+"""
+The control group of an app, seen from PID 1: the members, signals to all members, and the notice that the group is
+empty.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,30 @@ from minit.linux import syscalls
 from minit.supervisor.apps.memorygroup import MemoryGroup
 
 _READ_BYTES = 1 << 20
-# A process can fork while it is being signalled; this many rounds catch up with anything but a fork bomb, whose
-# members the supervisor's next look at the group meets again.
+# A process can fork while it is being signalled; so many rounds catch up with anything but a fork bomb, whose members
+# the supervisor's next look at the group meets again.
 _KILL_ROUNDS = 8
 # Between two readings of the group at most so many processes are held by a pidfd.
 _BATCH = 256
-# Of a group's directory: its name and ".", and one more for each group below (fs/kernfs/inode.c).
+# Links of a group's directory: the name and ".", and one more for each group below (fs/kernfs/inode.c).
 _LINKS_OF_LEAF = 2
 _GONE = (errno.ENOENT, errno.ENODEV)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 PROCS = "cgroup.procs"
 _KILL = "cgroup.kill"
 _FREEZE = "cgroup.freeze"
-# What PID 1 writes to in a v2 group that has its processes.
+# Files for PID 1 to write in a v2 group with processes.
 WRITTEN = (_KILL, _FREEZE)
 
 
 class GroupEnds(Value):
     """
-    The control groups of one app, as descriptors: its directory in one hierarchy, the files by which a process joins
-    the groups that it is not started in, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
+    The control groups of one app, as descriptors: the directory in one hierarchy, the files by which a process joins
+    groups after the start, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
 
-    Root of a user namespace may not start a process in a v2 group, so that `tasks` has its `cgroup.procs` too, nor open
-    what else there is written to, so that `files` has it by name. `memory` is the directory of the group that v1 has
-    with the memory controller.
+    Root of a user namespace may not start a process in a v2 group, so that `tasks` has `cgroup.procs` too, nor open the
+    other written files, so that `files` has them by name. `memory` is the directory of the v1 group with the memory
+    controller.
     """
 
     app: str
@@ -48,18 +51,18 @@ class GroupEnds(Value):
 
     @property
     def starts_processes(self) -> bool:
-        """Tell whether PID 1 may start processes in the group: v2, unless it is root of a user namespace only."""
+        """Tell whether PID 1 may start processes in the group: v2, unless PID 1 is root of a user namespace only."""
         return self.is_v2 and not self.files
 
     def descriptors(self) -> list[int]:
-        """Return them all."""
+        """Return all descriptors."""
         files = [fd for _, fd in self.files]
         optional = [fd for fd in (self.freezer, self.memory) if fd is not None]
         return [self.directory, *self.tasks, *files, *optional]
 
 
 class Group:
-    """A group by the descriptor of its directory: of the v2 hierarchy where there is one, else of a v1 hierarchy."""
+    """A group by the descriptor of its directory: of the v2 hierarchy if any, else of a v1 hierarchy."""
 
     def __init__(self, ends: GroupEnds) -> None:
         self.is_v2 = ends.is_v2
@@ -73,10 +76,10 @@ class Group:
     @property
     def birthplace(self) -> int | None:
         """
-        The directory of the group if processes can be started in it, None if they have to join it.
+        The directory of the group if processes can start there, None if a process has to join.
 
-        Joining a v2 group costs some ten milliseconds, for which the kernel waits until nobody forks. But a group that
-        cgroup.kill was once written to kills what clone3 starts there (since Linux 6.14; kernel/cgroup/cgroup.c,
+        Joining a v2 group costs some ten milliseconds, while the kernel waits until nobody forks. But after a write to
+        cgroup.kill a group kills every process that clone3 starts there (since Linux 6.14; kernel/cgroup/cgroup.c,
         cgroup_post_fork).
         """
         return self._directory if self._starts_processes and not self._was_killed else None
@@ -87,13 +90,13 @@ class Group:
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
-        # A process outside PID 1's namespace, such as one that is just entering the pod, reads as 0.
+        # A process outside PID 1's namespace, such as one just entering the pod, reads as 0.
         return [pid for pid in self._members() if pid > 0]
 
     def _members(self) -> list[int]:
         members = self._read_members(PROCS)
         if os.fstat(self._directory).st_nlink > _LINKS_OF_LEAF:
-            # Of commands with a time limit. A group that a privileged app has made may have no such file to read.
+            # Of commands with a time limit. A group made by a privileged app may have no such file to read.
             with suppress(OSError), os.scandir(self._directory) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
@@ -116,9 +119,9 @@ class Group:
 
     def open_events(self) -> int | None:
         """
-        Return `cgroup.events`, which polls as exceptional (POLLPRI) when the group becomes empty; None under v1.
+        Return `cgroup.events`, a file that polls as exceptional (POLLPRI) when the group becomes empty; None under v1.
 
-        It does so again only after it has been read from its beginning.
+        The next event comes only after a read from the beginning.
         """
         if not self.is_v2:
             return None
@@ -130,7 +133,7 @@ class Group:
             return None
 
     def signal(self, *numbers: int) -> None:
-        """Send the signals in order to each process of the group, and thaw it, or they would wait for that."""
+        """Send the signals in order to each process of the group, and thaw the group, or the signals would wait."""
         pids = self.processes()
         while pids:
             pids = self._signal_first(pids, numbers)
@@ -140,7 +143,7 @@ class Group:
         """Send the signals to as many of the processes as can be held by descriptors, and return the others."""
         held, left = self._hold_first(pids)
         try:
-            # A pid may have been reused between the two calls; the group decides whose it is now.
+            # A pid may have been reused between the two calls; the group decides about the present owner.
             present = set(self.processes())
             for pid, pidfd in held.items():
                 try:
@@ -154,9 +157,9 @@ class Group:
         return left
 
     def _hold_first(self, pids: list[int]) -> tuple[dict[int, int], list[int]]:
-        """Return pidfds of the first processes that still exist, by pid, and the pids of the others."""
+        """Return pidfds of the first living processes, by pid, and the pids of the others."""
         held: dict[int, int] = {}
-        # So that one is left for reading the group.
+        # So that one descriptor is left for reading the group.
         spare = os.dup(self._directory)
         try:
             for index, pid in enumerate(pids[:_BATCH]):
@@ -173,7 +176,7 @@ class Group:
             os.close(spare)
 
     def kill(self) -> None:
-        """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""
+        """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), without a missed fork, or in rounds."""
         if not self._members():
             return  # the next process could not be started in the group
         if self._write(_KILL, b"1"):
@@ -196,7 +199,7 @@ class Group:
             self._thaw()
 
     def _thaw(self) -> None:
-        """Undo a freeze of the group itself; that of a group above it can only be undone there."""
+        """Undo a freeze of the group itself; a freeze of a group above can only be undone there."""
         if self._freezer is not None:
             try:
                 os.write(self._freezer, b"THAWED")
@@ -207,7 +210,7 @@ class Group:
             self._write(_FREEZE, b"0")
 
     def _write(self, name: str, data: bytes) -> bool:
-        """Write a file of the group; False if it does not exist."""
+        """Write a file of the group; False if there is none."""
         try:
             if name in self._files:
                 os.write(self._files[name], data)

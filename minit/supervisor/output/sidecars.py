@@ -1,4 +1,6 @@
-"""PID 1's side of the sidecars: each process with output has one, and another if that dies before the output ends."""
+"""
+PID 1's side of the sidecars: each process with output has one, and another after a death before the end of the output.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,18 @@ from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
 
-# Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
+# Processes of an app, and handlers, with output held open by others: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
 # More requests than a socket holds would have PID 1 wait for the spawner, and each has a descriptor.
 _MOST_ASKED_FOR = 32
-# Sidecars in a row that die without having done anything before there are no more of them, after 13 seconds in all.
+# So many sidecars in a row die without any work before PID 1 gives up, after 13 seconds in all.
 _MOST_FAILURES = 8
 _FIRST_DELAY_SECONDS = 0.1
 _NEVER = float("inf")
-# How long an app's output waits for others that are not executed yet.
+# How long an app's output waits for the exec of other apps.
 _PATIENCE_SECONDS = 0.1
-# How often output is looked at that comes first, and how often in vain: 4 seconds, less than the end of the pod waits.
+# The pause between looks at earlier output, and the largest number of vain looks: 4 seconds, less than the drain of a
+# pod.
 _EARLIER_LOOK_SECONDS = 0.05
 _MOST_VAIN_LOOKS = 80
 # A process in an uninterruptible sleep does not even die.
@@ -38,10 +41,10 @@ _DEATH_SECONDS = 1.0
 
 class Sidecars:
     """
-    The output of the pod's processes and who reads it.
+    The output of the pod's processes and the readers.
 
-    `on_end` is called with the app's name when a process of it has no more output, `on_loss` with that and how much of
-    its output is lost. `filter` is the sidecars' filter of system calls, if they have one.
+    `on_end` is called with the app's name when a process of the app has no more output, `on_loss` with the name and the
+    number of lost bytes. `filter` is the sidecars' filter of system calls, empty for none.
 
     `spawner` makes the sidecars; None before the first and after its death.
     """
@@ -64,21 +67,21 @@ class Sidecars:
 
     @property
     def all_ended(self) -> bool:
-        """Tell whether all output has been read to its end."""
+        """Tell whether all output has been read to the end."""
         return not self._read
 
     @property
     def renew_at(self) -> float | None:
-        """When `renew` has something to do, by the monotonic clock; None if it has not."""
+        """The monotonic time at which `renew` has something to do; None without."""
         waiting = (streams.renew_at for streams in self._read if streams.sidecar is None and not streams.abandoned)
         return min(waiting, default=None)
 
     def read(self, app: str) -> bool:
-        """Return whether there is or may be output of an app that has not been read."""
+        """Return whether an app has or may have unread output."""
         return any(streams.app == app for streams in self._read)
 
     def reopen_logs(self, app: str | None) -> None:
-        """Have the sidecars, of all apps or of one, let go of log files that have been moved."""
+        """Have the sidecars, of all apps or of one, let go of moved log files."""
         for streams in self._read:
             if streams.sidecar is not None and app in (None, streams.app):
                 try:
@@ -91,21 +94,21 @@ class Sidecars:
         return sum(streams.unread_bytes() for streams in self._read)
 
     def flushes(self) -> int:
-        """Return a number that grows while output is still being sent to attached clients."""
+        """Return a growing number while output is still being sent to attached clients."""
         return sum(streams.flushes() for streams in self._read)
 
     def expect(self, streams: Streams) -> None:
-        """Take in output that gets its first sidecar by `start_all`."""
+        """Take in output, with the first sidecar to come by `start_all`."""
         streams.renew_at = _NEVER
         self._read.append(streams)
 
     def start_soon(self, streams: Streams) -> None:
-        """Have output, which may come now, not wait much longer for its first sidecar."""
+        """Have output, now expected, not wait much longer for a first sidecar."""
         if streams.renew_at == _NEVER:
             streams.renew_at = time.monotonic() + _PATIENCE_SECONDS
 
     def start_all(self) -> None:
-        """Start the sidecars that are expected, asking for many before waiting for the first."""
+        """Start the expected sidecars, asking for many before waiting for the first."""
         waiting: list[tuple[Streams, Socket]] = []
         for streams in [streams for streams in self._read if not (streams.started_at or streams.failures)]:
             if len(waiting) == _MOST_ASKED_FOR:
@@ -116,7 +119,7 @@ class Sidecars:
             self._take(streams, link)
 
     def start(self, streams: Streams) -> None:
-        """Start a sidecar for one more output; of an app with too many that have no end the oldest is given up."""
+        """Start a sidecar for one more output; of an app with too many open outputs the oldest is given up."""
         self._read.append(streams)
         for each in [each for each in self._read if each.app == streams.app][:-_MOST_OF_AN_APP]:
             self._journal.info("output.given-up", app=each.app, pid=each.pid)
@@ -124,7 +127,7 @@ class Sidecars:
         self._start(streams)
 
     def renew(self, *, at_once: bool = False) -> None:
-        """Give all output that nobody reads a sidecar that is due, or `at_once`, and give up what is at its end."""
+        """Give all output without a reader a sidecar when due, or `at_once`, and give up ended output."""
         now = time.monotonic()
         for streams in list(self._read):
             if streams.sidecar is not None or streams.abandoned:
@@ -135,12 +138,12 @@ class Sidecars:
                 self._start(streams)
 
     def lose_rest(self) -> None:
-        """Give up all output that is left, as the pod ends, and count what is lost by that."""
+        """Give up all remaining output, as the pod ends, and count the loss."""
         for streams in list(self._read):
             self._lose(streams)
 
     def discard(self, app: str) -> None:
-        """Give up all output of an app that is removed, read or not."""
+        """Give up all output of a removed app, read or not."""
         for streams in [streams for streams in self._read if streams.app == app]:
             self._discard(streams)
 
@@ -152,15 +155,15 @@ class Sidecars:
             self.spawner = None
 
     def _start(self, streams: Streams) -> None:
-        """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
+        """Hand output to a new sidecar; the output not written by an old sidecar is still in the pipes."""
         if not self._has_to_wait(streams) and (link := self._ask(streams)) is not None:
             self._take(streams, link)
 
     def _has_to_wait(self, streams: Streams) -> bool:
         """
-        Tell whether output of the app that has ended before is to be read first, and have that looked at again then.
+        Tell whether earlier, ended output of the app is to be read first, and look again later in that case.
 
-        The log would not be in order. But what nobody reads is not waited for, or the app could not go on.
+        The log would not be in order. But output without a reader holds up nobody, or the app could not go on.
         """
         of_app = [each for each in self._read if each.app == streams.app]
         # Rather out of order than given up for being too many.
@@ -175,7 +178,7 @@ class Sidecars:
         return True
 
     def _ask(self, streams: Streams) -> Socket | None:
-        """Ask for a sidecar, and return the link to it, which `_take` waits at; None if that is put off."""
+        """Ask for a sidecar, and return the link for `_take`; None if the request is put off."""
         try:
             if self.spawner is None:
                 self.spawner = Spawner(self._filter)
@@ -185,7 +188,9 @@ class Sidecars:
             return None
 
     def _take(self, streams: Streams, link: Socket) -> None:
-        """Hand output to the sidecar with this link, if there is one; without its streams it ends with the link."""
+        """
+        Hand output to the sidecar at the other end of the link, if any; a sidecar without streams ends with the link.
+        """
         assert self.spawner is not None
         try:
             self._adopt(streams, self.spawner.reply(link), link)
@@ -216,7 +221,7 @@ class Sidecars:
             self._note_clients(streams)
 
     def _note_clients(self, streams: Streams) -> None:
-        """Tell of clients that came or went, and of what slow ones have lost."""
+        """Tell of clients that came or went, and of the losses of slow clients."""
         counters = streams.counters()
         if counters is None:
             return
@@ -231,7 +236,9 @@ class Sidecars:
             )
 
     def _adopt(self, streams: Streams, pidfd: int, link: Socket) -> None:
-        """Hand output to a sidecar whose end will be seen. The one before has ended: nobody else reads the output."""
+        """
+        Hand output to a sidecar, and watch for the end. The sidecar before has ended: nobody else reads the output.
+        """
         assert streams.pid is not None and streams.sidecar is None
         attachable = streams.attachable
         held = [] if attachable is None else [*attachable.held.items()]
@@ -259,7 +266,7 @@ class Sidecars:
         os.close(streams.sidecar)
         streams.sidecar = None
         self._stop_hearing(streams)
-        # Unsent output of a killed one is in the rings, and its clients may come back for it.
+        # Unsent output of a killed sidecar is in the rings, and the clients may come back.
         if streams.at_end and not streams.has_clients:
             self._give_up(streams)
         else:
@@ -283,7 +290,7 @@ class Sidecars:
             self._give_up(streams)
 
     def _drop(self, streams: Streams, fd: int) -> None:
-        """Read output for nobody, so that the app goes on."""
+        """Read output for nobody, for the app to go on."""
         before = streams.lost_bytes
         if streams.drop(fd):
             self._on_loss(streams.app, streams.lost_bytes - before)
@@ -295,10 +302,10 @@ class Sidecars:
             self._give_up(streams)
 
     def _lose(self, streams: Streams) -> None:
-        """Give up output, and count what is lost by that."""
+        """Give up output, and count the loss."""
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
-            # Its work before it is dead is not lost.
+            # Work of the sidecar before the death is not lost.
             wait_readable([streams.sidecar], _DEATH_SECONDS)
         self._finish_log(streams)
         unkept_bytes = streams.unkept_bytes()
@@ -308,7 +315,7 @@ class Sidecars:
         self._discard(streams)
 
     def _finish_log(self, streams: Streams) -> None:
-        """Leave whole lines only: what the last sidecar was killed in counts as lost."""
+        """Leave whole lines only: the last line of a killed sidecar counts as lost."""
         try:
             path = streams.log[-1]
             place = None if path is None else (paths.STAGE1_KUBERNETES_LOG, path)
@@ -317,7 +324,7 @@ class Sidecars:
             self._journal.info("log.unfinished", app=streams.app, reason=describe(error))
 
     def _discard(self, streams: Streams) -> None:
-        """Give up output whether or not it was read."""
+        """Give up output whether read or not."""
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
             self._loop.unwatch(streams.sidecar)

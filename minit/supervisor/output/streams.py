@@ -1,8 +1,8 @@
 """
 The output of one process of an app: the pipes that the process writes to, and the streams that clients attach to.
 
-PID 1 keeps no end that the app has, or nobody would ever see end of file. But PID 1 keeps a duplicate of everything
-that the sidecar has, for another sidecar.
+PID 1 keeps none of the app's ends, or nobody would ever see end of file. But PID 1 keeps a duplicate of everything in
+the sidecar, for another sidecar.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DROPPED_AT_ONCE_BYTES = 64 * 1024
 _LONG_LIFE_SECONDS = 10.0
 
 _BACKLOG = 128
-# One is all that a sidecar ever has to say.
+# A sidecar never has more than one to send.
 _MESSAGES_AT_ONCE = 16
 _ENDPOINTS_VERSION = 1
 _DEFAULT_SIZE = struct.pack("=HHHH", 24, 80, 0, 0)
@@ -55,15 +55,15 @@ class Streams:
     """
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
-    `ends` are (name, read end, buffer), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
-    `attachable` what clients can attach to, None if nothing is. `noted` are the numbers of clients and of bytes that
-    they lost which were told last. `log` is how many bytes a log file of the app may have,
-    how many files there may be, and the path of the log in the host's directory, None if it is in the pod.
+    `ends` are (name, read end, buffer), `pid` is the writing process, `sidecar` the pidfd of the reader, `attachable`
+    the streams for clients, None without. `noted` are the last reported numbers of clients and of bytes lost by
+    clients. `log` is the largest size of a log file in bytes, the largest number of files, and the path of the log in
+    the host's directory, None for a log in the pod.
 
-    `failures` counts the sidecars that died soon, one after the other, without having done anything. The present one
-    was started at `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no
-    more, `abandoned` are the outputs. `lost_bytes` is how much nobody has read. `earlier` is how much output of the
-    app that comes first was left when that was looked at, and how often it was the same; None if it never was.
+    `failures` counts the sidecars that died soon, one after the other, without any work. The present one was started at
+    `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no more, `abandoned`
+    are the outputs. `lost_bytes` is how much nobody has read. `earlier` is how much output of the app that comes first
+    was left at the last look, and how many looks found no change; None before the first look.
     """
 
     def __init__(self, app: str, log: tuple[int, int, str | None]) -> None:
@@ -83,7 +83,7 @@ class Streams:
         self._progress = 0
 
     def open(self, names: Iterable[str], uid: int = 0, gid: int = 0) -> dict[str, int]:
-        """Make a pipe for each of these streams and return the write ends, the caller's, by name."""
+        """Make a pipe for each stream and return the write ends, the caller's, by name."""
         writers: dict[str, int] = {}
         try:
             for name in names:
@@ -93,7 +93,7 @@ class Streams:
                 except OSError:
                     os.close(reader)
                     raise
-                # A process that is not root may open /dev/stdout, which is this pipe, once more.
+                # A process that is not root may open /dev/stdout, a name of the pipe, once more.
                 os.fchown(writers[name], uid, gid)
         except OSError:
             for fd in writers.values():
@@ -103,7 +103,7 @@ class Streams:
         return writers
 
     def open_attachable(self, spec: AppSpec) -> dict[str, int]:
-        """Make what clients can attach to and return the app's ends, the caller's, by name."""
+        """Make streams for clients and return the app's ends, the caller's, by name."""
         attachable = Attachable(self.app)
         ends = attachable.open(spec)
         self.attachable = attachable
@@ -116,18 +116,18 @@ class Streams:
 
     @property
     def at_end(self) -> bool:
-        """Tell whether every pipe is empty and has no writer left, and all of it is passed on."""
+        """Tell whether every pipe is empty and has no writer left, and all output is passed on."""
         logged = all(_at_end(fd) and not buffered_bytes(buffer) for _, fd, buffer in self.ends)
         return logged and not self.abandoned and (self.attachable is None or self.attachable.at_end)
 
     @property
     def is_logged(self) -> bool:
-        """Tell whether anything of it goes into the log."""
+        """Tell whether any output goes into the log."""
         attachable = self.attachable
         return bool(self.ends) or (attachable is not None and bool(attachable.logged or attachable.plain_log))
 
     def left_bytes(self) -> int:
-        """Return how much has to be passed on of what nobody can add anything to; 0 if somebody can."""
+        """Return how much output is left to pass on once nobody can add any; 0 while somebody can."""
         others = [] if self.attachable is None else self.attachable.outputs
         sources = [*(reader for _, reader, _ in self.ends), *self.abandoned, *others]
         has_ended = all(wait_events({fd: 0}, 0) == {fd: select.POLLHUP} for fd in sources)
@@ -135,7 +135,7 @@ class Streams:
 
     @property
     def has_clients(self) -> bool:
-        """Tell whether a sidecar that is gone has left clients behind, and not ended well."""
+        """Tell whether a dead sidecar has left clients behind, and not ended well."""
         return self.attachable is not None and self.attachable.counters()["clients"] > 0
 
     def unread_bytes(self) -> int:
@@ -154,7 +154,10 @@ class Streams:
         return of_abandoned + (0 if self.attachable is None else self.attachable.unread_bytes())
 
     def note_failure(self, lived_seconds: float) -> None:
-        """Count a sidecar that has died, or could not be started; one that lived or did anything begins a new row."""
+        """
+        Count a sidecar that has died, or could not be started; a sidecar that lived long or did any work begins a new
+        row.
+        """
         before, self._progress = self._progress, self._passed()
         is_useless = lived_seconds < _LONG_LIFE_SECONDS and self._progress == before
         self.failures = self.failures + 1 if is_useless else 1
@@ -164,7 +167,7 @@ class Streams:
         return taken + sum(passed_bytes(buffer) for _, _, buffer in self.ends)
 
     def abandon(self) -> None:
-        """Give up everything but the ends of what the app writes to, which would wait for ever otherwise."""
+        """Give up everything but the read ends, without which the app would wait for ever in a write."""
         self.lost_bytes = sum(unlogged_bytes(buffer) for _, _, buffer in self.ends)
         if self.attachable is not None:
             self.lost_bytes += self.attachable.taken_bytes() + self.attachable.unlogged_bytes()
@@ -176,7 +179,7 @@ class Streams:
         self.abandoned = outputs
 
     def drop(self, fd: int) -> bool:
-        """Read some of an abandoned output for nobody; False once it is at its end."""
+        """Read some of an abandoned output for nobody; False at the end."""
         try:
             size_bytes = len(os.read(fd, _DROPPED_AT_ONCE_BYTES))
         except BlockingIOError:
@@ -187,15 +190,15 @@ class Streams:
         return size_bytes > 0
 
     def counters(self) -> dict[str, int] | None:
-        """Return what was counted about clients, None for a process without attachable streams."""
+        """Return the counters about clients, None for a process without attachable streams."""
         return self._last_counters if self.attachable is None else self.attachable.counters()
 
     def flushes(self) -> int:
-        """Return a number that grows while output is still being sent to clients."""
+        """Return a growing number while output is still being sent to clients."""
         return 0 if self.attachable is None else self.attachable.flushes()
 
     def supersede(self) -> None:
-        """Leave to the streams of the app's next process what has a name: the sockets that clients attach by."""
+        """Leave the names to the streams of the app's next process: those of the sockets for clients."""
         if self.attachable is not None:
             self.attachable.supersede()
 
@@ -220,10 +223,9 @@ def _at_end(fd: int) -> bool:
 
 class Attachable:
     """
-    The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
-    minit.iottymux.mux has for them. `supervisor` is PID 1's end of the link to the present sidecar; it does not
-    block. `logged` are the outputs that are in the app's log too, `plain_log` is the name of its file in the log mode
-    k8s-plain.
+    The attachable streams of `app`: `held` are the descriptors shared by the sidecars and PID 1, by the names in
+    minit.iottymux.mux. `supervisor` is PID 1's non-blocking end of the link to the present sidecar. `logged` are the
+    outputs also in the app's log, `plain_log` is the name of the file in the log mode k8s-plain.
     """
 
     def __init__(self, app: str) -> None:
@@ -268,7 +270,7 @@ class Attachable:
         return ends
 
     def hear(self) -> bool:
-        """Do what the sidecar has asked for so far, if that is not much; False if it is gone, or talks nonsense."""
+        """Carry out a few requests of the sidecar; False if the sidecar is gone, or talks nonsense."""
         assert self.supervisor is not None
         for _ in range(_MESSAGES_AT_ONCE):
             try:
@@ -306,7 +308,7 @@ class Attachable:
         return sum(unread_bytes(fd) for fd in self.outputs) + self.taken_bytes()
 
     def taken_bytes(self) -> int:
-        """Return how much of that it has taken from the terminal."""
+        """Return how much unread output the sidecar has taken from the terminal."""
         return waiting_bytes(self.held[INTAKE], *read_intake(self.held[COUNTERS])) if INTAKE in self.held else 0
 
     def unlogged_bytes(self) -> int:
@@ -314,20 +316,20 @@ class Attachable:
         return sum(read_unlogged(self.held[COUNTERS], name) for name in self.logged)
 
     def counters(self) -> dict[str, int]:
-        """Return what the sidecars have counted."""
+        """Return the counters of the sidecars."""
         return read_counters(self.held[COUNTERS])
 
     def flushes(self) -> int:
-        """Return a number that grows while clients take what waits for them."""
+        """Return a growing number while clients take waiting output."""
         return read_flushes(self.held[COUNTERS])
 
     def supersede(self) -> None:
-        """Leave the names of the sockets to the next process of the app; their clients stay."""
+        """Leave the names of the sockets to the next process of the app; the clients stay."""
         self._withdraw()
         self._is_superseded = True
 
     def close(self) -> None:
-        """Give up everything, and what shows that it can be attached to first."""
+        """Give up everything, first the files by which clients attach."""
         if not self._is_superseded:
             self._withdraw()
         for fd in self.held.values():
@@ -347,7 +349,7 @@ class Attachable:
             pass  # it was never made, or somebody put something there
 
     def _listen(self, names: list[str]) -> None:
-        """Make the sockets, and then the file that says so."""
+        """Make the sockets, and then the file that announces the sockets."""
         os.makedirs(self._directory, 0o755, exist_ok=True)
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -363,20 +365,20 @@ class Attachable:
             for name in names
         ]
         endpoints = {"version": _ENDPOINTS_VERSION, "targets": targets}
-        # Whole or not there, since it says that all can be attached to; not durable, since the sockets are not either.
+        # Whole or absent, since the file announces all sockets; not durable, like the sockets.
         write_file(f"{self._directory}/.{paths.ENDPOINTS}", jsontext.dump(endpoints) + b"\n")
         os.rename(f"{self._directory}/.{paths.ENDPOINTS}", f"{self._directory}/{paths.ENDPOINTS}")
 
 
 def _first_size() -> bytes:
-    """Return the struct winsize of the terminal that the pod is started at, so that a client there changes nothing."""
+    """Return the struct winsize of the pod's terminal at the start, so that a client there changes nothing."""
     size = read_size()
     return _DEFAULT_SIZE if size is None or size.startswith(_NO_SIZE) else size
 
 
 def _pipe(spec: AppSpec) -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    # An app that is not root may open /dev/stdout, which is this pipe, once more.
+    # An app other than root may open /dev/stdout, a name of the pipe, once more.
     os.fchown(writer, spec.confinement.uid, spec.confinement.gid)
     return reader, writer
 
