@@ -1,9 +1,9 @@
 """
-The work of `app/start`, `app/stop` and `app/rm`: asking PID 1, and the rest of the work, which is the host's.
+The work of `app/start`, `app/stop` and `app/rm`: asking PID 1, and the rest of the work on the host.
 
 The working directory is the pod directory, by which the supervisor is reached. Files of a removed app are removed
 through the mount of the stage1 root: stage0 removes some of these files in the overlay's upper directory behind the
-mount, after which a file of that name could be neither made nor removed here.
+mount, after which a file of the name could be neither made nor removed here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from minit.reaper.record import remove_file, write_durably
 from minit.supervisor.apps.lifecycle import RESTING
 from minit.supervisor.control.ask import ask, ask_state
 
-# PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
-# which may be anything.
+# PID 1 gives up on a start after 90 seconds. A stop is given up some seconds after the grace period of the app, of any
+# length.
 _START_SECONDS = 100.0
 _STOP_SECONDS = 24 * 3600.0
 
@@ -46,7 +46,7 @@ class StartError(LaunchError):
 
 
 def start_app(app: str) -> None:
-    """Start an app, and return once it is executed; StartError if it cannot be, and then it has a status."""
+    """Start an app, and return after the exec; StartError for a failed start, which leaves a status."""
     try:
         ask(StartApp(app=app), _START_SECONDS)
     except ControlError as error:
@@ -57,15 +57,17 @@ def start_app(app: str) -> None:
 
 def stop_app(app: str, grace_seconds: float | None = None) -> None:
     """
-    Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped.
+    Stop an app, and return once nothing of the app is left; an app that does not run, or is missing, is stopped.
 
-    It has its own grace period before it is killed, or that one.
+    SIGKILL follows after the app's own grace period, or after `grace_seconds`.
     """
     _ask_until_done(StopApp(app=app, grace_seconds=grace_seconds))
 
 
 def remove_app(app: str) -> None:
-    """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
+    """
+    Stop an app, have PID 1 let go of the app, and remove the app's traces in the pod directory and control groups.
+    """
     helpers = find_helpers(app)
     _ask_until_done(RemoveApp(app=app))
     end_helpers(helpers)
@@ -75,7 +77,7 @@ def remove_app(app: str) -> None:
 
 
 def _ask_until_done(request: AppRequest) -> None:
-    """Ask for what takes its time; a pod that ends meanwhile has no running app either."""
+    """Ask, and wait for the end; a pod that ends meanwhile has no running app either."""
     try:
         ask(request, _STOP_SECONDS)
     except ControlError as error:
@@ -96,7 +98,7 @@ def check_running() -> None:
 
 
 def report_failure(app: str, error: Exception) -> None:
-    """Have the reason stand in the pod's own log: stage0 shows what an entrypoint says with --debug only."""
+    """Have the pod's own log hold the reason: stage0 shows an entrypoint's words with --debug only."""
     try:
         ask(Note(app=app, text=describe(error)))
     except MinitError:
@@ -104,7 +106,7 @@ def report_failure(app: str, error: Exception) -> None:
 
 
 def _may_run(app: str) -> bool:
-    """Return whether PID 1 has a process of an app, of which it will write down the end, or cannot be asked."""
+    """Return whether PID 1 has a process of an app, and will write down the end, or cannot be asked."""
     try:
         state = ask_state()
     except MinitError:
@@ -117,11 +119,11 @@ def _reason(error: ControlError) -> str:
 
 
 def _record_failed_start(app: str) -> None:
-    """Give an app that does not run a status: stage0 has marked it as started and would call it running."""
+    """Give an app that does not run a status: stage0 has marked the app as started and would call the app running."""
     path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
     if os.path.exists(path) or _may_run(app):
         return
-    # Of this process alone: PID 1, and who else starts the app, may be writing the status at the same time.
+    # Of this process alone: PID 1, and another starter of the app, may be writing the status at the same time.
     own = f"{path}.{os.getpid()}"
     try:
         write_durably(own, b"%d\n" % EXIT_FAILURE)
@@ -136,7 +138,7 @@ def _record_failed_start(app: str) -> None:
 
 
 def remove_traces(app: str) -> list[str]:
-    """Remove files and control groups of an app, and return what could not be removed."""
+    """Remove files and control groups of an app, and return the failures."""
     problems = _remove_groups(app)
     inside = [
         *(paths.status_file(app), paths.created_marker(app), paths.started_marker(app)),

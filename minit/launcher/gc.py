@@ -1,4 +1,4 @@
-"""The `gc` entrypoint's work: removing what a pod left on the host outside its directory."""
+"""The `gc` entrypoint's work: removing the remains of a pod on the host outside of the pod directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from minit.reaper.record import write_durably
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8
-# Of a line of standard input, which is a UUID.
+# Of a line of standard input, a UUID.
 _MAX_LINE_BYTES = 256
 
 _DIRECTORY = "/run/minit/groups"
 
 
 def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, debug: bool) -> int:
-    """Remove what the pod in the working directory left, say what went wrong, and return the exit code."""
+    """Remove the remains of the pod in the working directory, report failures, and return the exit code."""
     code = 0
     try:
         remove_groups(uuid, hierarchies)
@@ -46,11 +46,11 @@ def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, d
 
 def collect_each(collect_one: Callable[[str], int]) -> None:
     """
-    Have `collect_one` collect each pod whose UUID is a line of standard input, and answer with UUID and exit code.
+    Have `collect_one` collect each pod with a UUID on a line of standard input, and answer with UUID and exit code.
 
-    The pods are in the working directory. One with networks gets a process of its own: whatever happens to that in
-    another network namespace, or to a plugin, the next pod does not meet it. As of a program that a signal killed, the
-    code is negative then.
+    The pods are in the working directory. A pod with networks gets a process of its own: an accident of that process in
+    another network namespace, or of a plugin, does not reach the next pod. As of a program killed by a signal, the code
+    is negative then.
     """
     top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with open(0, "rb", closefd=False) as lines:
@@ -71,10 +71,10 @@ def _collect_in_child(collect_one: Callable[[str], int], word: str) -> int:
 
 def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
     """
-    Remove the control groups of the pod in the working directory, and what was left of others.
+    Remove the control groups of the pod in the working directory, and remains of others.
 
-    A pod whose `run` never got that far has none, and neither has one from before a reboot. UnfinishedError if some
-    cannot be removed now, which a later call finishes, of another pod too if this one's directory is gone by then.
+    A pod with an early end of `run` has none, nor has a pod from before a reboot. UnfinishedError if some cannot be
+    removed now: a later call finishes the work, of another pod too if the directory is gone by then.
     """
     _remove_left(hierarchies)
     try:
@@ -97,9 +97,9 @@ def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
 
 def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     """
-    Undo the networks of the pod in the working directory and return what went wrong, for which nothing is left.
+    Undo the networks of the pod in the working directory and return the failures that left nothing behind.
 
-    UnfinishedError if another call has to go on with it.
+    UnfinishedError if another call has to go on.
     """
     try:
         if not os.path.lexists(paths.POD_NETNS):
@@ -121,24 +121,24 @@ def _describe(problems: list[str], pids: list[int]) -> str:
 
 
 def _belongs_to(subcgroup: str, uuid: str) -> bool:
-    """Return whether a path is that of a pod's groups: removing groups by any other one would be a weapon."""
+    """Return whether a path belongs to a pod's groups: removing groups by any other path would be a weapon."""
     parts = subcgroup.split("/")
     return parts[-1] == paths.pod_cgroup_name(uuid) and ".." not in parts
 
 
 def _note_left(uuid: str, subcgroup: str) -> None:
     """
-    Note on the host that groups of a pod are left, for a later `gc` of any pod.
+    Note on the host the remaining groups of a pod, for a later `gc` of any pod.
 
-    rkt deletes the pod's directory whatever `gc` says, and with it the only other place that names the groups. A
-    reboot, after which there are no groups, removes the notes too.
+    rkt deletes the pod's directory whatever `gc` says, the only other place with the path of the groups. A reboot,
+    after which there are no groups, removes the notes too.
     """
     os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
     write_durably(f"{_DIRECTORY}/{uuid}", os.fsencode(subcgroup))
 
 
 def _forget_left(uuid: str) -> None:
-    """Note that none are left."""
+    """Note that no groups are left."""
     try:
         os.unlink(f"{_DIRECTORY}/{uuid}")
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _forget_left(uuid: str) -> None:
 
 
 def _remove_left(hierarchies: Sequence[Hierarchy]) -> None:
-    """Remove what is left of any pod and can be removed now, without waiting."""
+    """Remove the remains of any pod, as far as possible without waiting."""
     try:
         # Others are being written.
         uuids = [name for name in os.listdir(_DIRECTORY) if not name.startswith(".")]

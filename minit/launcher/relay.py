@@ -1,9 +1,10 @@
 """
-The relay between the caller's terminal, pipe or file and a terminal in the pod: its console, or that of an `enter`.
+The relay between the caller's terminal, pipe or file and a terminal in the pod: the console, or the terminal of an
+`enter`.
 
 Bytes pass unchanged, in both directions at once. Nothing here waits: each direction has a buffer of its own, and when
-that is full its source is not read. Keys for programs (Ctrl-C, Ctrl-Z) are bytes for the pod's terminal; job control of
-the caller's shell meets the launcher alone.
+the buffer is full the source is not read. Keys for programs (Ctrl-C, Ctrl-Z) are bytes for the pod's terminal; job
+control of the caller's shell meets the launcher alone.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from minit.linux.terminal import CTRL_D, CallerTerminal, edits_lines, end_of_fil
 from minit.supervisor.exec.podconsole import open_slave
 
 _BUFFER_BYTES = 64 * 1024
-# A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
+# A write of so much does not block where epoll(7) reports room, PIPE_BUF of pipe(7).
 _WRITE_BYTES = 4096
-# How soon it is looked whether the app has read the end of the input, which nobody tells; each time later.
+# The first pause before a look whether the app has read the end of the input, which nobody tells; longer each time.
 _FIRST_LOOK_SECONDS = 0.1
 _LONGEST_LOOK_SECONDS = 10.0
-# A shell with `ignoreeof` ignores ten (bash(1)); to others that edit lines it may be a key like any other.
+# A shell with `ignoreeof` ignores ten (bash(1)); to other line editors the key may be like any other.
 _MOST_END_KEYS = 11
-# Ctrl-], three times within a second, as systemd-nspawn has it (ptyfwd.c).
+# Ctrl-], three times within a second, as in systemd-nspawn (ptyfwd.c).
 _ESCAPE_KEY = 0x1D
 _ESCAPE_TIMES = 3
 _ESCAPE_SECONDS = 1.0
@@ -41,10 +42,9 @@ class Relay:
     """
     Both directions between the caller and `master`, the console's end outside of the pod.
 
-    Output goes to the caller's descriptor `output`. The caller's terminal, if it has one, is raw from the beginning
-    until `close`, but for the time it is suspended. `hung_up` is called if the terminal goes away, `escaped` if
-    somebody there types the escape.
-    `rewatch` comes before each turn of `loop`.
+    Output goes to the caller's descriptor `output`. The caller's terminal, if any, is raw from the beginning until
+    `close`, but for times of suspension. `hung_up` is called if the terminal goes away, `escaped` if somebody there
+    types the escape. `rewatch` comes before each turn of `loop`.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Relay:
         self._escaped = escaped if terminal.settings is not None else None
         self._escapes: list[float] = []
         self._master: int | None = master
-        # While somebody has the slave open, an app may close all it has, or hang them up as login programs do, and open
-        # it again later: to the master nothing happens.
+        # While somebody has the slave open, an app may close all descriptors, or hang up as login programs do, and open
+        # the slave again later: to the master nothing happens.
         self._slave: int | None = open_slave(master)
         self._input = reopen_without_blocking(0, os.O_RDONLY) if terminal.is_read else None
         self._caller_output = output
@@ -82,7 +82,7 @@ class Relay:
         self._resume()
 
     def rewatch(self) -> None:
-        """Have the loop wait for what there is something to do with now."""
+        """Have the loop wait for the descriptors with work now."""
         interest = {self._signals: select.POLLIN}
         if self._input is not None and len(self._to_app) < _BUFFER_BYTES:
             interest[self._input] = select.POLLIN
@@ -109,18 +109,18 @@ class Relay:
                 self._write_console()
 
     def finish(self) -> None:
-        """Take no more input: the pod has ended, and what its apps wrote is all there is."""
+        """Take no more input: the pod has ended, and there will be no more output."""
         self._input, self._to_app = None, b""
         self._close_slave()
 
     def is_drained(self) -> bool:
-        """After `finish`, return whether all output is delivered, or there is nobody who reads it."""
+        """After `finish`, return whether all output is delivered, or nobody reads output."""
         while self._master is not None and len(self._to_caller) < _BUFFER_BYTES:
             self._read_console()
         return not self._to_caller
 
     def pause(self) -> None:
-        """Stop this process, as what it is in front of has been stopped, until SIGCONT."""
+        """Stop this process, as the job behind has been stopped, until SIGCONT."""
         self._terminal.restore()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._resume()
@@ -136,7 +136,8 @@ class Relay:
         try:
             data = os.read(self._master, _BUFFER_BYTES)
         except OSError:
-            # Nothing now (EAGAIN); and nothing ever again once the pod has ended (EIO), unless somebody outside has it.
+            # Nothing now (EAGAIN); and nothing ever again once the pod has ended (EIO), unless somebody outside has the
+            # slave.
             if self._slave is None:
                 self._close_master()
             return
@@ -152,7 +153,7 @@ class Relay:
         except BlockingIOError:
             return
         except OSError:
-            # Nobody reads it any more, or there is no space; the app goes on.
+            # Nobody reads any more, or there is no space; the app goes on.
             self._output, size = None, len(self._to_caller)
         self._to_caller = self._to_caller[size:]
 
@@ -180,7 +181,7 @@ class Relay:
             self._end_input()
 
     def _ends_with_escape(self, data: bytes) -> bool:
-        """Tell whether the escape's last key is in what was typed just now."""
+        """Tell whether the escape's last key is among the keys typed just now."""
         now = time.monotonic()
         for key in data:
             typed = [moment for moment in self._escapes if now - moment <= _ESCAPE_SECONDS]
@@ -201,14 +202,14 @@ class Relay:
         self._end_input()
 
     def _end_input(self) -> None:
-        """Say "end of file" once everything before it is written: the first such key only ends an unfinished line."""
+        """Say "end of file" once everything before is written: the first such key only ends an unfinished line."""
         if self._input_ended and not self._to_app and self._master is not None:
             self._input_ended = False
             self._to_app = end_of_file_key(self._master) * (1 if self._last_byte == b"\n" else 2)
             self._set_end_look(_FIRST_LOOK_SECONDS)
 
     def _look_for_end(self) -> None:
-        """Say it again if somebody has read it: every read beyond the end finds the end, as in a file."""
+        """Say "end of file" again once read: every read beyond the end finds the end, as in a file."""
         if self._master is None or self._slave is None:
             return
         if not self._to_app and not wait_readable([self._slave], 0):
@@ -223,7 +224,7 @@ class Relay:
         self._end_look.set(time.monotonic() + self._end_look_seconds)
 
     def _hang_up(self) -> None:
-        """Let the pod be stopped, and its own terminal hang up if output went to the lost one too."""
+        """Let the pod be stopped, and the pod's terminal hang up if output went to the lost one too."""
         if os.fstat(0).st_rdev == os.fstat(self._caller_output).st_rdev:
             self._to_caller = b""
             self._close_slave()
@@ -246,7 +247,7 @@ class Relay:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
 
     def _resume(self) -> None:
-        """Make the terminal raw, in the background after waiting for the foreground, and take its size over."""
+        """Make the terminal raw, in the background after waiting for the foreground, and take the size over."""
         self._terminal.make_raw()
         size = read_size()
         if size is not None and self._master is not None:

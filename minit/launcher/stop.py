@@ -1,4 +1,4 @@
-"""The `stop` entrypoint's work: asking the supervisor to end the pod, or making it, and telling whether that worked."""
+"""The `stop` entrypoint's work: asking the supervisor to end the pod, or killing both, and telling the outcome."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from minit.podfiles.controlmessages import StopPod
 from minit.podfiles.podfile import is_locked
 from minit.supervisor.control.ask import ask
 
-# The supervisor's time in a forced stop for killing the apps and recording it, before it is killed itself.
+# The supervisor's time in a forced stop for killing and recording the apps, before the supervisor is killed itself.
 _FORCE_SECONDS = 3.0
-# A machine may be so busy that an answer, or the end of what was killed, takes part of this.
+# On a busy machine an answer, or the end of killed processes, takes part of the time.
 _REQUEST_SECONDS = 10.0
-# How long a pod that is being started has to get a PID 1 that can be stopped, and one that has none any more to end.
+# How long a starting pod has to get a PID 1, and a pod without a PID 1 any more has to end.
 _PID_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
-# Where the pods are that have run.
+# The directories of pods after a run.
 _PLACES_OF_ENDED_PODS = ("run", "exited-garbage")
 
 
 def stop_pod(force: bool) -> None:
     """
-    Have the pod in the working directory stopped; does not wait for its end unless forced.
+    Have the pod in the working directory stopped; does not wait for the end unless forced.
 
-    A pod that has ended is stopped. A forced stop kills the apps at once and the supervisor too if it does not end
-    then. LaunchError if the pod was never started, if nothing shows that it will stop, or if it did not end by force.
+    A pod that has ended is stopped. A forced stop kills the apps at once and, if the supervisor does not end then, the
+    supervisor. LaunchError if the pod was never started, shows no sign of a stop, or did not end by force.
     """
     was_running = _wait_for_pid()
     if _has_pod_ended(was_running):
@@ -40,7 +40,7 @@ def stop_pod(force: bool) -> None:
         pidfd, _ = open_supervisor(read_pid())
     except LaunchError:
         if os.path.exists(paths.POD_PID):
-            # Its PID 1 has ended, and the launcher will in a moment; or the number was never right.
+            # PID 1 has ended, and the launcher will in a moment; or the number was never right.
             _wait_until(lambda: not is_locked("."))
         if _has_pod_ended(was_running):
             return
@@ -56,12 +56,11 @@ def _ask(pidfd: int) -> None:
     try:
         ask(StopPod(), timeout_seconds=_REQUEST_SECONDS)
     except NoAnswerError as error:
-        # Not the signal on top: two requests are a second stop, which kills.
-        # A PID 1 that dies has closed its sockets before it has ended.
+        # Not the signal on top: a second request would kill. A dying PID 1 closes its sockets before the end.
         if not has_ended(pidfd, _FORCE_SECONDS):
             raise LaunchError(f"{describe(error)}; it may never stop the pod, --force does") from error
     except ControlError as error:
-        # It has no control socket yet, or too many clients: the signal means the same.
+        # There is no control socket yet, or too many clients: the signal means the same.
         _send(pidfd, signal.SIGTERM)
         if not _wait_until(lambda: has_ended(pidfd) or not _is_pending(pidfd, signal.SIGTERM)):
             raise LaunchError(f"{describe(error)}, nor does it take a signal; --force stops the pod") from error
@@ -80,9 +79,9 @@ def _kill(pidfd: int) -> None:
 
 def _wait_for_pid() -> bool:
     """
-    Wait until a pod that runs has its pid file, which may come after it is ready; not for ever.
+    Wait until a running pod has a pid file, perhaps later than ready; not for ever.
 
-    Returns whether the pod ran when it was looked at first.
+    Returns whether the pod ran at the first look.
     """
     was_running = is_locked(".")
     if was_running:
@@ -91,7 +90,7 @@ def _wait_for_pid() -> bool:
 
 
 def _has_pod_ended(was_running: bool) -> bool:
-    """Return whether the pod has run and nobody holds its lock any more."""
+    """Return whether the pod has run and nobody holds the lock any more."""
     if is_locked("."):
         return False
     try:
@@ -109,7 +108,10 @@ def _wait_until(condition: Callable[[], bool]) -> bool:
 
 
 def _is_pending(pidfd: int, number: int) -> bool:
-    """Return whether a process has not taken a signal yet, pidfd(2) telling its pid, proc_pid_status(5) the signals."""
+    """
+    Return whether a process has not taken a signal yet, with the pid by the pidfd and the signals by
+    proc_pid_status(5).
+    """
     try:
         pid = _fields(f"/proc/self/fdinfo/{pidfd}")["Pid"]
         return bool(int(_fields(f"/proc/{pid.strip()}/status")["ShdPnd"], 16) >> (number - 1) & 1)
@@ -127,7 +129,7 @@ def read_pid() -> int:
 
 
 def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
-    """Return a pidfd of the pod's PID 1 and its /proc/PID/status; LaunchError if the pid is now somebody else's."""
+    """Return a pidfd of the pod's PID 1 and /proc/PID/status; LaunchError if the pid is now somebody else's."""
     try:
         pidfd = os.pidfd_open(pid)
         fields = _fields(f"/proc/{pid}/status")
@@ -135,10 +137,10 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
         stage1 = os.stat(paths.POD_STAGE1_ROOTFS)
     except (OSError, OverflowError) as error:
         raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
-    # A stale number may well be PID 1 of another pod or container by now; this pod's has the stage1 root. Within a pod,
-    # where a program may have made a PID 1 of its own, numbers are one level deeper; on a machine that minit boots they
-    # are one less, and without a PID namespace of the pod's there is no other number. And only while the process of the
-    # pidfd lives is it certain that all of this was about it.
+    # A stale number may well be PID 1 of another pod or container by now; PID 1 of this pod has the stage1 root. Within
+    # a pod, where a program may have made a PID 1 of its own, numbers are one level deeper; on a machine booted by
+    # minit numbers are one less, and without a PID namespace of the pod's there is no other number. Only while the
+    # process of the pidfd lives are all answers certain to be about that process.
     numbers = fields.get("NSpid", "").split()
     expected = [[str(pid)]] if os.path.exists(paths.POD_HOST_PIDS) else [[str(pid), "1"], ["1"]]
     is_pid_1 = numbers in expected and os.path.samestat(root, stage1)

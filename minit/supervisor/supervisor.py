@@ -1,7 +1,7 @@
 """
 The events of PID 1, handled without waiting for any: signals, the reports and deaths of apps, deadlines.
 
-Each is fed to the life-cycle table by the context, and one table here has the functions of the actions that follow:
+Each is fed to the life-cycle table by the context, and one table here has the functions of the following actions:
 starts (`starts`), handlers (`handlers`) and ends (`ends`) of apps. The pod decides about the effects of one app on the
 others (`podpolicy`).
 
@@ -43,7 +43,7 @@ class Supervisor:
     """
     The loop of PID 1 around the apps of a pod, which hears of events by the descriptor `signals` and from `outside`.
 
-    `control` is the control socket. `attributes` are those of apps that are added, PID 1's if nobody has a record.
+    `control` is the control socket. `attributes` are for added apps, PID 1's if nobody has a record.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Supervisor:
 
     @property
     def event_fd(self) -> int:
-        """The descriptor that is readable when `turn` has something to do."""
+        """The descriptor to become readable when `turn` has something to do."""
         return self._loop.fileno()
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic time at which `turn` is due without an event, None if there is none."""
+        """Return the monotonic time at which `turn` is due without an event, None for never."""
         deadlines = [app.run.deadline for app in self.apps.values() if app.run.deadline is not None]
         others = self._loop.next_deadline, self.sidecars.renew_at
         deadlines += [moment for moment in others if moment is not None]
         return time.monotonic() if self._reap_again else min(deadlines, default=None)
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
-        """Handle the events at hand and the deadlines that passed, waiting at most so long for the first."""
+        """Handle the events at hand and the deadlines that passed, after a wait of at most so long for the first."""
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
@@ -130,32 +130,32 @@ class Supervisor:
             if app.run.streams.need_sidecar:
                 self.sidecars.expect(app.run.streams)
         if self.plan.mutable:
-            # Ready to have apps added, whatever becomes of those it begins with.
+            # Ready for added apps, whatever becomes of the first ones.
             self.pod.mark_ready()
 
     def add(self, app: App) -> None:
-        """Take in an app whose builder has been forked."""
+        """Take in an app with a forked builder."""
         self.context.limits.expose(app.spec)
         self._starts.add(app)
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """Begin the shutdown of the pod; with `force`, or the second time, no app gets time to end by itself."""
         self.pod.request_stop(source, detail, force=force)
-        # Before anybody is answered: who hears that the pod will stop can rely on it.
+        # Before anybody is answered: a client told of the stop can rely on the stop.
         self.outside.announce_end(again=True)
 
     def drain(self) -> None:
-        """Wait for the rest of the output, give up what nobody reads, and write the statuses that are not written."""
+        """Wait for the rest of the output, give up output without a reader, and write the missing statuses."""
         self.context.outputs.drain(self.turn, self.outside.tell_seconds)
         self.context.records.write_last_ends()
 
     def reap(self) -> None:
-        """Take in the ends of all processes that have ended, whoever's they are."""
+        """Take in the ends of all processes that have ended, orphans too."""
         by_pid = {app.run.pid: app for app in self.apps.values() if app.run.end is None and app.run.pid is not None}
         by_handler = {app.run.handler.pid: app for app in self.apps.values() if app.run.handler is not None}
         spawner = self.sidecars.spawner
         for pid, app in by_pid.items():
-            # Nobody said yet that it executed its program, and the signals of a stop may have come before.
+            # Nobody said yet that the app executed its program, and the signals of a stop may have come before.
             if app.run.reached >= EXECUTED and app.run.report is not None:
                 app.run.died_before_exec = died_before_exec(pid)
         dead, count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))})
@@ -174,7 +174,7 @@ class Supervisor:
         sent = read_sent_signals(self._signals)
         numbers = [number for number, code, pid in sent if self.outside.heeds(number, code, pid)]
         halts = [number for number in numbers if number in HALT_SIGNALS]
-        # Before the dead are looked at: whoever signals every process of the pod is asking for a stop.
+        # Before the dead are looked at: a signal to every process of the pod asks for a stop.
         if halts:
             self.outside.note_halt(halts)
             self.request_stop(BY_SIGNAL, " ".join(map(str, halts)))

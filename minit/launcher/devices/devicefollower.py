@@ -1,4 +1,4 @@
-"""Keeping the devices of an app that runs as they are on the host: what it may use, and what its volumes show."""
+"""Keeping the devices of a running app as on the host: the allowed devices, and the nodes in volumes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from minit.supervisor.control.ask import ask
 
 class DeviceVolume(Value):
     """
-    A volume of devices: whose it is, and what its source and its mount were when the pod started, None if not there.
+    A volume of devices: its app, and the source and the mount at the start of the pod, None if missing.
 
-    They differ if the pod has `mapped` ids, where a node is another one for the same device.
+    Both differ if the pod has `mapped` ids: then the mount is another node for the same device.
     """
 
     app: AppPlan
@@ -35,14 +35,14 @@ class DeviceVolume(Value):
 
     @property
     def is_directory(self) -> bool:
-        """Tell whether it was a directory of nodes."""
+        """Tell whether the source was a directory of nodes."""
         return self.identity is not None and self.identity.device == 0
 
 
 def device_rules(
     default: Sequence[DeviceRule], volumes: Sequence[DeviceVolume], devices: Sequence[Sequence[Device]]
 ) -> tuple[DeviceRule, ...]:
-    """Return what an app may use that has these volumes with these devices."""
+    """Return the allowed devices of an app with these volumes and devices."""
     rules = [
         device.rule(volume.volume.device_access or ("r" if volume.volume.read_only else "rw"))
         for volume, found in zip(volumes, devices)
@@ -52,18 +52,20 @@ def device_rules(
 
 
 class DeviceFollower:
-    """One app with minit/hotplug; the working directory is the pod directory, and `group` has its device policy."""
+    """
+    One app with minit/hotplug; the working directory is the pod directory, and `group` has the app's device policy.
+    """
 
     def __init__(
         self, volumes: Sequence[tuple[DeviceVolume, Sequence[Device]]], group: DeviceGroup | None, *, debug: bool
     ) -> None:
         self._volumes = [volume for volume, _ in volumes]
         self._devices = [tuple(found) for _, found in volumes]
-        # The tops of the mounts in the app, by source; None for one that has been taken off.
+        # The tops of the mounts in the app, by source; None for a mount taken off.
         self._attached = [volume.identity for volume in self._volumes]
         self._shown = [volume.source for volume in self._volumes]
         self._app = self._volumes[0].app
-        # Nodes that stood for no device when the pod started: there is nothing that could come or go.
+        # Nodes without a device at the start of the pod: nothing could come or go.
         self._static = {device for found in self._devices for device in found if device.subsystem is None}
         self._rules = self._plan_rules()
         self._group = group
@@ -72,7 +74,7 @@ class DeviceFollower:
 
     def look(self, lookup: DeviceLookup) -> bool:
         """
-        Deny what is gone, then take it off; allow what came, then put it there.
+        Deny devices that went, then take off the mounts; allow devices that came, then attach the mounts.
 
         False if the supervisor could not be asked yet for the app's namespace.
         """
@@ -88,7 +90,7 @@ class DeviceFollower:
                 self._exchange(index, volume.volume, None, None)
         self._change_rules(rules)
         for index, volume in enumerate(self._volumes):
-            # A directory that was emptied is removed by the kernel, and made anew for the next device.
+            # The kernel removes an emptied directory, and makes a new one for the next device.
             source = identify_source(volume.volume)
             if self._devices[index] and self._shown[index] != source:
                 self._show(index, volume, source)
@@ -151,7 +153,7 @@ class DeviceFollower:
 
 
 def identify_source(volume: VolumeMount) -> Identity | None:
-    """Return what is at the source of a volume, None if there is nothing."""
+    """Return the present source of a volume, None if missing."""
     try:
         return identify(os.lstat(volume.source))
     except FileNotFoundError:

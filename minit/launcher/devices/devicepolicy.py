@@ -21,7 +21,7 @@ from minit.linux import syscalls
 from minit.plan.root.devicevolumes import BLOCK, CHARACTER, DeviceRule, rule_changes
 
 _CONTROLLER = "devices"
-# bpf(2) is missing, or this kind of program is.
+# bpf(2) is missing, or the kind of program.
 _NOT_BUILT_IN = (errno.ENOSYS, errno.EINVAL)
 _GONE = (errno.ENOENT, errno.ENODEV)
 
@@ -46,7 +46,7 @@ _RESULT, _CONTEXT, _KIND, _WANTED, _MAJOR, _MINOR, _SCRATCH = range(7)
 
 
 class DeviceGroup(Value):
-    """The directory of the group that an app's device policy holds for, of the v1 controller or of v2."""
+    """The directory of the group of an app's device policy, of the v1 controller or of v2."""
 
     directory: str
     is_v2: bool
@@ -57,7 +57,7 @@ class NoDeviceControl(LaunchError):
 
 
 def device_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> DeviceGroup | None:
-    """Return the group that decides about an app's devices; None if there is no hierarchy that does."""
+    """Return the group that decides about an app's devices; None without such a hierarchy."""
     for hierarchy in sorted(hierarchies, key=lambda hierarchy: hierarchy.is_v2):
         if _CONTROLLER in hierarchy.controllers or hierarchy.is_v2:
             return DeviceGroup(directory=app_group(hierarchy, subcgroup, app), is_v2=hierarchy.is_v2)
@@ -68,9 +68,9 @@ def apply_policies(
     hierarchies: Sequence[Hierarchy], subcgroup: str, policies: Iterable[tuple[str, Sequence[DeviceRule] | None]]
 ) -> list[str]:
     """
-    Restrict the group of each app, in which nobody is yet, to the devices of its rules; return the warnings to show.
+    Restrict the group of each app, still without processes, to the devices of the rules; return the warnings to show.
 
-    Without rules it may use every device. LaunchError names the app and the device that failed.
+    Without rules an app may use every device. LaunchError names the app and the failed device.
     """
     unrestricted = []
     for app, rules in policies:
@@ -84,14 +84,14 @@ def apply_policies(
         except NoDeviceControl as error:
             unrestricted.append(f'warning: app "{app}" can use every device it can make: {error}')
         except (LaunchError, OSError) as error:
-            # Rather than start it without: nobody asked for that.
+            # Nobody asked for a start without a policy.
             hint = "--insecure-options=paths does without"
             raise LaunchError(f'app "{app}": {describe(error)} ({hint})') from error
     return unrestricted
 
 
 def set_policy(group: DeviceGroup, rules: Sequence[DeviceRule]) -> None:
-    """Allow a group what the rules say and nothing else; NoDeviceControl if this kernel cannot."""
+    """Allow a group the devices of the rules and nothing else; NoDeviceControl if this kernel cannot."""
     if group.is_v2:
         _set_filter(group, rules)
         return
@@ -100,7 +100,7 @@ def set_policy(group: DeviceGroup, rules: Sequence[DeviceRule]) -> None:
 
 
 def change_policy(group: DeviceGroup, old: Sequence[DeviceRule], new: Sequence[DeviceRule]) -> None:
-    """Change the rules of a group, whose app may be running; nothing if the group is gone with its pod."""
+    """Change the rules of a group, whose app may be running; nothing for a group gone with the pod."""
     try:
         if group.is_v2:
             _set_filter(group, new)
@@ -138,7 +138,7 @@ def _write(group: DeviceGroup, name: str, rules: Sequence[str]) -> None:
 
 
 def assemble_filter(rules: Iterable[DeviceRule]) -> bytes:
-    """Return the program that allows what any single one of the rules allows, and nothing else."""
+    """Return the program that allows a use if any single rule does, and nothing else."""
     code = [
         _instruction(_LOAD_WORD, _KIND, _CONTEXT, offset=0),
         _instruction(_COPY, _WANTED, _KIND),
@@ -154,13 +154,13 @@ def assemble_filter(rules: Iterable[DeviceRule]) -> bytes:
 
 def set_filter(group: int, rules: Iterable[DeviceRule]) -> None:
     """
-    Make `rules` the policy of the group whose directory is `group`, in the place of an earlier one, at no moment none.
+    Make `rules` the policy of the group with the directory `group`, in the place of an earlier one, at no moment none.
 
-    The policies of the groups above it hold too.
+    The policies of the groups above hold too.
     """
     program = syscalls.bpf_prog_load(syscalls.BPF_PROG_TYPE_CGROUP_DEVICE, assemble_filter(rules), _NAME)
     try:
-        # Without BPF_F_ALLOW_MULTI: whoever attaches again replaces the program, without having the old one.
+        # Without BPF_F_ALLOW_MULTI: a later attachment replaces the program, without the old one at hand.
         syscalls.bpf_prog_attach(group, program, syscalls.BPF_CGROUP_DEVICE)
     finally:
         os.close(program)
@@ -181,7 +181,7 @@ def _assemble_rule(rule: DeviceRule) -> list[bytes]:
     for register, value in tests:
         if register == _SCRATCH:
             code += wanted
-        # To the next rule, counted from the instruction after this one.
+        # To the next rule, counted from the next instruction.
         code.append(_instruction(_JUMP_UNLESS_EQUAL, register, offset=size - len(code) - 1, value=value))
     return code + allow
 

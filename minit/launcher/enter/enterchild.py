@@ -1,10 +1,10 @@
 """
 From a process of the host to a command in an app, in two forks.
 
-The first process enters everything: the app's control groups, namespaces, identity and limits. It is in the pod's PID
-namespace only for its children, so nobody in the pod can see it while it still has descriptors, or capabilities of the
-host. The second one is born confined. It has nothing left to do but what has to be seen from there, and to execute
-the command once its parent, which is that of the first one, knows of it.
+The first process enters everything: the app's control groups, namespaces, identity and limits. The first process is in
+the pod's PID namespace only for its children, so nobody in the pod can see a process with descriptors or capabilities
+of the host. The second one is born confined. The second one does the rest inside, and executes the command once the
+parent of both knows the pid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minit.supervisor.exec.privileges import (
     give_up_capabilities,
 )
 
-# As shells say it.
+# As of shells.
 EXIT_CANNOT_EXECUTE = 126
 EXIT_NOT_FOUND = 127
 
@@ -45,13 +45,12 @@ _GO_BYTES = 16
 
 class Entrance(Value):
     """
-    The way into a pod, as descriptors, and what the command is there.
+    The way into a pod, as descriptors, and the command's place inside.
 
-    `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `pids` the app's
-    PID namespace, None for PID 1's; `own_users` tells that
-    the pod has a user namespace of its own. `groups` are files of control groups to write `0` into. `bounding` is the
-    capability mask of PID 1, of which none are kept that the profile does not have. `terminal` is the slave of a pty
-    for those of the standard streams that are terminals.
+    `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `pids` the app's PID
+    namespace, None for PID 1's; `own_users` tells that the pod has a user namespace of its own. `groups` are files of
+    control groups to write `0` into. `bounding` is the capability mask of PID 1, of which the profile keeps a part.
+    `terminal` is the slave of a pty for standard streams that are terminals.
     """
 
     supervisor: int
@@ -65,7 +64,7 @@ class Entrance(Value):
     terminal_streams: tuple[int, ...] = ()
 
     def descriptors(self) -> Mapping[str, Kept]:
-        """Return what the first process takes over."""
+        """Return the descriptors for the first process."""
         return {
             "pidfd of PID 1": self.supervisor,
             "namespaces": (self.namespace, self.pids),
@@ -78,8 +77,8 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> int:
     """
     Fork the first one, and return its number.
 
-    By `link` the other end gets the host's pid of the second one, or a line that says why there is none. The second one
-    executes nothing until it is told to "go": a parent that dies leaves nobody behind.
+    By `link` the other end gets the host's pid of the second one, or a line with the reason for none. The second one
+    executes nothing before "go": a dead parent leaves nobody behind.
     """
     process = _Command(entrance, command, link)
     return fork(ENTERING, process.enter, {"link": link.fileno(), **entrance.descriptors()}, tell=process.tell)
@@ -95,7 +94,7 @@ class _Command:
         self._path = b""
 
     def enter(self) -> int:
-        """Be the first process: enter the app, fork the second one, and tell its number."""
+        """Be the first process: enter the app, fork the second one, and tell the number."""
         profile = self._entrance.profile
         self._join_groups(profile)
         choose_profile(profile.confinement)
@@ -109,7 +108,7 @@ class _Command:
             syscalls.close_all_but((0, 1, 2, self._link.fileno()))
             os.umask(0o022)
         with Step("drop capabilities"):
-            # The caller may hold more than PID 1, which gave it up for the whole pod.
+            # The caller may hold more than PID 1, which gave up the rest for the whole pod.
             drop_bounding_set(self._entrance.bounding)
         give_up_capabilities(profile.confinement)
         with Step("fork"):
@@ -120,7 +119,7 @@ class _Command:
         return EXIT_FAILURE
 
     def tell(self, error: BaseException) -> int:
-        """Tell the parent why there is no second process, and return the exit code of the first one."""
+        """Tell the parent the reason for no second process, and return the exit code of the first one."""
         self._link.send(f"{step_of(error)}: {describe(error)}".encode(errors="surrogateescape"))
         return EXIT_FAILURE
 
@@ -129,7 +128,7 @@ class _Command:
         become_program(self._entrance.profile.confinement, self._get_ready)
 
     def _fail(self, error: BaseException) -> int:
-        """Say on the command's standard error what went wrong, and return the exit code."""
+        """Write the error to the command's standard error, and return the exit code."""
         step, code = step_of(error), EXIT_FAILURE
         if step == STEP_EXEC:
             step, code = "execute the command", EXIT_CANNOT_EXECUTE
@@ -143,11 +142,11 @@ class _Command:
         return code
 
     def _join_groups(self, profile: EnterProfile) -> None:
-        """Be in the app's control groups, with its attributes."""
+        """Be in the app's control groups, with the app's attributes."""
         with Step("join control groups"):
             if profile.attributes is not None:
                 leave_realtime()
-            # First of all: what is used from here on is the app's.
+            # First of all: from here on the process uses the app's share.
             join_cgroups(self._entrance.groups)
         if profile.oom_score_adj is not None:
             with Step("set oom_score_adj"):
@@ -170,7 +169,7 @@ class _Command:
             syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         if entrance.own_users:
             with Step("join user namespace"):
-                # Last: the root of the host may join all others, that of the pod may not.
+                # Last: the root of the host may join all others, the root of the pod may not.
                 syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
 
     def _get_ready(self) -> Command:
@@ -178,7 +177,7 @@ class _Command:
         arguments = [os.fsencode(word) for word in self._words]
         variables = dict(self._entrance.profile.environment)
         with Step("hear of the end of the parent"):
-            # The change of ids took it away.
+            # The change of ids took the signal away.
             syscalls.set_parent_death_signal(ENTERED.death_signal)
         if self._entrance.terminal_streams:
             with Step("take the terminal"):
@@ -197,7 +196,7 @@ class _Command:
         return self._path, arguments, variables
 
     def _is_alone(self) -> bool:
-        """Tell whether the parent died, maybe after its "go", before that had become a signal for this process."""
+        """Tell whether the parent died, maybe after its "go", before the death signal arrived."""
         try:
             return not self._link.recv(_GO_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -213,7 +212,7 @@ class _NotExecuted(Exception):
 
 
 def _find(command: bytes, search: bytes) -> bytes:
-    """Return the path of the command as it will be executed, a bare name being searched in the list of directories."""
+    """Return the path of the command to be executed, a bare name being searched in the list of directories."""
     if b"/" in command:
         candidates = [command]
     else:
@@ -222,7 +221,7 @@ def _find(command: bytes, search: bytes) -> bytes:
     failure: _NotExecuted | None = None
     for candidate in candidates:
         try:
-            # Not by trying: under a filter of the user's own nothing may be left by which to say why it failed.
+            # Not by trying: a filter of the user's own may leave no way to report a failure.
             check_exec(os.fsdecode(candidate))
         except OSError as error:
             if failure is None or error.errno != errno.ENOENT:

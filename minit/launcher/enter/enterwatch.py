@@ -1,4 +1,8 @@
-"""`enter` while the command runs: waits for the end, passes signals on and relays the terminal."""
+"""
+`enter` while the command runs: waits for the end, passes signals on and relays the terminal.
+
+A module beside `enterpod`, which is about the time before there is a command.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 Having controllers of the unified hierarchy where a pod's groups are (the kernel's cgroup-v2.rst).
 
-A group has the controllers that the group around it gives, and a group that gives any must have no processes of its
-own, unless it is the root. So a pod with limits cannot always lie in the group of its launcher, as it does otherwise.
+A group has the controllers given by the group around, and a group that gives any must have no processes of its own, but
+for the root. So a pod with limits cannot always lie in the group of the launcher, the place of other pods.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _GIVEN = "cgroup.subtree_control"
 
 def place_pod(hierarchies: Sequence[Hierarchy], uuid: str, controllers: Set[str]) -> str:
     """
-    Return the path of the groups of a pod that needs `controllers`, without a leading slash.
+    Return the path of the groups of a pod with need of `controllers`, without a leading slash.
 
-    That is below this process's own group if it can give them; this process moves into a group of the pod, if it is
-    the only one there. Otherwise it is below the nearest group around that can. With v1 it is where it always is:
-    there each controller has a hierarchy of its own.
+    The place is below the launcher's own group if that can give the controllers; the launcher moves into a group of the
+    pod, if alone there. Otherwise the place is below the nearest group around with the controllers. With v1 the place
+    never changes: there each controller has a hierarchy of its own.
     """
     subcgroup = pod_subcgroup(hierarchies, uuid)
     unified = next((hierarchy for hierarchy in hierarchies if hierarchy.is_v2), None)
@@ -40,7 +40,7 @@ def place_pod(hierarchies: Sequence[Hierarchy], uuid: str, controllers: Set[str]
     if stuck is None or (stuck == unified.own_path and _vacate(unified, subcgroup, controllers)):
         return subcgroup
     if stuck == "/":
-        # As in a container: there is nothing around it, and what cannot be limited is warned about.
+        # As in a container: there is nothing around, and a missing limit is warned about.
         return subcgroup
     return f"{os.path.dirname(stuck)}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
 
@@ -49,7 +49,7 @@ def give_controllers(unified: Hierarchy, path: str, controllers: Set[str]) -> st
     """
     Have every group from the root to `path`, absolute in the hierarchy, give `controllers` to the groups in it.
 
-    Returns the path of the first one that cannot, None if there is none.
+    Returns the path of the first group without success, None for success.
     """
     group = "/"
     for name in ["", *filter(None, path.split("/"))]:
@@ -65,13 +65,13 @@ def _give(directory: str, controllers: Set[str]) -> bool:
         if missing:
             write_group_file(f"{directory}/{_GIVEN}", " ".join(f"+{name}" for name in sorted(missing)))
     except OSError:
-        # It has processes (EBUSY), does not have them itself (ENOENT), or is not ours to change.
+        # The group has processes (EBUSY), lacks the controllers (ENOENT), or is not ours to change.
         return False
     return True
 
 
 def _vacate(unified: Hierarchy, subcgroup: str, controllers: Set[str]) -> bool:
-    """Move this process from its group into one of the pod, so that its group can give controllers; False if not so."""
+    """Move the launcher into a group of the pod, so that the old group can give controllers; False for a failure."""
     own = f"{unified.mount_point}{unified.own_path}"
     with open(f"{own}/cgroup.procs", encoding="utf-8") as processes:
         if processes.read().split() != [str(os.getpid())]:

@@ -1,7 +1,7 @@
 """
-The filters that the apps of a pod and their sidecars get, as programs for the kernel.
+The filters of apps and of sidecars, as programs for the kernel.
 
-Those of sidecars, and of an app which asks for nothing, were compiled when the stage1 image was built. Any other is
+The build of the stage1 image compiles the filters of sidecars, and of an app without options. Any other filter is
 compiled here, before PID 1 exists: a process of the pod only hands the bytes to the kernel.
 """
 

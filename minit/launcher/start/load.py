@@ -38,7 +38,7 @@ from minit.podfiles.boundedfile import read_bounded
 _MAXIMUM_BYTES = 4 << 20
 # Of a kernel with mq_overview(7).
 _QUEUES = "/proc/sys/fs/mqueue"
-# Variables of rkt and the host's service manager that this stage1 cannot use yet.
+# Variables of rkt and the host's service manager of no use to stage1 yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
 
 _MAXIMUM_DATABASE_BYTES = 1 << 20
@@ -47,10 +47,10 @@ _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 def load_pod(flags: RunFlags) -> Pod:
     """
-    Return the pod in the working directory: its manifests, what its images say about the users they name, and the
-    texts for /etc that `flags` ask for.
+    Return the pod in the working directory: the manifests, the images' facts about named users, and the texts for /etc
+    by `flags`.
 
-    ManifestError names the file and the place in it.
+    ManifestError names the file and the place in the file.
     """
     manifest = read_pod_manifest()
     images = []
@@ -75,7 +75,7 @@ def load_pod(flags: RunFlags) -> Pod:
 
 def load_app(name: str, flags: RunFlags) -> Pod:
     """
-    Return the pod in the working directory as if it had but one app, which stage0 has just added to its manifest.
+    Return the pod in the working directory with one app alone, just added to the manifest by stage0.
 
     ManifestError, as above; PlanError if there is no such app.
     """
@@ -103,15 +103,15 @@ def read_pod_manifest() -> PodManifest:
 
 
 def read_runtime_config(uuid: str) -> RuntimeConfig:
-    """Return what the pod was started with; ManifestError if that cannot be read."""
+    """Return the options of the pod's start; ManifestError for an unreadable file."""
     return decode_runtime_config(_read(paths.POD_RUNTIME_CONFIG), paths.POD_RUNTIME_CONFIG, uuid)
 
 
 def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -> HostFacts:
-    """Return what planning `pod` needs to know about this machine."""
-    # Of a mutable pod any app that is added may ask for them.
+    """Return the facts of the machine for the plan of `pod`."""
+    # Any app added to a mutable pod may have isolators.
     isolated = flags.mutable or has_isolators(pod)
-    # A new user namespace has every capability, whatever the caller has.
+    # A new user namespace has every capability, whatever the caller's capabilities.
     capabilities = syscalls.every_capability if flags.private_users else syscalls.bounding_set
     return HostFacts(
         effective_uid=os.geteuid(),
@@ -142,7 +142,7 @@ def _read_profiles(manifest: PodManifest) -> frozenset[str] | None:
 
 
 def read_host_dns() -> str | None:
-    """Return the host's configuration of DNS, for a pod in its network; None if there is none that can be read."""
+    """Return the host's configuration of DNS, for a pod in its network; None without a readable one."""
     try:
         fd = os.open(paths.HOST_RESOLV_CONF, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         return os.fsdecode(read_bounded(fd, paths.HOST_RESOLV_CONF, _MAXIMUM_BYTES))
@@ -151,7 +151,7 @@ def read_host_dns() -> str | None:
 
 
 def read_host_address() -> str | None:
-    """Return the address of the host by which it reaches others, which need not be there; None if it reaches nobody."""
+    """Return the address by which the host reaches others, present or not; None for a host without a way out."""
     for family, other in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
@@ -218,11 +218,12 @@ def open_stage1_root() -> int:
 
 def _look_up_in_root(name: str, app: App, *, has_own_user: bool, has_groups: bool) -> AppLookups:
     """
-    Return what the root of app `name` says about its user and group; the working directory is the pod directory.
+    Return the facts in the root of app `name` about the app's user and group; the working directory is the pod
+    directory.
 
-    With `has_own_user` the user is not the one that the image says; with `has_groups` it has groups of the image.
+    With `has_own_user` the user is another one than the image's; with `has_groups` the user has groups of the image.
 
-    The image decides what is in the root. Paths are resolved inside it, wherever symlinks lead, and only a regular file
+    The content of the root is the image's. Paths are resolved inside, wherever symlinks lead, and only a regular file
     is opened: opening a fifo would wait, and opening a device may set something off.
     """
     path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
@@ -275,7 +276,7 @@ def _read_regular_file(root: int, path: str) -> bytes:
 
 
 def _owner(root: int, path: str) -> tuple[int, int]:
-    # Of what is there itself, as with lstat(2): a link at the end is not followed.
+    # As with lstat(2): a link at the end is not followed.
     found = syscalls.openat2(root, path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW, resolve=_RESOLVE)
     try:
         status = os.fstat(found)

@@ -1,8 +1,8 @@
 """
 The network helper: a process that connects the pod to its networks while the launcher goes on, and is gone afterwards.
 
-It holds the pod's lock, or the pod could be collected beside it. Until it is told that the pod has what it needs, the
-end of the launcher, for whatever reason, makes it undo all it did.
+The helper holds the pod's lock, or the pod could be collected meanwhile. Until the launcher keeps the networks, any end
+of the launcher makes the helper undo everything. A module beside `launch`, for the work of another process.
 """
 
 from __future__ import annotations

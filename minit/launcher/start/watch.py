@@ -1,4 +1,8 @@
-"""The launcher once there is a PID 1: signals for PID 1, the caller's terminal, and the end."""
+"""
+The launcher once there is a PID 1: signals for PID 1, the caller's terminal, and the end.
+
+A module beside `launch`, which is about the time before there is a PID 1.
+"""
 
 from __future__ import annotations
 

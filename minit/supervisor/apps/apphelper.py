@@ -1,9 +1,9 @@
 """
-The helpers of an app that was added: processes of the host that `app/add` has left behind.
+The helpers of an added app: processes of the host left behind by `app/add`.
 
-Each has the other end of a socket, as its standard error too: what it says comes out of PID 1. The kernel kills it when
-PID 1 closes its end of another pipe, or is gone. Its pidfd is for `app/rm`, which waits for its end; PID 1 can neither
-see nor signal it.
+Each has the other end of a socket, as standard error too: PID 1 passes on the words. The kernel kills a helper when PID
+1 closes one end of another pipe, or is gone. The pidfd is for `app/rm`, which waits for the end; PID 1 can neither see
+nor signal a helper.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEATHS = {
 
 
 class AppHelper:
-    """A helper of the app `app`, which lives by the pipe `life`; all descriptors are its."""
+    """A helper of the app `app`, living by the pipe `life`; the object owns all descriptors."""
 
     def __init__(self, app: str, kind: str, *, socket: int, pidfd: int, life: int) -> None:
         self.socket = socket
@@ -33,7 +33,7 @@ class AppHelper:
         os.set_blocking(socket, False)
 
     def read(self) -> bool:
-        """Pass on what it says; False, which is said too, if it died."""
+        """Pass on words of the helper; False, with a line about the loss, after a death."""
         try:
             text = os.read(self.socket, _LINE_BYTES)
         except BlockingIOError:
@@ -49,11 +49,11 @@ class AppHelper:
         return False
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return what it holds."""
+        """Return all descriptors."""
         return self.socket, self.pidfd, self._life
 
     def tell(self) -> None:
-        """Have it look what the app does now, if it is one that wants to know."""
+        """Have a helper for health look at the present state of the app."""
         if self.kind == HEALTH:
             try:
                 os.write(self.socket, b"look")
@@ -61,6 +61,6 @@ class AppHelper:
                 pass  # it has not read the last such message, or is dead
 
     def close(self) -> None:
-        """Let go of it, which ends it."""
+        """Let go of the helper, which then ends."""
         for fd in self.descriptors():
             os.close(fd)

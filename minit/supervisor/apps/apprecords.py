@@ -1,7 +1,7 @@
 """
-The records of apps: the end of each of them, and the markers of its progress.
+The records of apps: the end of each app, and the markers of progress.
 
-What cannot be written or removed, on a full disk say, is kept in mind and done later.
+A failed write or removal, on a full disk say, is remembered and done later.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Records:
         self._unwritten: dict[str, App] = {}
         self._recorded: set[str] = set()
         self._late: set[str] = set()
-        # Files that are of a run before, and logs of which nobody knows yet that they are complete.
+        # Files of a run before, and complete logs without a marker.
         self._stale: dict[str, App] = {}
         self._unmarked: dict[str, App] = {}
 
     def write_end(self, app: App) -> None:
-        """Write how an app ended, or what has been found out about that since, now or later."""
+        """Write the end of an app, or later findings about the end, now or later."""
         self._unwritten[app.name] = app
         self._stale.pop(paths.status_file(app.name), None)
         self._write_ends()
 
     def catch_up(self) -> None:
-        """Do what could not be done before."""
+        """Do the work that failed before."""
         self._write_ends()
         for path, app in sorted(self._stale.items(), key=lambda item: item[0]):
             self._remove(app, path)
@@ -64,12 +64,12 @@ class Records:
             else:
                 del self._unwritten[name]
                 if name in self._late:
-                    # Who looked when the app ended found nothing.
+                    # A look at the end of the app found nothing.
                     self._late.remove(name)
                     self._journal.event(PodEvent.APP_END_WRITTEN, app=name)
 
     def write_last_ends(self) -> None:
-        """Try once more to write what could not be written, and say which statuses are lost if that fails."""
+        """Try failed writes once more, and name the statuses lost by another failure."""
         self.catch_up()
         for name, app in sorted(self._unwritten.items()):
             if name not in self._recorded and app.run.end is not None:
@@ -85,11 +85,11 @@ class Records:
             self._stale.pop(path, None)
 
     def remove_status(self, app: App) -> None:
-        """Remove what says that the app has ended; OSError if it could not be removed."""
+        """Remove the status of an ended app; OSError for a failure."""
         self._remove(app, paths.status_file(app.name))
 
     def unmark_log_end(self, app: App) -> None:
-        """Tell who follows the app's log that there is more to come; OSError if that could not be done."""
+        """Tell followers of the app's log that there is more to come; OSError for a failure."""
         self._remove(app, paths.log_end_marker(app.name))
 
     def _remove(self, app: App, path: str) -> None:
@@ -97,7 +97,7 @@ class Records:
             remove_file(path)
             self._stale.pop(path, None)
         except OSError as error:
-            # On a disk that has failed (ext4(5), "errors=") it stays for now, and the app is started in spite of it:
+            # On a disk that has failed (ext4(5), "errors=") the file stays for now, and the app starts all the same:
             # nobody can be told anything there.
             if error.errno != errno.EROFS and path not in self._stale:
                 raise
@@ -106,15 +106,15 @@ class Records:
             self._retry()
 
     def note_state(self, app: App) -> None:
-        """Write what an app has come to before its end."""
+        """Write the state of an app before the end."""
         try:
             note_state(app.name, state_of(app))
         except OSError as error:
-            # Its end is written, and tried again; until then nobody depends on it.
+            # The end is written, and tried again; until then nobody depends on the file.
             self._journal.info("state.unwritten", app=app.name, reason=describe(error))
 
     def mark_log_end(self, app: App) -> None:
-        """Tell who follows the app's log that it is complete, now or later."""
+        """Tell followers of the app's log that the log is complete, now or later."""
         self._stale.pop(paths.log_end_marker(app.name), None)
         try:
             write_file(paths.log_end_marker(app.name), b"")
@@ -127,25 +127,26 @@ class Records:
 
 
 def mark_started(app: App) -> None:
-    """Tell stage0 that the app has been started; OSError if that could not be done."""
+    """Tell stage0 that the app has been started; OSError for a failure."""
     path = paths.started_marker(app.name)
     try:
         write_file(path, b"")
     except OSError as error:
-        # stage0's own, which may belong to the host's root, or that of an earlier start, on a disk that has failed.
+        # A marker of stage0, which may belong to the host's root, or that of an earlier start, on a disk that has
+        # failed.
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not os.path.exists(path):
             raise
 
 
 def write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
     """Write the variables of an app for `enter`."""
-    # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
+    # One variable per line without quoting: a variable with a newline has no form, so `enter` does without.
     lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
     write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))
 
 
 def state_of(app: App) -> dict[str, object]:
-    """Return minit's own record of an app: times in nanoseconds since 1970, how it ended if it has, and why."""
+    """Return minit's own record of an app: times in nanoseconds since 1970, and the end with the reason, if any."""
     run = app.run
     state: dict[str, object] = {"app": app.name, "created": app.created_ns}
     if run.started_ns is not None:

@@ -1,4 +1,8 @@
-"""The words of apps that they are ready, or about to end, heard by PID 1 while they run."""
+"""
+The words of running apps, ready or about to end, heard by PID 1.
+
+A module beside its one importer, the context, which only puts such parts together.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-The word of an app to PID 1 that it is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
+The word of an app to PID 1 that the app is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
 
-Messages there are an app's, so nothing of them is trusted: messages are bounded, and descriptors that come along are
-closed where that can hold up nobody.
+Messages there are an app's and untrusted: messages are bounded, and descriptors in messages are closed where a close
+can hold up nobody.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from minit.supervisor.exec.notifyends import NotifyEnds
 # systemd's bound for a message, PIPE_BUF.
 _MESSAGE_BYTES = 4096
 _STATUS_CHARACTERS = 256
-# Messages that are read at a time, and bytes before the line feed; the rest of the pod has its turn in between.
+# Messages read at a time, and bytes before the line feed; the rest of the pod has its turn in between.
 _BATCH = 16
-# A message costs PID 1 more than its sender, whose processor time may be limited.
+# A message costs PID 1 more than the sender, whose processor time may be limited.
 _MOST_A_SECOND = 200
 _LINE_BYTES = 4096
 _MOST_QUEUED = 1024
@@ -36,7 +36,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(_UCRED_BYTES) + socket.CMSG_SPACE(_MOST_DES
 
 
 class Notification(Value):
-    """The variables of a message that minit acts on."""
+    """The variables of a message with an effect in minit."""
 
     ready: bool = False
     stopping: bool = False
@@ -44,7 +44,7 @@ class Notification(Value):
 
 
 def parse_notification(data: bytes) -> Notification:
-    """Return what a message of sd_notify(3) says; what minit has no use for, or does not know, is left out."""
+    """Return the content of a message of sd_notify(3), without variables unused by or unknown to minit."""
     fields = dict(line.partition(b"=")[::2] for line in data.split(b"\n"))
     status = fields.get(b"STATUS")
     return Notification(
@@ -56,9 +56,9 @@ def parse_notification(data: bytes) -> Notification:
 
 class Readiness:
     """
-    The readiness of one app; the socket lives as long as the app's root, all else as long as its process.
+    The readiness of one app; the socket lives as long as the app's root, all else as long as the process.
 
-    `refused` tells why the last message was that counted for nothing, None if there was none.
+    `refused` has the reason why the last message counted for nothing, None if there was none.
     """
 
     def __init__(self) -> None:
@@ -77,16 +77,18 @@ class Readiness:
         self.refused: str | None = None
 
     def descriptors(self) -> list[int]:
-        """Return what PID 1 listens to."""
+        """Return the descriptors for PID 1 to listen to."""
         ours = [] if self.socket is None else [self.socket.fileno()]
         return ours if self.pipe is None else [*ours, self.pipe]
 
     def open_root(self, spec: AppSpec) -> NotifyEnds:
-        """Make what belongs into the app's root, for the process that only builds it."""
+        """Make the socket for the app's root, for the process that only builds the root."""
         return self._open_socket() if spec.life.notifies else NotifyEnds()
 
     def open(self, spec: AppSpec) -> NotifyEnds:
-        """Make what a new process of the app needs and return its ends, the caller's; what an old one said is over."""
+        """
+        Make the ends for a new process of the app and return them to the caller; words of an old process are over.
+        """
         self.close_pipe()
         self._discard()
         self._forget()
@@ -95,16 +97,16 @@ class Readiness:
             return ends
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.pipe, False)
-        # An app that is not root may open it once more by /proc/self/fd.
+        # An app other than root may open the pipe once more by /proc/self/fd.
         os.fchown(writer, spec.confinement.uid, spec.confinement.gid)
         self._line_bytes = 0
         return replace(ends, pipe=writer)
 
     def read_socket(self, pid: int | None, group: Group) -> bool:
         """
-        Take in some of the messages; those of processes outside of the app's `group` count for nothing.
+        Take in some of the messages; messages from outside of the app's `group` count for nothing.
 
-        False if there are so many that the next ones should wait for a second.
+        False if there are too many: the next ones should wait for a second.
         """
         now = time.monotonic()
         if now - self._heard_since >= 1:
@@ -124,7 +126,7 @@ class Readiness:
         return self._heard < _MOST_A_SECOND
 
     def read_pipe(self) -> bool:
-        """Take in what there is on the descriptor; False after a line feed, or its end, when nothing more counts."""
+        """Take in the bytes on the descriptor; False after a line feed, or the end, when nothing more counts."""
         assert self.pipe is not None
         try:
             data = os.read(self.pipe, _LINE_BYTES)
@@ -156,7 +158,7 @@ class Readiness:
         self.status = self.status if said.status is None else said.status
 
     def _open_socket(self) -> NotifyEnds:
-        """Make the socket and return a detached mount of it: so it can be reached in the app's root alone."""
+        """Make the socket and return a detached mount: so the app alone can reach the socket, in its root."""
         kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         sock = socket.socket(socket.AF_UNIX, kind)
         # No app's name, which could be too long for an address.
@@ -175,7 +177,7 @@ class Readiness:
         return NotifyEnds(tree=tree, path=path)
 
     def _receive(self) -> tuple[bytes | None, int] | None:
-        """Return the next message, None in it if it is too long, and its sender's pid; None if there is none."""
+        """Return the next message, with None for a message too long, and the sender's pid; None without a message."""
         assert self.socket is not None
         taken: list[int] = []
         try:
@@ -191,7 +193,7 @@ class Readiness:
             elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 ends = range(0, len(content) - _INT_BYTES + 1, _INT_BYTES)
                 taken += [int.from_bytes(content[at : at + _INT_BYTES], "little") for at in ends]
-        # Before the next message: the kernel closes those for which there is no room, in PID 1.
+        # Before the next message: the kernel closes descriptors without room, in PID 1.
         close_elsewhere(taken)
         return None if flags & socket.MSG_TRUNC else data, sender
 
@@ -209,7 +211,7 @@ def _remove(path: str) -> None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Return whether a process has ended: of those that reach the socket, all are the app's."""
+    """Return whether a process has ended: all processes able to reach the socket are the app's."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
@@ -219,9 +221,9 @@ def _is_gone(pid: int) -> bool:
 
 def close_elsewhere(fds: Sequence[int], fork: Callable[..., tuple[int, int]] = clone) -> None:
     """
-    Close descriptors that an app has sent, the last time in another process.
+    Close descriptors sent by an app, the last time in another process.
 
-    It is the last close that can wait for as long as the sender likes, as that of a socket that lingers does.
+    The last close can wait for as long as the sender likes, as the close of a lingering socket does.
     """
     if not fds:
         return
@@ -231,7 +233,7 @@ def close_elsewhere(fds: Sequence[int], fork: Callable[..., tuple[int, int]] = c
         _, pidfd = fork(CLOSER, lambda: _wait(reader), {"pipe": reader, "descriptors": fds})
         os.close(pidfd)
     except OSError:
-        # Without a process, or a descriptor for it, there is no other way.
+        # Without a process, or a descriptor for one, there is no other way.
         for fd in fds:
             _stop_lingering(fd)
     for fd in (*fds, *ends):

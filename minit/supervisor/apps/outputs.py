@@ -1,4 +1,8 @@
-"""The output of apps: complete logs are marked, losses counted, and the rest is waited for at the end."""
+"""
+The output of apps: complete logs are marked, losses counted, and the rest is waited for at the end.
+
+A module beside its one importer, the context, which only puts such parts together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that apps consist of: asked to end, killed, and noticed to be gone."""
+"""The processes of apps: asked to end, killed, and noticed to be gone."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minit.linux.syscalls import pidfd_send_signal
 from minit.supervisor.apps.podapp import App
 
 KILL_WAIT_SECONDS = 10.0
-# So long an app has after its stop signal, however long its pre-stop hook took (Kubernetes).
+# The least time of an app after the stop signal, however long the pre-stop hook took (Kubernetes).
 _LEAST_STOP_SECONDS = 2.0
-# How often a v1 group is looked at while it empties; a v2 group tells.
+# The pause between looks at an emptying v1 group; a v2 group tells.
 _RECHECK_SECONDS = 0.1
 _EVENTS_BYTES = 256
 
 
 class Processes:
     """
-    The control groups of the pod's apps; `on_change` is called when one that was not empty may be so.
+    The control groups of the pod's apps; `on_change` is called when a group may have become empty.
 
-    Of one that cannot tell it is called again and again.
+    For a group without events the call comes again and again.
     """
 
     def __init__(self, loop: Loop, on_change: Callable[[], None]) -> None:
@@ -35,18 +35,18 @@ class Processes:
         self._events: dict[str, int] = {}
 
     def terminate(self, app: App) -> None:
-        """Ask all of an app to end, and give it its time for that, or the rest that its pre-stop hook has left."""
+        """Ask all of an app to end, within the grace period, or the rest left by the pre-stop hook."""
         arm_grace(app)
         if app.run.end is None and app.run.grace_ends_at is not None:
             app.run.deadline = max(app.run.grace_ends_at, time.monotonic() + _LEAST_STOP_SECONDS)
-        # Children that a dead main process left behind may not know the app's own signal.
+        # Children of a dead main process may not know the app's own signal.
         app.group.signal(app.spec.life.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
 
     def kill(self, app: App) -> None:
-        """Kill all of an app, its handler too."""
+        """Kill all of an app, the handler too."""
         app.run.deadline = time.monotonic() + KILL_WAIT_SECONDS
         app.group.kill()
-        # Between its fork and joining a group a process is not in it yet.
+        # Between the fork and the join a process is not in the group yet.
         if app.run.end is None and app.run.pidfd is not None:
             kill_process(app.run.pidfd)
         if app.run.handler is not None:
@@ -57,7 +57,10 @@ class Processes:
         app.run.deadline = time.monotonic() + KILL_WAIT_SECONDS
 
     def is_clear(self, app: App) -> bool:
-        """Return whether nothing but the main process of an app is left; if not, kill that, and this is due again."""
+        """
+        Return whether nothing but the main process of an app is left; if not, kill the rest, and have the loop look
+        again.
+        """
         if app.group.processes() in ([], [app.run.pid]):
             return True
         app.group.kill_others(app.run.pid)
@@ -65,10 +68,10 @@ class Processes:
         return False
 
     def is_empty(self, app: App) -> bool:
-        """Return whether nothing of an app is left; if not, it will be a reason to look again."""
+        """Return whether nothing of an app is left; if not, have the loop look again."""
         if not app.group.processes():
             return True
-        # The last one in it may be reaped by somebody else.
+        # Somebody else may reap the last process of the group.
         if app.name not in self._events:
             events = app.group.open_events()
             if events is not None:
@@ -93,17 +96,20 @@ class Processes:
 
 
 def arm_grace(app: App) -> None:
-    """Give an app, or what runs for it, its time to end by itself."""
+    """Give an app, or a handler, time to end by itself."""
     app.run.deadline = time.monotonic() + app.run.grace_seconds
 
 
 def describe_processes(app: App, but: int | None = None) -> str:
-    """Return which processes of an app are left, but for one, and where in the kernel they wait, proc_pid_wchan(5)."""
+    """
+    Return which processes of an app are left, but for one, and the place in the kernel where each waits,
+    proc_pid_wchan(5).
+    """
     return ", ".join(f"{pid} ({wait_channel(pid)})" for pid in app.group.processes() if pid != but)
 
 
 def kill_process(pidfd: int) -> None:
-    """Send SIGKILL to one process; nothing if it has ended."""
+    """Send SIGKILL to one process; nothing for an ended one."""
     try:
         pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
 """
 Starts of apps, as PID 1 sees them: a process is forked, watched, heard and told to go.
 
-The process says by a socket how far it has come.
+The process says by a socket its progress.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minit.supervisor.apps.processes import describe_processes
 from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 
-# Making the root of an app that is added; only a volume that hangs takes so long.
+# For making the root of an added app; only a hanging volume takes so long.
 BUILD_SECONDS = 60.0
 
 
@@ -43,14 +43,14 @@ class Starts:
         self._on_process_end = on_process_end
 
     def watch(self, app: App) -> None:
-        """Hear what a process that has just been forked says, and see its end."""
+        """Hear a new process, and see the end of the process."""
         assert app.run.report is not None and app.run.pidfd is not None
         self._context.loop.watch(app.run.report.fileno(), lambda _: self.hear(app))
         self._context.loop.watch(app.run.pidfd, lambda _: self._on_process_end(app))
         self._context.listeners.listen(app)
 
     def add(self, app: App) -> None:
-        """Take in an app whose builder has been forked."""
+        """Take in an app with a forked builder."""
         self._context.pod.apps[app.name] = app
         app.run.deadline = time.monotonic() + BUILD_SECONDS
         self.watch(app)
@@ -59,7 +59,7 @@ class Starts:
         self._context.notify(app)
 
     def hear(self, app: App) -> None:
-        """Hear that the process of an app has prepared itself, that it has failed, or that it says nothing any more."""
+        """Hear that the process of an app has prepared itself, has failed, or says nothing any more."""
         run = app.run
         assert run.report is not None
         message, descriptors = receive_message(run.report)
@@ -89,7 +89,7 @@ class Starts:
         run.report.close()
         run.report = None
         if run.reached >= EXECUTED and run.pid is not None and self._context.pod.is_asked_to_end(app):
-            # The signal may have come first; an exec has changed the flags before it closes anything.
+            # The signal may have come first; an exec changes the flags before the first close.
             run.died_before_exec = run.died_before_exec or died_before_exec(run.pid, is_dying=True)
         if run.has_executed:
             run.started_ns = time.time_ns()
@@ -99,12 +99,12 @@ class Starts:
                 self._context.handle(app, Event.HANDLE_RUNNING)
         self._context.notify(app)
         if not self._context.pod.order.starting:
-            # Before, they would take processors from apps that are being started; a pod that is ready has them.
+            # Before, sidecars would take processors from starting apps; a ready pod has sidecars.
             self._context.sidecars.start_all()
         self._context.pod.on_progress(app)
 
     def on_built(self, app: App, status: ExitStatus) -> None:
-        """Act on the end of the process that made the root of an app."""
+        """Act on the end of the builder of an app's root."""
         run = app.run
         if app.state == State.BUILDING:
             run.deadline = None
@@ -120,7 +120,7 @@ class Starts:
             self._context.handle(app, Event.BUILD_FAILED)
 
     def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
-        """Fork the process of an app once more, in the root it has."""
+        """Fork the process of an app once more, in the same root."""
         app.begin_again(by_itself=by_itself)
         app.run.oom_kills = app.group.memory.oom_kills()
         try:
@@ -137,7 +137,7 @@ class Starts:
             self._context.sidecars.start(app.run.streams)
 
     def _pids_to_join(self, app: App) -> int | None:
-        """Return the PID namespace of the app that this one joins, None for the pod's; LaunchError if it is gone."""
+        """Return the PID namespace of another app for an app to join, None for the pod's; LaunchError if gone."""
         name = app.spec.process.pids_of
         if name is None:
             return None
@@ -174,7 +174,7 @@ class Starts:
             return  # it failed after preparing itself, and is about to be reaped
         step, path = "remove the last status", paths.status_file(app.name)
         try:
-            # Not before: a start that is given up leaves the app with its last end.
+            # Not before: a start given up leaves the app with the last end.
             self._context.records.remove_status(app)
             if self._context.pod.order.is_marked_at_exec(app):
                 step, path = "mark as started", paths.started_marker(app.name)
@@ -192,7 +192,7 @@ class Starts:
             pass  # it died after preparing itself, and is about to be reaped
 
     def fail(self, app: App) -> None:
-        """Note that a start has failed because processes of the pre-start handler cannot be killed."""
+        """Note a failed start, since processes of the pre-start handler cannot be killed."""
         left = describe_processes(app, but=app.run.pid)
         app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
 
@@ -207,11 +207,10 @@ def spawn_app(
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    It starts in its v2 group, where there is one in which PID 1 may start it, and joins the v1 groups itself.
-    `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev
-    if it may not make one itself, `pids` the PID namespace of another app if it is to be in that. Started again, it
-    finds its root in the namespace of the app. OSError, and nothing left, if there is no process or no room for its
-    streams.
+    The process starts in the app's v2 group, if PID 1 may start processes there, and joins the v1 groups itself.
+    `trees` are the detached mounts of the volumes, `console` is the slave of the pod's console, `dev` a detached /dev
+    for an app that may not make one, `pids` the PID namespace of another app to join. Started again, the app finds the
+    root in its namespace. OSError, and nothing left, without a process or room for the streams.
     """
     birthplace = app.group.birthplace
     writers = _open_streams(app)
@@ -251,7 +250,7 @@ def spawn_app(
 
 
 def _open_streams(app: App) -> dict[str, int]:
-    """Make the app's streams and return its own ends, the caller's, by name."""
+    """Make the app's streams and return the app's ends to the caller, by name."""
     modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
     writers = app.run.streams.open(
         [name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.confinement.uid, app.spec.confinement.gid

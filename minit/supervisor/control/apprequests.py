@@ -1,9 +1,9 @@
 """
-Requests about single apps: adding, starting, stopping and removing one of a mutable pod, or those of them that a
-machine that minit boots allows.
+Requests about single apps: adding, starting, stopping and removing an app of a mutable pod, or the requests allowed on
+a machine booted by minit.
 
-An answer may have to wait for the app. It is then a `Pending`, which looks again whenever the app has changed; nobody
-else waits for that, and whether its client is still there does not matter to the app.
+An answer may have to wait for the app. Such an answer is a `Pending`, which looks again at every change of the app;
+nobody else waits, and the absence of the client does not matter to the app.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.adding import take_in
 from minit.supervisor.supervisor import Supervisor
 
-# A pre-start handler may hang; who starts the app has to hear of it.
+# A pre-start handler may hang; the client has to hear of the failure.
 START_SECONDS = 90.0
-# Those that wait for the same pod, all together.
+# The waiting answers of one pod, all together.
 _MAXIMUM_PENDING = 1024
 # Without any PID 1 could not even see whether an app has ended. Clients of the control socket take some as well.
 _LEAST_DESCRIPTORS = 96
 
 
 class Pending:
-    """An answer that waits for `app`; `reply` is there once `wake`, if anybody has set that, is called."""
+    """An answer that waits for `app`; `reply` is there once `wake` is called."""
 
     deadline_seconds: float | None = None
 
@@ -47,7 +47,7 @@ class Pending:
         self._supervisor = supervisor
 
     def look(self) -> None:
-        """Answer if that is possible now."""
+        """Answer if possible now."""
         raise NotImplementedError
 
     def expire(self) -> None:
@@ -75,17 +75,17 @@ class Adding(Pending):
 
 
 class Starting(Pending):
-    """Has an app started once it has nothing left of its last start, and waits until it is executed."""
+    """Has an app started once nothing of the last start is left, and waits for the exec."""
 
     deadline_seconds = START_SECONDS
 
     def __init__(self, supervisor: Supervisor, app: App) -> None:
         super().__init__(supervisor, app)
-        # Which of the app's starts this is about, once it has begun.
+        # The number of the start in the request, once begun.
         self.start: int | None = None
 
     def look(self) -> None:
-        """Start the app as soon as it rests; answer once it is executed, or has ended before."""
+        """Start a resting app; answer once the app is executed, or has ended before."""
         app = self.app
         if self.reply is not None:
             return
@@ -112,12 +112,12 @@ class Starting(Pending):
             self.look()
 
     def give_up(self) -> None:
-        """Answer that somebody wants the app stopped, unless its start has begun."""
+        """Answer that the app was stopped, unless the start has begun."""
         if self.start is None:
             self.answer("it was stopped")
 
     def expire(self) -> None:
-        """Answer that it takes too long, and have it stopped."""
+        """Answer that the start takes too long, and have the app stopped."""
         what = "its pre-start handler still runs" if self.app.state == State.PRE_START else "it is not executed yet"
         self.answer(f"{what} after {START_SECONDS:g} s")
         if self.app.state in STARTING:
@@ -134,7 +134,7 @@ class Stopping(Pending):
 
 
 class Removing(Pending):
-    """Waits until an app is gone, which is stopped first."""
+    """Waits until an app is stopped and gone."""
 
     def look(self) -> None:
         """Answer once the app is gone."""
@@ -143,7 +143,7 @@ class Removing(Pending):
 
 
 class AppRequests:
-    """The requests about apps of one pod, and those that wait."""
+    """The requests about apps of one pod, and the waiting answers."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -151,7 +151,7 @@ class AppRequests:
         supervisor.observers.append(self._on_change)
 
     def answer(self, request: AppRequest, descriptors: list[int]) -> Pending | Answer:
-        """Carry out a request; those of `descriptors` that are taken over are removed from the list."""
+        """Carry out a request; `descriptors` is emptied of those taken over."""
         name = request.app
         if not self._supervisor.outside.carries_out(request):
             return self._refuse(name, "immutable pod")
@@ -168,7 +168,7 @@ class AppRequests:
         return self._stop(app, request.grace_seconds) if isinstance(request, StopApp) else self._remove(app)
 
     def forget(self, pending: Pending) -> None:
-        """Let go of an answer that nobody waits for any more."""
+        """Let go of an answer without a waiting client."""
         if pending in self._pending:
             self._pending.remove(pending)
 
@@ -204,7 +204,7 @@ class AppRequests:
             if isinstance(pending, Starting) and pending.app is app:
                 pending.give_up()
         if app.state == State.BUILDING:
-            # It is not running, and whoever adds it goes on.
+            # The app is not running, and the addition goes on.
             return Answer()
         self._supervisor.pod.stop_app(app, grace_seconds)
         return self._wait(Stopping(self._supervisor, app))
@@ -231,7 +231,7 @@ class AppRequests:
 
 
 def _has_descriptors() -> bool:
-    """Return whether enough descriptors are left for another app, and for all that has to be done about the others."""
+    """Return whether enough descriptors are left for another app, and for all work on the others."""
     spare = []
     try:
         for _ in range(_LEAST_DESCRIPTORS):

@@ -1,8 +1,8 @@
 """
-Becoming a program of an app, with no more than it may have and no keys of the caller.
+Becoming a program of an app, with no more than its rights and no keys of the caller.
 
-The app, its event handlers and a command that is entered all end in `become_program`. The `Confinement` has the
-differences, beside two points on the way where each does something of its own; a command is forked at the first.
+The app, its event handlers and an entered command all end in `become_program`. The `Confinement` has the differences,
+beside two points on the way where each does something of its own; a command is forked at the first.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from minit.plan.rights.confinement import Confinement
 from minit.reaper.diagnose import check_exec
 from minit.reaper.exit_status import STEP_EXEC
 
-# As execve(2) takes it: the path, the arguments, and the environment.
+# As execve(2) takes a command: the path, the arguments, and the environment.
 Command: TypeAlias = tuple[str | bytes, list[bytes], Mapping[bytes, bytes]]
 
-# Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
+# Rights kept until the exec: changing the user, and seccomp(2) without no_new_privs.
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
 _PROFILE_OF_EXEC = "/proc/self/attr/apparmor/exec"
 _FOR_FILTERS = capability_mask("CAP_SYS_ADMIN")
 
 
-# Capabilities that this process, or one that forked it, has removed from the bounding set.
+# Capabilities removed from the bounding set by this process, or by an earlier one before the fork.
 _dropped = 0
 
 
 def choose_profile(confinement: Confinement) -> None:
     """
-    Have the next exec of this process, or of one that it forks, take the AppArmor profile; apparmor(7).
+    Have the next exec of this process, or of a child, take the AppArmor profile; apparmor(7).
 
-    It has to be called before the root of the app is entered: whoever has a volume at /proc there would get it.
+    To be called before the root of the app is entered: a volume at /proc there would get the name.
     """
     if confinement.apparmor_profile is not None:
         with Step("choose the AppArmor profile"):
@@ -47,7 +47,7 @@ def choose_profile(confinement: Confinement) -> None:
 
 
 def drop_bounding_set(kept: int | None) -> None:
-    """Remove from the bounding set what is not in the mask `kept`; None keeps everything."""
+    """Remove capabilities outside of the mask `kept` from the bounding set; None keeps everything."""
     global _dropped
     if kept is None:
         return
@@ -76,16 +76,16 @@ def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -
     `get_ready` does the rest of the work, as the program's user, and returns the command to execute.
     """
     with Step("join a session keyring"):
-        # While it is root: keys of others are counted against small quotas, across all pods.
+        # While root: keys of others are counted against small quotas, across all pods.
         leave_keyring()
     with Step("change user"):
         if confinement.needs_right_to_filters:
             syscalls.keep_capabilities()
         become_user(confinement.uid, confinement.gid, confinement.supplementary_gids)
         if confinement.needs_right_to_filters:
-            # Not effective, so that until the filters nothing is done but as that user; an exec takes it.
+            # Not effective, so that all work before the filters is done as that user; an exec takes the right.
             syscalls.set_capabilities(0, _FOR_FILTERS, 0)
-        # Other ids undid it.
+        # The change of ids undid an earlier setting.
         syscalls.set_dumpable(False)
     if confinement.no_new_privileges:
         with Step("set no_new_privs"):
@@ -95,9 +95,9 @@ def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -
     path, arguments, environment = get_ready()
     if confinement.has_own_filters:
         with Step(STEP_EXEC):
-            # Under them nothing may be left by which a failed exec could be told.
+            # Filters may leave no way to report a failed exec.
             check_exec(os.fsdecode(path))
-    # Last: of what the program may not call anything may have been needed until here.
+    # Last: until here the process may need system calls refused to the program.
     _install_filters(confinement)
     with Step(STEP_EXEC):
         os.execve(path, arguments, environment)
@@ -105,11 +105,11 @@ def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -
 
 def give_up_capabilities(confinement: Confinement) -> None:
     """
-    Keep of all capabilities those of the new bounding set, and what is left to do before an exec takes.
+    Keep the capabilities of the new bounding set, and those for the work before an exec.
 
     From here on paths are followed as the new program could: with CAP_SYS_PTRACE a working directory or a "#!" line
     below /proc/1 would lead into the stage1 root. The inheritable and ambient sets become empty, or files with
-    inheritable capabilities would gain them.
+    inheritable capabilities would gain capabilities.
     """
     with Step("drop capabilities"):
         drop_bounding_set(confinement.bounding)
@@ -129,7 +129,7 @@ def _install_filters(confinement: Confinement) -> None:
 
 
 def leave_keyring() -> None:
-    """Have a new empty session keyring, in place of the one that this process shares with its caller."""
+    """Have a new empty session keyring, in place of the one shared with the caller."""
     try:
         syscalls.join_session_keyring()
     except OSError as error:
@@ -139,7 +139,7 @@ def leave_keyring() -> None:
 
 
 def become_user(uid: int, gid: int, supplementary_gids: Sequence[int]) -> None:
-    """Take exactly these ids; leaving uid 0 drops all capabilities, unless they are kept."""
+    """Take exactly these ids; leaving uid 0 drops all capabilities, unless kept."""
     os.setgroups(supplementary_gids)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

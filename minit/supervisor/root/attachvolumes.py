@@ -1,8 +1,8 @@
 """
 Attaching an app's volumes and the files of /etc inside its root, in the app's own mount namespace.
 
-The volumes are detached mounts that the launcher made, read-only already where they are to be: nothing is ever visible
-in an app with more rights than it gets.
+The volumes are detached mounts made by the launcher, read-only ones already so: nothing is ever visible in an app with
+more rights than in the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minit.supervisor.root.applymounts import apply_mounts
 from minit.supervisor.root.subpaths import clone_part
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 
-# A volume that is read-only, or that root of a user namespace may not write to.
+# A volume that is read-only, or not writable for root of a user namespace.
 _NO_PLACE = (errno.EROFS, errno.EACCES)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPTIONS = {
@@ -35,10 +35,10 @@ def attach_volumes(
     volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree
 ) -> list[tuple[str, ...]]:
     """
-    Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at its target or below.
-    Return the names that lead to each volume.
+    Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at the target or below.
+    Return the names on the way to each volume.
 
-    The outer ones come first, whatever the manifest's order; of those at one place the last ends up on top.
+    The outer ones come first, whatever the manifest's order; of several at one place the last ends up on top.
     LaunchError names volume and target.
     """
     places = [_place_of(volume, root) for volume in volumes]
@@ -55,7 +55,7 @@ def attach_volumes(
 
 
 def open_memory_volume(volume: VolumeMount) -> int:
-    """Return a detached mount of a volume in memory, which is in the stage1 root."""
+    """Return a detached mount of a volume in memory, in the stage1 root."""
     try:
         tree = clone_part(volume.source, volume.sub_path)
         attributes = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
@@ -75,7 +75,7 @@ def option_attributes(volume: VolumeMount) -> int:
 
 
 def make_directory(path: str, root: int) -> None:
-    """Make a directory inside `root`, with those above it, if nothing is there; OSError names it."""
+    """Make a directory inside `root`, with the directories above, if nothing is there; OSError names the directory."""
     try:
         if not _exists(root, path):
             os.close(open_target(root, path, is_directory=True))
@@ -87,10 +87,10 @@ def attach_files(
     files: Sequence[AppFile], root: int, dev: int, volumes: Sequence[tuple[str, ...]], *, read_only: bool
 ) -> None:
     """
-    Attach the files of /etc inside `root`; LaunchError names one that is required and has no place.
+    Attach the files of /etc inside `root`; LaunchError names a required file without a place.
 
-    `volumes` are the names that lead to each. The files are in the filesystem of the directory `dev`: that is the app's
-    own, in its memory, and bounded.
+    `volumes` are the names on the way to each. The files are in the filesystem of the directory `dev`: the app's own,
+    in memory, and bounded.
     """
     for file in files:
         try:
@@ -109,7 +109,7 @@ def _place_of(volume: VolumeMount, root: int) -> tuple[str, ...]:
     try:
         return resolve_target(root, volume.target)
     except OSError:
-        # An outer volume may hide what is in the way now; if none does, attaching this one fails and says why.
+        # An outer volume may hide the present obstacle; otherwise the attachment fails with the reason.
         return tuple(name for name in volume.target.split("/") if name not in ("", "."))
 
 
@@ -128,7 +128,7 @@ def _is_within(target: str, places: Sequence[tuple[str, ...]], root: int) -> boo
 
 
 def attach_tree(tree: int, root: int, target: str) -> None:
-    """Attach a detached mount at `target` inside `root`, in a place that is made if it is missing."""
+    """Attach a detached mount at `target` inside `root`, in a place made if missing."""
     where = open_target(root, target, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
     try:
         syscalls.move_mount(tree, where)
@@ -147,7 +147,7 @@ def _attach_file(file: AppFile, root: int, dev: int, *, read_only: bool) -> None
     name = ".minit-file"
     with os.fdopen(os.open(name, _NEW_FILE, 0o644, dir_fd=dev), "wb") as new:
         new.write(file.text)
-    # Only what has a name can be mounted, and only until then.
+    # Only a file with a name can be mounted, and only until then.
     tree = syscalls.open_tree(dev, name, syscalls.OPEN_TREE_CLONE)
     try:
         if read_only:
