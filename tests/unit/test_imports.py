@@ -110,7 +110,7 @@ def importers_of(name: str) -> set[str]:
     [
         ("ctypes", {"minit/linux/ctypescalls.py", "minit/linux/libcrypto.py"}),
         ("trio", {"minit/supervisor/control/serve.py"}),
-        ("structlog", {"minit/supervisor/journal.py"}),
+        ("structlog", {"minit/supervisor/control/serve.py"}),
         ("pyudev", {"minit/devices.py"}),
         ("asyncio", set()),
         ("multiprocessing", set()),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from minit.podfiles import paths
-from minit.supervisor.journal import Journal, open_journal
+from minit.supervisor.control.serve import open_journal
+from minit.supervisor.journal import Journal
 
 Events = list[tuple[str, dict[str, object]]]
 

@@ -1,4 +1,9 @@
-"""The trio half of PID 1: waits for events and deadlines, and serves the control socket."""
+"""
+The trio half of PID 1: waits for events and deadlines, and serves the control socket.
+
+Here the log gets its file, one JSON object a line, by the only configuration of structlog. The module of the log knows
+no structlog: the command of a machine imports that module.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +17,23 @@ import time
 import traceback
 from collections.abc import Callable
 
+import structlog
 import trio
 
 from minit.base.errors import ControlError, ManifestError, describe
 from minit.base.harmless import harmless
-from minit.base.jsontext import parse
+from minit.base.jsontext import dump, parse
 from minit.linux.loop import wait_readable
 from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
+from minit.podfiles.boundedfile import BoundedLog
 from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, read_request
 from minit.reaper.record import write_file
 from minit.supervisor.control.apprequests import AppRequests, Pending
 from minit.supervisor.control.operations import Reply, answer
-from minit.supervisor.journal import Journal, open_journal
+from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
 
 ACCEPT_PAUSE_SECONDS = 0.1
@@ -35,6 +42,9 @@ ACCEPT_PAUSE_SECONDS = 0.1
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+# Of each of the two files of the log.
+_FILE_BYTES = 1 << 19
 
 
 def serve(supervisor: Supervisor) -> None:
@@ -264,3 +274,35 @@ def _peer_of(client: trio.socket.SocketType) -> tuple[int, int]:
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     pid, uid, _ = _PEER_CREDENTIALS.unpack(credentials)
     return pid, uid
+
+
+class _Lines:
+    """The writer of structlog's lines."""
+
+    def __init__(self, file: BoundedLog) -> None:
+        self._file = file
+
+    def msg(self, line: bytes) -> None:
+        self._file.append(line + b"\n")
+
+
+def open_journal() -> Callable[[str, dict[str, object]], None]:
+    """Return a function that appends an event with its fields to the pod's supervisor log."""
+    logger = structlog.wrap_logger(
+        _Lines(BoundedLog(paths.STAGE1_SUPERVISOR_LOG, _FILE_BYTES)),
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(serializer=lambda event, **_: dump(event)),
+        ],
+        wrapper_class=structlog.BoundLogger,
+    )
+    # Once: otherwise each event makes a logger of its own, which only the collector can remove.
+    logger = logger.bind()
+
+    def write(event: str, fields: dict[str, object]) -> None:
+        try:
+            logger.msg(event, **fields)
+        except OSError:
+            pass  # a full disk must not stop PID 1, and there is no other place to say so
+
+    return write
