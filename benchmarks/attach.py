@@ -28,9 +28,10 @@ from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.iottymux.sidecar import run_sidecar
 from minit.linux.messages import socket_pair
-from minit.plan.appplan import ProcessPlan, StreamsPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.process import ProcessPlan
+from minit.plan.streams import StreamsPlan
 from minit.podfiles import paths
 from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session

@@ -29,13 +29,13 @@ from minit.launcher.stop import read_pid
 from minit.linux import syscalls
 from minit.linux.stdio import complain
 from minit.network.podnames import change_apps
-from minit.plan.appplan import STREAM_CONSOLE
 from minit.plan.appspec import AppSpec, encode_spec
 from minit.plan.inputs.appflags import AddFlags
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection
 from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.podplan import PodPlan, plan_added_app
+from minit.plan.streams import STREAM_CONSOLE
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import ADDING_VERSION, MAXIMUM_DESCRIPTORS, AddApp, EnterApp, RemoveApp
 from minit.supervisor.apps.controlgroup import GroupEnds

@@ -8,10 +8,14 @@ from typing import get_args, get_type_hints
 from minit.base.errors import ControlError, ManifestError
 from minit.base.jsontext import dump, parse
 from minit.base.value import Value, replace
-from minit.plan.appplan import LifePlan, ProcessPlan, ResourcePlan, StoragePlan, StreamsPlan
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.lifeplan import LifePlan
+from minit.plan.process import ProcessPlan
+from minit.plan.resources import ResourcePlan
 from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import BindTree
+from minit.plan.storage import StoragePlan
+from minit.plan.streams import StreamsPlan
 
 _VALUE, _BYTES, _SET = "value", "bytes", "set"
 

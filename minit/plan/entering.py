@@ -15,7 +15,7 @@ from minit.base.jsontext import dump, parse
 from minit.base.value import Value
 from minit.linux.attributes import Attributes
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
 
 T = TypeVar("T")
 

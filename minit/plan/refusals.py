@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from minit.base.errors import PlanError
-from minit.manifest.annotations import Place, is_unknown
-from minit.manifest.app import APPARMOR_PROFILE
+from minit.manifest.annotations import Annotation, Place, is_unknown
+from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.appplan import check_keep_logs
 from minit.plan.inputs.runflags import RunFlags
 from minit.podfiles.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
 
@@ -24,7 +23,7 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     if any(isolator.name == APPARMOR_PROFILE for isolator in manifest.isolators):
         raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
     for name, value in manifest.annotations:
-        check_keep_logs(name, value, "")
+        _check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
         if is_unknown(name, Place.POD):
@@ -47,3 +46,21 @@ def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None
             other = marker.rpartition("/")[2]
             if other in names and about in (None, name, other):
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
+
+
+def refuse_unbuilt_of_app(runtime: RuntimeApp, app: App) -> None:
+    """Raise PlanError for anything that would have an effect which is not built."""
+    prefix = f'app "{runtime.name}": '
+    for isolator in app.isolators:
+        if isolator.name == APPARMOR_PROFILE:
+            raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
+    for annotation, value in runtime.annotations:
+        if is_unknown(annotation, Place.APP):
+            raise PlanError(f'{prefix}unknown annotation "{annotation}"')
+        _check_keep_logs(annotation, value, prefix)
+
+
+def _check_keep_logs(annotation: str, value: str, where: str) -> None:
+    """Raise PlanError for a value of minit/keep-logs that it cannot have; it is looked at when the app is removed."""
+    if annotation == Annotation.KEEP_LOGS and value not in ("true", "false"):
+        raise PlanError(f'{where}{annotation}: expected true or false, got "{value}"')

@@ -20,7 +20,9 @@ from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import exchange_mount, identify
 from minit.linux import syscalls
 from minit.linux.messages import Socket, receive_message, send_message
-from minit.plan.appplan import AppPlan, ProcessPlan, ResourcePlan
+from minit.plan.appplan import AppPlan
+from minit.plan.process import ProcessPlan
+from minit.plan.resources import ResourcePlan
 from minit.plan.root.volumes import HOST, VolumeMount
 from minit.podfiles import paths
 from tests.support.loopdevices import LoopDevice

@@ -26,8 +26,10 @@ from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.launcher.start.preparation import set_limits
 from minit.linux import syscalls
 from minit.manifest.limits import CpuQuota, Limits
-from minit.plan.appplan import AppPlan, ProcessPlan, ResourcePlan
+from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
+from minit.plan.process import ProcessPlan
+from minit.plan.resources import ResourcePlan
 from tests.support.owngroup import group_elsewhere
 
 UUID = str(uuid.uuid4())

@@ -28,10 +28,13 @@ from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.linux.messages import encode_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes
-from minit.plan.appplan import STREAM_LOG, STREAM_NULL, STREAM_STREAM, LifePlan, ProcessPlan, StoragePlan, StreamsPlan
 from minit.plan.appspec import AppSpec, encode_spec
+from minit.plan.confinement import Confinement
+from minit.plan.lifeplan import LifePlan
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.confinement import Confinement
+from minit.plan.process import ProcessPlan
+from minit.plan.storage import StoragePlan
+from minit.plan.streams import STREAM_LOG, STREAM_NULL, STREAM_STREAM, StreamsPlan
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import ADDING_VERSION
 from minit.supervisor.apps import context as context_module

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.apps import remove_traces
-from minit.plan.appplan import ProcessPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.process import ProcessPlan
 from minit.podfiles import paths
 from minit.supervisor.control.adding import write_app_files
 

@@ -17,9 +17,10 @@ from minit.iottymux.mux import SUPERVISOR
 from minit.iottymux.sidecar import run_sidecar
 from minit.linux import syscalls
 from minit.linux.messages import Socket, socket_pair
-from minit.plan.appplan import ProcessPlan, StreamsPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.process import ProcessPlan
+from minit.plan.streams import StreamsPlan
 from minit.podfiles import paths
 from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session, connect

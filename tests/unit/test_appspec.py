@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ControlError
 from minit.base.value import Value
-from minit.plan.appplan import ProcessPlan, StoragePlan
 from minit.plan.appspec import AppSpec, decode_spec, encode_spec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.process import ProcessPlan
 from minit.plan.root.mountoperations import MakeSymlink
+from minit.plan.storage import StoragePlan
 
 SPEC = AppSpec(
     name="web",

@@ -10,10 +10,10 @@ from minit.base.errors import LaunchError
 from minit.base.jsontext import dump
 from minit.linux.attributes import Attributes
 from minit.linux.process import read_attributes
-from minit.plan.appplan import ProcessPlan
 from minit.plan.appspec import AppSpec
+from minit.plan.confinement import Confinement, ConfinementPlan, confine
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
-from minit.plan.rights.confinement import Confinement, ConfinementPlan, confine
+from minit.plan.process import ProcessPlan
 
 NUMBERS = st.integers(-1, 2**63)
 ATTRIBUTES = st.builds(

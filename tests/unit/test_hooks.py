@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from minit.base.errors import MinitError
 from minit.manifest.app import App
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppPlan, plan_app
+from minit.plan.appplan import AppPlan
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.hooks import Hook
+from tests.support.planning import plan_one
 
 UUID = "17d69bdf-5e4a-4f07-a8d4-8c0a1f6e9a3c"
 
@@ -23,7 +24,7 @@ def plan(value: object) -> AppPlan:
     text = value if isinstance(value, str) else json.dumps(value)
     runtime = RuntimeApp(name="web", annotations=(("minit/hooks", text),))
     app = App(user="0", group="0", exec=("/bin/web",), environment=(("PATH", "/a:/b"),), working_directory="/srv")
-    return plan_app(runtime, app, RunFlags(uuid=UUID))[0]
+    return plan_one(runtime, app, RunFlags(uuid=UUID))[0]
 
 
 def test_hooks() -> None:

@@ -1,4 +1,4 @@
-"""minit.plan.order: which apps are started after which, and what cannot be."""
+"""minit.plan.lifeplan: which apps are started after which, and what cannot be."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppPlan, Dependency, LifePlan, ProcessPlan
 from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
-from minit.plan.order import check_order, plan_after
+from minit.plan.lifeplan import Dependency, LifePlan, check_order, plan_after
 
 NAMES = st.sampled_from("abcdef")
 
@@ -20,13 +19,9 @@ def after(text: str) -> tuple[Dependency, ...]:
     return plan_after(RuntimeApp(name="web", annotations=(("minit/after", text),)))
 
 
-def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> AppPlan:
+def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> tuple[str, LifePlan]:
     """Return an app that waits for others."""
-    return AppPlan(
-        name=name,
-        process=ProcessPlan(candidates=("/x",)),
-        life=LifePlan(after=after(",".join(others)) if others else (), restart=restart),
-    )
+    return name, LifePlan(after=after(",".join(others)) if others else (), restart=restart)
 
 
 def test_names() -> None:
@@ -57,18 +52,18 @@ def test_what_are_no_names(text: str) -> None:
         ),
     ],
 )
-def test_orders_that_cannot_be(apps: tuple[AppPlan, ...], reason: str) -> None:
+def test_orders_that_cannot_be(apps: tuple[tuple[str, LifePlan], ...], reason: str) -> None:
     """One line says who waits for whom."""
     with pytest.raises(PlanError) as caught:
-        check_order(apps)
+        check_order(dict(apps))
     assert str(caught.value) == reason
 
 
 def test_a_long_chain() -> None:
     """Thousands of apps may wait for each other in a row, and one that is started again on failure may complete."""
     apps = [spec(str(number), *([str(number + 1)] if number < 5000 else [])) for number in range(5001)]
-    check_order(apps)
-    check_order((spec("a", "b:completed"), spec("b", restart=RestartPolicy(condition=ON_FAILURE))))
+    check_order(dict(apps))
+    check_order(dict((spec("a", "b:completed"), spec("b", restart=RestartPolicy(condition=ON_FAILURE)))))
 
 
 @given(st.dictionaries(NAMES, st.lists(NAMES, max_size=4)))
@@ -82,6 +77,6 @@ def test_an_order_is_refused_only_if_there_is_none(waits_for: dict[str, list[str
     apps = [spec(name, *others) for name, others in waits_for.items()]
     if left:
         with pytest.raises(PlanError):
-            check_order(apps)
+            check_order(dict(apps))
     else:
-        check_order(apps)
+        check_order(dict(apps))

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
 from minit.base.value import replace
-from minit.manifest.app import App, EventHandler, Isolator, Port
+from minit.manifest.app import EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import AppPlan, ProcessPlan, StoragePlan, StreamsPlan, plan_app, plan_executable
-from minit.plan.inputs.runflags import RunFlags
+from minit.plan.appplan import AppPlan
+from minit.plan.confinement import ConfinementPlan
 from minit.plan.life.appenvironment import plan_environment, with_metadata
-from minit.plan.rights.confinement import ConfinementPlan
-from minit.plan.rights.protection import Protection
+from minit.plan.process import ProcessPlan, plan_executable
+from minit.plan.resources import ResourcePlan
+from minit.plan.rights.protection import Protection, plan_protection, with_pid_1
+from minit.plan.root.devicevolumes import DEFAULT_RULES
 from minit.plan.root.etcfiles import AppFile
 from minit.plan.root.mountoperations import (
     SYSFS,
@@ -30,15 +32,14 @@ from minit.plan.root.mountoperations import (
     pod_mounts,
 )
 from minit.plan.root.volumes import VolumeMount
-
-FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
-APP = App(exec=("/bin/app", "-v"), user="0", group="0")
-RUNTIME = RuntimeApp(name="web")
+from minit.plan.storage import StoragePlan
+from minit.plan.streams import StreamsPlan
+from tests.support.planning import APP, FLAGS, RUNTIME, plan_one
 
 
 def spec_of(**fields: Any) -> AppPlan:
     """Return the spec of the least app with some fields changed; no warning may come with it."""
-    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
+    spec, warnings = plan_one(RUNTIME, replace(APP, **fields), FLAGS)
     assert warnings == []
     return spec
 
@@ -46,7 +47,7 @@ def spec_of(**fields: Any) -> AppPlan:
 def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: Any) -> str:
     """Return why the least app with some fields changed cannot be."""
     with pytest.raises(PlanError) as caught:
-        plan_app(runtime, replace(APP, **fields), FLAGS)
+        plan_one(runtime, replace(APP, **fields), FLAGS)
     return str(caught.value)
 
 
@@ -76,7 +77,12 @@ def test_the_least_app() -> None:
         ),
         confinement=ConfinementPlan(uid=0, gid=0, supplementary_gids=(), bounding=DEFAULT),
         streams=StreamsPlan(stdout="log", stderr="log"),
-        storage=StoragePlan(mounts=app_mounts()),
+        storage=StoragePlan(
+            mounts=app_mounts(),
+            files=(AppFile(target="/etc/hostname", text=f"rkt-{FLAGS.uuid}\n".encode()),),
+            protection=with_pid_1(plan_protection(disabled=False, own_network=False)),
+        ),
+        resources=ResourcePlan(devices=DEFAULT_RULES),
     )
 
 
@@ -215,7 +221,7 @@ def test_supplementary_groups() -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_streams(stream: str, mode: str, planned: str) -> None:
     """A stream is the log unless it is null, and the two are independent."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
+    spec, _ = plan_one(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     assert {"stdout": spec.streams.stdout, "stderr": spec.streams.stderr} == {
         "stdout": "log",
         "stderr": "log",
@@ -226,7 +232,7 @@ def test_streams(stream: str, mode: str, planned: str) -> None:
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_stream_can_be_the_console(stream: str) -> None:
     """By an annotation, and for that stream alone."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS)
+    spec, _ = plan_one(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS)
     streams = {"stdin": spec.streams.stdin, "stdout": spec.streams.stdout, "stderr": spec.streams.stderr}
     assert streams == {"stdin": "null", "stdout": "log", "stderr": "log", stream: "console"}
     assert spec.streams.has_console
@@ -235,7 +241,7 @@ def test_a_stream_can_be_the_console(stream: str) -> None:
 @pytest.mark.parametrize("mode", ["log", "null", "stream", "tty", "interactive"])
 def test_interactive_beats_annotations(mode: str) -> None:
     """With --interactive all three streams are the console."""
-    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True))
+    spec, _ = plan_one(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True))
     assert (spec.streams.stdin, spec.streams.stdout, spec.streams.stderr) == ("console", "console", "console")
 
 
@@ -252,19 +258,19 @@ def test_interactive_beats_annotations(mode: str) -> None:
 def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, expected: str) -> None:
     """Its own, else the caller's, else vt100."""
     app = APP if own is None else replace(APP, environment=(("TERM", own),))
-    spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), terminal_type=callers)
+    spec, _ = plan_one(RUNTIME, app, replace(FLAGS, interactive=True), terminal_type=callers)
     assert dict(spec.process.environment)["TERM"] == expected
 
 
 def test_term_of_an_app_without_a_console() -> None:
     """The caller's is none of its business."""
-    spec, _ = plan_app(RUNTIME, APP, FLAGS, terminal_type="xterm")
+    spec, _ = plan_one(RUNTIME, APP, FLAGS, terminal_type="xterm")
     assert "TERM" not in dict(spec.process.environment)
 
 
 def test_dev_console() -> None:
     """It is there for an app with a console, and for no other."""
-    with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True))
+    with_console, _ = plan_one(RUNTIME, APP, replace(FLAGS, interactive=True))
     assert BindTree(source="/dev/console", target="/dev/console") in with_console.storage.mounts
     assert "/dev/console" not in {operation.target for operation in spec_of().storage.mounts}
 
@@ -278,7 +284,7 @@ def test_dev_console() -> None:
 )
 def test_streams_that_can_be_attached_to(stream: str, mode: str) -> None:
     """Each stream has its own mode, and others keep theirs; a terminal comes with a type."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
+    spec, _ = plan_one(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     expected = {"stdin": "null", "stdout": "log", "stderr": "log", stream: mode}
     assert {name: getattr(spec.streams, name) for name in expected} == expected
     assert spec.streams.is_attachable
@@ -288,7 +294,7 @@ def test_streams_that_can_be_attached_to(stream: str, mode: str) -> None:
 
 def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
     """With --interactive every stream is the console, whatever the annotations say."""
-    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdin", "tty"), APP, replace(FLAGS, interactive=True))
+    spec, _ = plan_one(annotated("coreos.com/rkt/stage2/stdin", "tty"), APP, replace(FLAGS, interactive=True))
     assert {spec.streams.stdin, spec.streams.stdout, spec.streams.stderr} == {"console"}
     assert not spec.streams.is_attachable
 
@@ -296,7 +302,7 @@ def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
 @pytest.mark.parametrize("mode", ["null", "log", "other", "log+stream", "log+tty"])
 def test_a_stdin_that_needs_nothing_is_accepted(mode: str) -> None:
     """Every other mode of stdin means /dev/null."""
-    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
+    plan_one(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
 
 
 # What cannot be had.
@@ -355,26 +361,26 @@ def test_an_ordinary_port_needs_nothing() -> None:
 
 def test_annotations_of_others_are_ignored() -> None:
     """Only names of ours are checked."""
-    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
+    spec, warnings = plan_one(annotated("example.com/x", "y"), APP, FLAGS)
     assert (spec, warnings) == (spec_of(), [])
 
 
 def test_describe() -> None:
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, calls, third, fourth, fifth, *mounts, last = spec.describe()
+    first, second, calls, third, fourth, fifth, *rest = spec.describe()
+    mounts, later = rest[: len(spec.storage.mounts)], rest[len(spec.storage.mounts) :]
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
     assert calls == "app web: system calls: the default whitelist, others are fatal"
     assert third == "app web: stdin null stdout log stderr log"
     assert fourth == "app web: stopped by signal 15, killed after 10 s"
-    assert fifth == "app web: devices all"
-    assert len(mounts) == len(spec.storage.mounts)
+    assert fifth.startswith("app web: devices c 1:3 rwm, c 1:5 rwm")
     assert "app web: bind /proc on /proc" in mounts
     assert "app web: device /dev/null c 1:3 666" in mounts
     assert "app web: directory /tmp 1777" in mounts
     assert "app web: link /dev/ptmx -> pts/ptmx" in mounts
-    assert last == "app web: bind /sys on /sys"
+    assert later[:2] == ["app web: bind /sys on /sys", f"app web: file /etc/hostname, {len(FLAGS.uuid) + 5} bytes"]
 
 
 def test_describe_what_the_pod_asks_for() -> None:
@@ -386,8 +392,7 @@ def test_describe_what_the_pod_asks_for() -> None:
     protection = Protection(masked=("/a", "/b"), read_only=("/c",), writable=("/c/d",))
     spec = spec_of()
     storage = replace(spec.storage, volumes=(volume,), files=(file,), read_only_root=True, protection=protection)
-    spec = replace(spec, storage=storage)
-    assert spec.describe()[-7:] == [
+    assert replace(spec, storage=storage).describe()[-7:] == [
         "app web: bind /sys on /sys, but below volumes there",
         "app web: volume v: host /src on /dst (read_only,recursive)",
         "app web: file /etc/hosts, 6 bytes unless there is one",
@@ -400,7 +405,7 @@ def test_describe_what_the_pod_asks_for() -> None:
 
 def test_a_read_only_root() -> None:
     """The pod's settings of the app's root are in the plan."""
-    spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
+    spec, _ = plan_one(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
     assert spec.storage.read_only_root
 
 

@@ -1,4 +1,4 @@
-"""minit.plan.root.idmap: whose volumes show their owners in a pod with a user namespace."""
+"""minit.plan.root.mountdetails: whose volumes show their owners in a pod with a user namespace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from minit.base.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.root.idmap import plan_idmap
+from minit.plan.root.mountdetails import plan_idmap
 from minit.plan.root.volumes import EMPTY, HOST, VolumeMount
 
 KINDS = {"data": HOST, "logs": HOST, "cache": EMPTY}

@@ -1,4 +1,4 @@
-"""minit.plan.life.logs: the limits of logs, and where k8s-plain writes."""
+"""minit.plan.streams: the limits of logs, and where k8s-plain writes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.life.logs import (
+from minit.plan.streams import (
     plan_kubernetes_directory,
     plan_kubernetes_log,
-    plan_log,
     plan_log_directory,
     plan_log_files,
     plan_log_size,
     plan_lost_output,
+    plan_streams,
 )
+from tests.support.planning import app_input
 
 DIRECTORY, PATH = "minit/log-directory", "minit/log-path"
 SIZE, FILES, LOST = "minit/log-max-size", "minit/log-max-files", "minit/lost-output"
@@ -142,22 +143,22 @@ def test_a_log_of_the_host() -> None:
     pod = manifest((DIRECTORY, "/var/log/pods/x"), (SIZE, "1Mi"))
     assert plan_log_directory(pod, None) == "/var/log/pods/x"
     assert plan_log_directory(manifest(), "/kubernetes") == "/kubernetes"
-    planned = plan_log(app(**{PATH: "web/0.log"}), pod, kubernetes=False)
-    assert (planned["log_path"], planned["log_size_bytes"], planned["log_files"]) == ("web/0.log", 0, 1)
-    assert plan_log(app(), pod, kubernetes=False)["log_path"] is None
+    planned = plan_streams(app_input(app(**{PATH: "web/0.log"}), manifest=pod), in_kubernetes=False)
+    assert (planned.log_path, planned.log_size_bytes, planned.log_files) == ("web/0.log", 0, 1)
+    assert plan_streams(app_input(app(), manifest=pod), in_kubernetes=False).log_path is None
 
 
 @pytest.mark.parametrize("path", ["", ".", "..", "/0.log", "../0.log", "web/../../0.log", "web/", "web//0.log", "a\0b"])
 def test_bad_paths_of_logs(path: str) -> None:
     """A path is plain, and not out of the directory."""
     with pytest.raises(PlanError, match='^app "web": annotation minit/log-path: expected a path below the directory'):
-        plan_log(app(**{PATH: path}), manifest((DIRECTORY, "/logs")), kubernetes=False)
+        plan_streams(app_input(app(**{PATH: path}), manifest=manifest((DIRECTORY, "/logs"))), in_kubernetes=False)
 
 
 def test_refused_logs_of_the_host() -> None:
     """A path needs a directory, of which there is one, and no two logs are one file."""
     with pytest.raises(PlanError, match="log-path: the pod has no annotation minit/log-directory$"):
-        plan_log(app(**{PATH: "0.log"}), manifest(), kubernetes=False)
+        plan_streams(app_input(app(**{PATH: "0.log"}), manifest=manifest()), in_kubernetes=False)
     with pytest.raises(PlanError, match="log-directory: the log mode k8s-plain has another directory$"):
         plan_log_directory(manifest((DIRECTORY, "/logs")), "/kubernetes")
     with pytest.raises(PlanError, match='log-directory: expected the absolute path of a directory, got "logs"$'):
@@ -165,4 +166,4 @@ def test_refused_logs_of_the_host() -> None:
     apps = tuple(RuntimeApp(name=name, annotations=((PATH, "0.log"),)) for name in ("web", "other"))
     pod = PodManifest(ac_version="0.8.11", apps=apps, annotations=((DIRECTORY, "/logs"),))
     with pytest.raises(PlanError, match='^app "web": annotation minit/log-path: another app has its log at "0.log"$'):
-        plan_log(apps[0], pod, kubernetes=False)
+        plan_streams(app_input(apps[0], manifest=pod), in_kubernetes=False)

@@ -19,10 +19,10 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.limits import CpuQuota, Limits
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
+from minit.plan.connection import connect
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod, has_isolators
-from minit.plan.networks.connection import connect
 from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_machine, plan_pod
 from minit.plan.rights.protection import Protection

@@ -16,8 +16,16 @@ from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.life.appenvironment import ROOT_VARIABLES, user_variables
-from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY, plan_image_groups, plan_supplementary
-from minit.plan.rights.users import AppLookups, Lookup, parse_id, plan_ids
+from minit.plan.rights.users import (
+    PRIMARY,
+    SUPPLEMENTARY,
+    AppLookups,
+    Lookup,
+    parse_id,
+    plan_ids,
+    plan_image_groups,
+    plan_supplementary,
+)
 
 APP = App(exec=("/bin/app",), user="0", group="0")
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)

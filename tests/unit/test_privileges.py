@@ -13,9 +13,9 @@ import pytest
 import minit
 from minit.base.value import replace
 from minit.linux import syscalls
-from minit.plan.appplan import ProcessPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.process import ProcessPlan
 from minit.supervisor.exec import privileges
 
 PACKAGE = Path(minit.__file__).parent

@@ -12,11 +12,11 @@ import pytest
 from minit.linux import syscalls
 from minit.linux.messages import socket_pair
 from minit.linux.process import read_attributes
-from minit.plan.appplan import ProcessPlan
 from minit.plan.appspec import AppSpec
+from minit.plan.confinement import Confinement
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.confinement import Confinement
+from minit.plan.process import ProcessPlan
 from minit.podfiles.controlmessages import read_request
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds

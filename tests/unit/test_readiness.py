@@ -1,4 +1,4 @@
-"""minit.plan.life.readiness and minit.supervisor.apps.notifysocket: annotations, messages and passed descriptors."""
+"""minit.plan.lifeplan and minit.supervisor.apps.notifysocket: annotations, messages and passed descriptors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from minit.base.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
-from minit.plan.appplan import LifePlan, ProcessPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.life.readiness import plan_readiness
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
+from minit.plan.lifeplan import LifePlan, plan_readiness
+from minit.plan.process import ProcessPlan
 from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.apps.notifysocket import Notification, Readiness, close_elsewhere, parse_notification

@@ -24,9 +24,9 @@ from minit.manifest.seccomp import (
     plan_no_new_privileges,
     plan_seccomp,
 )
-from minit.plan.appplan import plan_app
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.rights.seccompfilter import ALLOW, DEFAULT_GUARDS, FILESYSTEMS, KILL, fail_with, filter_of
+from tests.support.planning import plan_one
 
 WORDS = st.sampled_from(
     ["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", EVERY_CALL, NO_CALL, *CALL_SETS]
@@ -50,7 +50,7 @@ def policy_of(name: str, *words: str, error: str | None = None) -> SeccompPolicy
 def test_without_an_isolator() -> None:
     """The default whitelist, and what is not in it is fatal."""
     assert plan_seccomp("web", []) == (DEFAULT_POLICY, [])
-    assert plan_app(RuntimeApp(name="web"), APP, FLAGS)[0].confinement.seccomp == DEFAULT_POLICY
+    assert plan_one(RuntimeApp(name="web"), APP, FLAGS)[0].confinement.seccomp == DEFAULT_POLICY
     assert SeccompPolicy(is_blacklist=False, names=None, own=(), error=None) == DEFAULT_POLICY
 
 
@@ -211,7 +211,7 @@ def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated:
     isolators: list[Isolator] = [] if words is None else [isolator(SECCOMP_RETAIN, words)]
     isolators += [Isolator(name=NO_NEW_PRIVILEGES, value=True)] if isolated else []
     app: App = replace(APP, isolators=tuple(isolators))
-    spec, warnings = plan_app(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))
+    spec, warnings = plan_one(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))
     assert warnings == []
     shown = replace(spec, confinement=replace(spec.confinement, uid=uid))
     assert shown.confinement.sheds_privileges is sheds

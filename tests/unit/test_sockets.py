@@ -15,12 +15,13 @@ from minit.launcher.start.listenfds import InheritedSocket, find_sockets, match_
 from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
-from minit.plan.appplan import AppPlan, ProcessPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.sockets import ListenSocket, plan_sockets
 from minit.plan.loadedpod import Pod
 from minit.plan.podplan import plan_pod
+from minit.plan.process import ProcessPlan
 
 RUNTIME = RuntimeApp(name="web")
 APP = App(exec=("/bin/app",), user="0", group="0")

@@ -31,11 +31,13 @@ from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarch
 from minit.linux import syscalls
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.process import join_cgroups, read_attributes, reset_signals
-from minit.plan.appplan import STREAM_LOG, STREAM_NULL, LifePlan, ProcessPlan, StreamsPlan
 from minit.plan.appspec import AppSpec
+from minit.plan.confinement import Confinement
 from minit.plan.life.restart import ALWAYS, RestartPolicy
+from minit.plan.lifeplan import LifePlan
 from minit.plan.podplan import PodPlan
-from minit.plan.rights.confinement import Confinement
+from minit.plan.process import ProcessPlan
+from minit.plan.streams import STREAM_LOG, STREAM_NULL, StreamsPlan
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import Handler

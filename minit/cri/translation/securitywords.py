@@ -7,7 +7,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.translation.refusal import refuse
 from minit.manifest.annotations import Annotation
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
-from minit.plan.rights.imagegroups import PRIMARY, SUPPLEMENTARY
+from minit.plan.rights.users import PRIMARY, SUPPLEMENTARY
 
 _ALL = "CAP_ALL"
 _LOCAL = "localhost/"

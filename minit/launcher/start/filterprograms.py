@@ -15,7 +15,7 @@ from minit.linux.stdio import complain
 from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan
 from minit.plan.appspec import AppSpec
-from minit.plan.rights.confinement import confine
+from minit.plan.confinement import confine
 from minit.plan.rights.seccompfilter import (
     DEFAULT_GUARDS,
     LIMITS,

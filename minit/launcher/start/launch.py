@@ -49,9 +49,9 @@ from minit.linux.stdio import complain, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
 from minit.plan.appspec import AppSpec
+from minit.plan.connection import addresses_of, connect, expand_texts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
-from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths

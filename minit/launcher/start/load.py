@@ -25,12 +25,10 @@ from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.inputs.switches import is_set
-from minit.plan.loadedpod import Pod, app_section, has_isolators
+from minit.plan.loadedpod import Pod, app_section, has_isolators, may_be_privileged
 from minit.plan.networks.podnetwork import joins_networks
-from minit.plan.privilegedapps import may_be_privileged
 from minit.plan.refusals import refuse_shared_files
-from minit.plan.rights.imagegroups import plan_image_groups
-from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id
+from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id, plan_image_groups
 from minit.plan.root.etcfiles import EtcTexts, text_sources
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded

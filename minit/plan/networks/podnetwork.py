@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from minit.base.errors import PlanError
+from minit.base.hostname import default_name, find_fault
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.pod import PodManifest
@@ -83,3 +84,13 @@ def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:
     if value not in (None, _DNS_HOST, _DNS_NONE):
         raise PlanError(f'annotation {Annotation.DNS}: expected {_DNS_HOST} or {_DNS_NONE}, got "{value}"')
     return value == _DNS_HOST and flags.resolv_mode == "default"
+
+
+def plan_hostname(flags: RunFlags) -> str:
+    """Return the host name of a pod; PlanError for a bad one."""
+    if not flags.hostname:
+        return default_name(flags.uuid)
+    fault = find_fault(flags.hostname)
+    if fault is not None:
+        raise PlanError(f'hostname "{flags.hostname}" {fault}')
+    return flags.hostname

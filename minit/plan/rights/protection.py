@@ -7,7 +7,13 @@ are as open in a pod as on the host.
 
 from __future__ import annotations
 
+import posixpath
+
 from minit.base.value import Value, replace
+from minit.manifest.annotations import Annotation
+from minit.manifest.pod import RuntimeApp
+from minit.manifest.reader import Node, read_json
+from minit.plan.root.mountoperations import PROC
 
 # stage1 contract 9.3; rkt leaves the last two directories alone.
 _READ_ONLY = (
@@ -35,6 +41,11 @@ _MASKED = (
 )
 # Root of an app could have PID 1 killed first when memory is short: oom_score_adj, under several names.
 _PID_1 = "/proc/1"
+
+_KEY_MASKED, _KEY_READ_ONLY = "masked", "readOnly"
+_MOST = 512
+# Under an app that is PID 1 a new /proc is mounted for each start, and what is over it would be in the way.
+_REFUSED = ("/", PROC.target)
 
 
 class Protection(Value):
@@ -78,3 +89,29 @@ def with_pid_1(protection: Protection) -> Protection:
     """Return what is protected in an app that sees the pod's PID 1: the files of that, too, unless nothing is."""
     is_disabled = protection == Protection()
     return protection if is_disabled else replace(protection, read_only=(*protection.read_only, _PID_1))
+
+
+def plan_given_protection(runtime: RuntimeApp) -> Protection | None:
+    """Return exactly the paths of an app's annotation, None without one; ManifestError for what they cannot be."""
+    text = runtime.annotation(Annotation.PROTECTED_PATHS)
+    if text is None:
+        return None
+    where = f'app "{runtime.name}": annotation {Annotation.PROTECTED_PATHS}'
+    root = read_json(text.encode(errors="surrogateescape"), where)
+    given = root.raw()
+    if not isinstance(given, dict) or not set(given) <= {_KEY_MASKED, _KEY_READ_ONLY}:
+        raise root.error(f"an object with {_KEY_MASKED}, {_KEY_READ_ONLY} or both")
+    return Protection(masked=_read_paths(root[_KEY_MASKED]), read_only=_read_paths(root[_KEY_READ_ONLY]), is_exact=True)
+
+
+def _read_paths(node: Node) -> tuple[str, ...]:
+    paths = node.each(lambda each: posixpath.normpath(each.matching(_is_path, "an absolute path below /")))
+    if len(paths) > _MOST:
+        raise node.error(f"at most {_MOST} paths", str(len(paths)))
+    return tuple(dict.fromkeys(paths))
+
+
+def _is_path(path: str) -> bool:
+    # normpath keeps two slashes at the beginning.
+    is_plain = path.startswith("/") and not path.startswith("//") and ".." not in path.split("/")
+    return is_plain and posixpath.normpath(path) not in _REFUSED

@@ -10,7 +10,6 @@ stays, and takes calls away from the profile.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from minit.base.errors import PlanError
 from minit.base.value import Value, replace
@@ -286,26 +285,25 @@ def open_by_capabilities(runtime: RuntimeApp, policy: SeccompPolicy, capabilitie
     return replace(policy, opened=frozenset().union(*more))
 
 
-def plan_refused_error(policy: SeccompPolicy | None, runtime: RuntimeApp, manifest: PodManifest) -> dict[str, Any]:
+def plan_refused_error(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
     """
-    Return the fields of an app's plan with the error of the app's annotation or of the pod's, none if calls are fatal.
+    Return the error of refused system calls by the app's annotation or the pod's, None if refused calls are fatal.
 
-    `policy` is the app's own. An error in the policy stays. PlanError for a word that is no error.
+    PlanError for a word that is no error.
     """
     for where, owner in ((f'app "{runtime.name}": ', runtime), ("", manifest)):
         name = owner.annotation(Annotation.SECCOMP_ERRNO)
         if name is None:
             continue
         if name == _FATAL:
-            break
+            return None
         error = find_error(name)
         if error is None:
             raise PlanError(
                 f'{where}annotation {Annotation.SECCOMP_ERRNO}: expected the name of an error or {_FATAL}, got "{name}"'
             )
-        own = policy if policy is None or policy.error is not None else replace(policy, error=error)
-        return {"seccomp": own, "default_seccomp": SeccompPolicy(error=error)}
-    return {}
+        return error
+    return None
 
 
 def plan_apparmor(runtime: RuntimeApp, facts: HostFacts) -> str | None:

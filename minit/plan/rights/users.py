@@ -2,17 +2,34 @@
 Deciding as whom an app runs: a user and a group, each by number, by the owner of a file, or by its name in the image.
 
 A number beats a name of digits, as in rkt; the appc specification has it the other way round. The primary group of a
-user's passwd entry is used by nobody who does not ask for it (stage1 contract 7.2; `minit.plan.rights.imagegroups`).
+user's passwd entry is used by nobody who does not ask for it (stage1 contract 7.2; `minit.plan.rights.users`).
 """
 
 from __future__ import annotations
 
 from minit.base.errors import PlanError
-from minit.base.idrange import IdRange
-from minit.base.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, Account, find_account, find_id, parse_decimal
+from minit.base.idrange import IdRange, parse_id_range
+from minit.base.userdatabase import (
+    DATABASES,
+    GROUP,
+    LARGEST_ID,
+    USER,
+    Account,
+    find_account,
+    find_id,
+    find_memberships,
+    parse_decimal,
+)
 from minit.base.value import Value
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
+from minit.manifest.pod import RuntimeApp
+from minit.plan.root.mountoperations import TTY_GID
+
+PRIMARY = "primary"
+SUPPLEMENTARY = "supplementary"
+_MAXIMUM_GROUPS = 65536  # setgroups(2), NGROUPS_MAX
 
 
 class Lookup(Value):
@@ -128,3 +145,49 @@ def _has_docker_group(app: App, image: ImageManifest) -> bool:
     # A converted Docker image names its user for both; a group of that name is often missing.
     own = image.app
     return image.from_docker and own is not None and own.user == own.group == app.group
+
+
+def plan_image_groups(runtime: RuntimeApp) -> frozenset[str]:
+    """Return which groups of its image's files an app has, PRIMARY and SUPPLEMENTARY; PlanError for other words."""
+    text = runtime.annotation(Annotation.IMAGE_GROUPS)
+    words = frozenset(() if text is None else text.split(","))
+    if not words <= {PRIMARY, SUPPLEMENTARY}:
+        expected = f"{PRIMARY}, {SUPPLEMENTARY} or both with a comma"
+        raise PlanError(f'app "{runtime.name}": {Annotation.IMAGE_GROUPS}: expected {expected}, got "{text}"')
+    return words
+
+
+def plan_supplementary(
+    name: str, app: App, ids: tuple[int, int], lookups: AppLookups, wanted: frozenset[str], mapped: IdRange | None
+) -> tuple[int, ...]:
+    """
+    Return the supplementary groups of app `name`: its own, and where its image's are wanted those of its user as well.
+
+    Of these the group in `ids` is the first: no setgid program of the app can get rid of it (CVE-2022-36109).
+    """
+    if SUPPLEMENTARY not in wanted:
+        return app.supplementary_gids
+    uid, gid = ids
+    account = find_app_account(app, uid, lookups)
+    found = () if account is None else find_memberships(lookups.memberships, account.name)
+    for number in found:
+        check_mapped(number, f'app "{name}": group of its image', mapped)
+    groups = tuple(dict.fromkeys((gid, *app.supplementary_gids, *found)))
+    if len(groups) > _MAXIMUM_GROUPS:
+        raise PlanError(f'app "{name}": its user is in {len(groups)} groups, expected at most {_MAXIMUM_GROUPS}')
+    return groups
+
+
+def plan_private_users(text: str, *, has_unmapped_overlay: bool) -> IdRange | None:
+    """Return the ids of a pod's user namespace by --private-users, None without one; PlanError for bad ones."""
+    if not text:
+        return None
+    mapped = parse_id_range(text)
+    if mapped is None or mapped.to_host(TTY_GID) is None:
+        raise PlanError(
+            f"--private-users={text}: expected SHIFT:COUNT, SHIFT above 0, COUNT above {TTY_GID},"
+            f" and every id below 4294967295"
+        )
+    if has_unmapped_overlay:
+        raise PlanError("--private-users: cannot use both overlay and user namespace (try --no-overlay)")
+    return mapped

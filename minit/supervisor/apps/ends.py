@@ -7,7 +7,7 @@ import time
 
 from minit.base.errors import EXIT_FAILURE
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_POST_STOP
+from minit.plan.process import HANDLER_POST_STOP
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import BEGUN, EXECUTED, End

@@ -23,9 +23,10 @@ from minit.linux import syscalls
 from minit.linux.forks import HANDLER, Kept, clone
 from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START, STREAM_NULL
 from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
+from minit.plan.process import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.plan.streams import STREAM_NULL
 from minit.podfiles.paths import PodEvent
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus

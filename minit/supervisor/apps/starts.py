@@ -14,7 +14,8 @@ from minit.base.errors import LaunchError
 from minit.linux.loop import wait_readable
 from minit.linux.messages import receive_message, socket_pair
 from minit.linux.stdio import complain_at_once
-from minit.plan.appplan import HANDLER_PRE_START, STREAM_LOG
+from minit.plan.process import HANDLER_PRE_START
+from minit.plan.streams import STREAM_LOG
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent, app_rootfs
 from minit.reaper.exit_status import ExitStatus

@@ -25,11 +25,12 @@ from minit.linux.attributes import Attributes
 from minit.linux.forks import APP, Kept, clone
 from minit.linux.messages import Socket, send_message
 from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
-from minit.plan.appplan import STREAM_CONSOLE, TTY_STREAMS, ProcessPlan
 from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import Hook
-from minit.plan.life.readiness import NOTIFY_SOCKET
+from minit.plan.lifeplan import NOTIFY_SOCKET
+from minit.plan.process import ProcessPlan
 from minit.plan.root.mountoperations import DEV, PROC
+from minit.plan.streams import STREAM_CONSOLE, TTY_STREAMS
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.exec.notifyends import NotifyEnds, attach_socket, place_descriptor

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from minit.base.value import Value
-from minit.plan.life.readiness import NOTIFY_SOCKET
+from minit.plan.lifeplan import NOTIFY_SOCKET
 from minit.supervisor.root.attachvolumes import attach_tree
 
 _FIRST = 3

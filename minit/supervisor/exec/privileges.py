@@ -16,7 +16,7 @@ from minit.base.errors import Step
 from minit.linux import syscalls
 from minit.linux.process import reset_signals
 from minit.manifest.capabilities import capability_mask
-from minit.plan.rights.confinement import Confinement
+from minit.plan.confinement import Confinement
 from minit.reaper.diagnose import check_exec
 from minit.reaper.exit_status import STEP_EXEC
 

@@ -33,9 +33,9 @@ from minit.iottymux.ring import (
 from minit.linux.loop import wait_events
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import read_size
-from minit.plan.appplan import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY
 from minit.plan.appspec import AppSpec
 from minit.plan.root.mountoperations import TTY_GID
+from minit.plan.streams import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY
 from minit.podfiles import paths
 from minit.reaper.record import write_file
 from minit.supervisor.exec.podconsole import PTMX, open_pty

@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from minit.base.errors import PlanError
 from minit.base.value import replace
-from minit.plan.appplan import AppPlan, ProcessPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.appspec import AppSpec
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
+from minit.plan.process import ProcessPlan
 from minit.plan.root.etcfiles import resolv_conf
 
 A = TypeVar("A", AppPlan, AppSpec)

@@ -1,15 +1,17 @@
-"""The log of an app: its maximum size, and rkt's log mode k8s-plain."""
+"""The standard streams of an app and its log: maximum size, and rkt's log mode k8s-plain."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from typing import Any
 
 from minit.base.errors import PlanError
+from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.limits import BILLION, parse_quantity
 from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.loadedpod import AppInput
 from minit.podfiles.paths import (
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_MODE,
@@ -17,6 +19,19 @@ from minit.podfiles.paths import (
     STAGE1_KUBERNETES_LOG,
 )
 
+DEFAULT_LOG_SIZE_BYTES = 10 << 20
+DEFAULT_LOG_FILES = 5
+STREAM_LOG = "log"
+STREAM_NULL = "null"
+STREAM_CONSOLE = "console"
+STREAM_STREAM = "stream"
+STREAM_TTY = "tty"
+STREAM_LOG_STREAM = "log+stream"
+STREAM_LOG_TTY = "log+tty"
+PIPE_STREAMS = (STREAM_STREAM, STREAM_LOG_STREAM)
+"""The modes of a pipe that clients attach to."""
+TTY_STREAMS = (STREAM_TTY, STREAM_LOG_TTY)
+"""The modes of a terminal of the app's own."""
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 
 _K8S_PLAIN = "k8s-plain"
@@ -28,6 +43,72 @@ _LARGEST_BYTES = 1 << 50
 # All may be open at a time, to who reads them.
 _MOST_FILES = 100
 _FAIL, _IGNORE = "fail", "ignore"
+
+
+class StreamsPlan(Value):
+    """The standard streams of an app and its log."""
+
+    stdin: str = STREAM_NULL
+    stdout: str = STREAM_LOG
+    stderr: str = STREAM_LOG
+    log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
+    """The size of each file of the log, 0 for any size."""
+    log_files: int = DEFAULT_LOG_FILES
+    """How many files the log has at most."""
+    log_path: str | None = None
+    """The path of the log in the host's directory for logs, None if the log is in the pod."""
+    kubernetes_log: str | None = None
+    """The name of the app's file in the log mode k8s-plain."""
+    lost_output_fails: bool = True
+    """Whether the pod has failed if output of the app was lost."""
+
+    @property
+    def has_console(self) -> bool:
+        """Tell whether any stream is the pod's console."""
+        return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
+
+    @property
+    def has_tty(self) -> bool:
+        """Tell whether any stream is a terminal of the app's own."""
+        return any(mode in TTY_STREAMS for mode in (self.stdin, self.stdout, self.stderr))
+
+    @property
+    def is_attachable(self) -> bool:
+        """Tell whether clients can attach to any stream."""
+        return self.has_tty or any(mode in PIPE_STREAMS for mode in (self.stdin, self.stdout, self.stderr))
+
+    def describe(self) -> list[str]:
+        """Return the streams as lines for --debug."""
+        return [f"stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}"]
+
+
+def plan_streams(given: AppInput, *, in_kubernetes: bool) -> StreamsPlan:
+    """Return the streams of an app; with `in_kubernetes` the pod has the log mode k8s-plain."""
+    runtime, manifest, flags = given.runtime, given.pod.manifest, given.pod.flags
+    size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
+    path = plan_log_path(runtime, manifest)
+    if path is not None:
+        size_bytes, files = 0, 1
+    return StreamsPlan(
+        stdin=_plan_stream(runtime, "stdin", flags),
+        stdout=_plan_stream(runtime, "stdout", flags),
+        stderr=_plan_stream(runtime, "stderr", flags),
+        log_size_bytes=DEFAULT_LOG_SIZE_BYTES if size_bytes is None else size_bytes,
+        log_files=DEFAULT_LOG_FILES if files is None else files,
+        log_path=path,
+        lost_output_fails=plan_lost_output(runtime, manifest),
+        kubernetes_log=plan_kubernetes_log(runtime) if in_kubernetes else None,
+    )
+
+
+def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
+    # Anything unrecognised is the log, for stdin null, as in rkt.
+    mode = "interactive" if flags.interactive else runtime.annotation(ANNOTATION_STREAM + stream)
+    if mode == "interactive":
+        return STREAM_CONSOLE
+    if mode in (STREAM_STREAM, STREAM_TTY) or (stream != "stdin" and mode in (STREAM_LOG_STREAM, STREAM_LOG_TTY)):
+        return mode
+    return STREAM_NULL if stream == "stdin" or mode == "null" else STREAM_LOG
 
 
 def plan_log_size(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
@@ -108,7 +189,7 @@ def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | N
     return directory
 
 
-def _plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
+def plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
     """Return where an app has its log below the pod's directory for logs, None for one that has it in the pod."""
     path = runtime.annotation(Annotation.LOG_PATH)
     if path is None:
@@ -159,17 +240,3 @@ def _read_files(text: str | None, where: str) -> int | None:
             f'{where}annotation {Annotation.LOG_FILES}: expected a number from 1 to {_MOST_FILES}, got "{text}"'
         )
     return int(digits)
-
-
-def plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
-    """Return the fields of an app's plan about its log; with `kubernetes` it is where kubernetes has it."""
-    sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
-    path = _plan_log_path(runtime, manifest)
-    if path is not None:
-        sizes = {"log_size_bytes": 0, "log_files": 1}
-    return {
-        **{name: size for name, size in sizes.items() if size is not None},
-        "log_path": path,
-        "lost_output_fails": plan_lost_output(runtime, manifest),
-        "kubernetes_log": plan_kubernetes_log(runtime) if kubernetes else None,
-    }

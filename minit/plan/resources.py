@@ -1,17 +1,20 @@
-"""The isolators of a pod and of its apps, each read at its place in the manifests."""
+"""The limits and devices of an app, and the isolators of a pod and its apps, each read at its place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.base.value import replace
+from minit.base.value import Value, replace
 from minit.manifest.annotations import Annotation
-from minit.manifest.app import App
+from minit.manifest.app import (
+    App,
+)
 from minit.manifest.limits import Limits, with_annotation
 from minit.manifest.reader import place
 from minit.plan.inputs.hostfacts import HostFacts
-from minit.plan.loadedpod import Pod, has_isolators
+from minit.plan.loadedpod import AppInput, Pod, has_isolators
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
+from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule
 from minit.podfiles.paths import POD_MANIFEST, app_manifest
 
 
@@ -37,3 +40,34 @@ def plan_isolations(
         own = with_annotation(own, runtime.annotation(Annotation.LIMITS), where)
         isolations.append(replace(isolation, limits=own.within(limits)))
     return (limits if limits.controllers else None), isolations, warnings
+
+
+class ResourcePlan(Value):
+    """The limits of an app and its devices."""
+
+    limits: Limits | None = None
+    """None if nobody asks for limits."""
+    oom_score_adj: int | None = None
+    """None if nobody asks for a value."""
+    devices: tuple[DeviceRule, ...] | None = None
+    """The devices that the app may use, None for all."""
+    hotplug: bool = False
+    """Whether devices that are volumes come and go as they do on the host."""
+
+    def describe(self) -> list[str]:
+        """Return the devices and limits as lines for --debug."""
+        rules = "all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices) or "none"
+        lines = [f"devices {rules}{', as they come and go' if self.hotplug else ''}"]
+        lines += [] if self.oom_score_adj is None else [f"oom_score_adj {self.oom_score_adj}"]
+        return lines + ([] if self.limits is None else [f"limits {self.limits.describe()}"])
+
+
+def plan_resources(given: AppInput, isolation: Isolation | None) -> ResourcePlan:
+    """Return the resources of an app with the effect of its isolators, None without any."""
+    limits = Limits() if isolation is None else isolation.limits
+    return ResourcePlan(
+        limits=None if limits == Limits() else limits,
+        oom_score_adj=None if isolation is None else isolation.oom_score_adj,
+        devices=None if given.pod.flags.disable_paths or given.is_privileged else DEFAULT_RULES,
+        hotplug=given.has_hotplug,
+    )

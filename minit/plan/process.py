@@ -1,0 +1,201 @@
+"""The process of an app: its program, environment, sockets and PID namespace."""
+
+from __future__ import annotations
+
+from minit.base.errors import PlanError
+from minit.base.value import Value
+from minit.manifest.annotations import Annotation
+from minit.manifest.app import App
+from minit.manifest.names import is_ac_name
+from minit.manifest.pod import PodManifest
+from minit.plan.inputs.switches import is_set
+from minit.plan.life.appenvironment import (
+    DEFAULT_TERM,
+    TTY_TERM,
+    Variables,
+    plan_environment,
+    user_variables,
+    with_metadata,
+)
+from minit.plan.life.expansion import Texts, plan_expansion
+from minit.plan.life.sockets import ListenSocket, plan_sockets
+from minit.plan.loadedpod import AppInput
+from minit.plan.networks.podnetwork import is_contained
+from minit.plan.root.mountoperations import PROC
+from minit.plan.streams import StreamsPlan
+
+HANDLER_PRE_START = "pre-start"
+HANDLER_POST_STOP = "post-stop"
+
+_OF_POD, _OF_APP, _OF_OTHER, _OF_HOST = "pod", "app", "app:", "host"
+_HOST_LOOPBACK = "127.0.0.1"
+
+
+class ProcessPlan(Value):
+    """
+    The program of an app and its surroundings.
+
+    `candidates` are the paths of the executable, tried in order; `search` is the path list that a message names if none
+    of them exists, None if exec[0] is a path. `command` is argv[0], None for the path that was found.
+    """
+
+    candidates: tuple[str, ...]
+    command: str | None = None
+    search: str | None = None
+    finds_executable_late: bool = False
+    """Whether the executable may be missing when the app is added to a mutable pod."""
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    expansion: Texts = ()
+    """The texts in arguments and variables that stand for addresses of the pod."""
+    working_directory: str = "/"
+    makes_working_directory: bool = False
+    """Whether a missing working directory is made."""
+    sockets: tuple[ListenSocket, ...] = ()
+    """The sockets that are open when the program is executed."""
+    own_pids: bool = False
+    """Whether the app is in another PID namespace than that of the pod."""
+    pids_of: str | None = None
+    """The app whose present PID namespace this app joins; None with `own_pids`: the app is PID 1 of a new one."""
+
+    def describe(self) -> list[str]:
+        """Return the program, its sockets and its PID namespace as lines for --debug."""
+        lines = [f"exec {' or '.join(self.candidates)} {list(self.arguments)}"]
+        if self.own_pids:
+            own = "PID 1 of a namespace of its own"
+            lines.append(own if self.pids_of is None else f"sees processes of {self.pids_of}")
+        return [*lines, *(f"socket {socket.name} on {socket.describe()}" for socket in self.sockets)]
+
+
+def plan_process(given: AppInput, streams: StreamsPlan, uid: int) -> tuple[ProcessPlan, list[str]]:
+    """Return the process of an app with this user, and the warnings to show; PlanError for what cannot be."""
+    runtime, app, pod = given.runtime, given.app, given.pod
+    _refuse_nul(given.name, app)
+    working_directory = app.working_directory or "/"
+    candidates, search = plan_executable(given.name, app, working_directory)
+    own_pids, pids_of = _plan_pid_namespace(given)
+    in_host_network = not is_contained(pod.flags.networks)
+    sockets, warnings = plan_sockets(pod.manifest, runtime, app, in_host_network=in_host_network)
+    process = ProcessPlan(
+        candidates=candidates,
+        command=app.exec[0] if is_set(runtime, Annotation.PLAIN_ENVIRONMENT) else None,
+        search=search,
+        finds_executable_late=is_set(runtime, Annotation.LATE_EXECUTABLE),
+        arguments=app.exec[1:],
+        environment=_plan_environment(given, streams, uid),
+        expansion=plan_expansion(runtime),
+        working_directory=working_directory,
+        makes_working_directory=is_set(runtime, Annotation.MAKE_WORKING_DIRECTORY),
+        sockets=sockets,
+        own_pids=own_pids,
+        pids_of=pids_of,
+    )
+    return process, warnings
+
+
+def _plan_environment(given: AppInput, streams: StreamsPlan, uid: int) -> Variables:
+    """Return the variables of an app, with rkt's metadata service if the app finds it by the network of the host."""
+    flags = given.pod.flags
+    term = given.pod.facts.terminal_type or DEFAULT_TERM if streams.has_console else None
+    if term is None and streams.has_tty:
+        term = TTY_TERM
+    variables = user_variables(given.app.user, uid, given.lookups.passwd)
+    plain = is_set(given.runtime, Annotation.PLAIN_ENVIRONMENT)
+    environment = plan_environment(given.name, given.app.environment, term, variables, plain=plain)
+    if not flags.mds_token or is_contained(flags.networks):
+        return environment
+    return with_metadata(environment, flags.mds_token, _HOST_LOOPBACK)
+
+
+def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[str, ...], str | None]:
+    """
+    Return the paths at which the executable may be, in order, and the search list if one was used.
+
+    rkt's rule: an absolute path as it is, one with a slash below the working directory, a bare name in the app's own
+    PATH, or without one in the working directory, /bin and /usr/bin (not in rkt's default PATH).
+    """
+    if not app.exec or not app.exec[0]:
+        raise PlanError(f'app "{name}" has no executable: its image has an empty "exec" (try --exec=BINARY)')
+    return find_candidates(app.exec[0], app, working_directory)
+
+
+def find_candidates(command: str, app: App, working_directory: str) -> tuple[tuple[str, ...], str | None]:
+    """Return the paths of a command in an app, in order, and the search list if the command is a bare name."""
+    if command.startswith("/"):
+        return (command,), None
+    if "/" in command:
+        return (_join(working_directory, command),), None
+    path = dict(app.environment).get("PATH")
+    entries = [working_directory, "/bin", "/usr/bin"] if path is None else path.split(":")
+    directories = [_join(working_directory, entry) for entry in entries]
+    return tuple(_join(directory, command) for directory in directories), ":".join(directories)
+
+
+def _join(directory: str, path: str) -> str:
+    # Lexical, as Go's filepath.Join: "." and ".." are resolved without looking at symlinks.
+    parts: list[str] = []
+    for part in (path if path.startswith("/") else f"{directory}/{path}").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _refuse_nul(name: str, app: App) -> None:
+    # JSON can say it; no argument, variable or path of a program can hold it.
+    for what, texts in (
+        ("exec", app.exec),
+        ("environment", (value for _, value in app.environment)),
+        ("workingDirectory", (app.working_directory,)),
+        *((f"event handler {handler.name}", handler.exec) for handler in app.event_handlers),
+    ):
+        if any("\0" in text for text in texts):
+            raise PlanError(f'app "{name}": {what} holds a NUL character')
+
+
+def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
+    """Return whether a pod has no PID namespace of its own; PlanError with users of its own, or an app that has one."""
+    if manifest.annotation(Annotation.PID_NAMESPACE) != _OF_HOST:
+        return False
+    where = f"annotation {Annotation.PID_NAMESPACE}: {_OF_HOST}"
+    if private_users:
+        raise PlanError(f"{where}: not with --private-users, whose root may not mount the /proc of the host")
+    for runtime in manifest.apps:
+        if runtime.annotation(Annotation.PID_NAMESPACE) not in (None, _OF_HOST):
+            raise PlanError(f'{where}: app "{runtime.name}" asks for another one')
+    return True
+
+
+def _plan_pid_namespace(given: AppInput) -> tuple[bool, str | None]:
+    """
+    Return whether an app has another PID namespace than the pod, by its annotation or that of the pod, and whose.
+
+    PlanError for an app that cannot have another namespace: each of its starts gets a /proc of its own, and mounts of
+    its own. The namespace of another app can only be joined in a mutable pod, where that app runs already.
+    """
+    runtime, manifest = given.runtime, given.pod.manifest
+    of_app = runtime.annotation(Annotation.PID_NAMESPACE)
+    value = of_app or manifest.annotation(Annotation.PID_NAMESPACE) or _OF_POD
+    where = f'app "{runtime.name}": {Annotation.PID_NAMESPACE}'
+    if manifest.annotation(Annotation.PID_NAMESPACE) == _OF_HOST:
+        return False, None
+    if value == _OF_HOST:
+        raise PlanError(f"{where}: {_OF_HOST} is for all apps of a pod, by an annotation of that")
+    other = value.removeprefix(_OF_OTHER) if of_app and value.startswith(_OF_OTHER) else None
+    if value not in (_OF_POD, _OF_APP) and (other is None or not is_ac_name(other)):
+        raise PlanError(f'{where}: expected {_OF_POD}, {_OF_APP} or, of an app, {_OF_OTHER}NAME, got "{value}"')
+    if value == _OF_POD:
+        return False, None
+    if other == runtime.name:
+        raise PlanError(f"{where}: that is the app itself")
+    if other is not None and not given.pod.flags.mutable:
+        raise PlanError(f"{where}: only in a mutable pod does another app run when one starts")
+    if given.has_hotplug:
+        raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
+    if any(handler.name == HANDLER_POST_STOP for handler in given.app.event_handlers):
+        raise PlanError(f"{where}: an app with a post-stop handler, which comes after its end, has that of its pod")
+    for volume in given.volumes:
+        if f"{volume.target}/".startswith(f"{PROC.target}/"):
+            raise PlanError(f"{where}: {volume.place}: an app with a volume at {volume.target} has that of its pod")
+    return True, other
