@@ -1,4 +1,4 @@
-"""The hardware watchdog, fed by PID 1 alone (Documentation/watchdog/watchdog-api.rst)."""
+"""The hardware watchdog, fed by PID 1 alone (Documentation/watchdog/watchdog-api.rst), and the power button."""
 
 from __future__ import annotations
 

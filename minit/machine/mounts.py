@@ -218,7 +218,8 @@ def _run_checker(program: str, source: str) -> tuple[int, str]:
 
 class CompressedSwap:
     """
-    Turns swap on at `deadline`, of the monotonic clock, then has the kernel write out as much as the root takes.
+    Turns on swap in compressed memory (zram) at `deadline` (monotonic), then has the kernel write out as many bytes as
+    the root takes.
 
     Most of a root in memory is never read again once the apps run, as is much of a process's setup; the kernel's
     Documentation/admin-guide/blockdev/zram.rst and cgroup-v2.rst (memory.reclaim) have the files. A root outside a

@@ -1,4 +1,6 @@
-"""The connection of a machine's interface: its addresses of machine.toml, or the address, routes and MTU of a lease."""
+"""
+A machine's interfaces: addresses of machine.toml, or the address, routes and MTU of a lease; and the name servers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _MAXIMUM_ROUTES = 64
 _LeasedRoute = tuple[IPv4Network, IPv4Address | None]
 """A destination and its gateway, None for the link itself."""
 
-# Of C libraries: those of glibc before 2.26, and of musl.
+# The limit of C libraries: glibc before 2.26, and musl.
 _MAXIMUM_NAME_SERVERS = 3
 _MAXIMUM_SEARCHED = 6
 _LONGEST_SEARCH = 255
@@ -40,9 +42,9 @@ _LONGEST_SEARCH = 255
 
 class Connection:
     """
-    One interface: not there, there without carrier, or connected with the addresses it is to have.
+    An interface: missing, present without carrier, or connected with its addresses.
 
-    `changed` is called when its name servers may have changed. Of two leases with the same routes, the one of the
+    `changed` is called when the name servers may have changed. Of two leases with the same routes, the lease of the
     interface with the lower `metric` counts.
     """
 
@@ -64,31 +66,31 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Tell whether it has a carrier and its addresses."""
+        """Tell whether the interface has a carrier and its addresses."""
         return self._configured and self._carrier and self._ipv6.is_complete
 
     @property
     def missing(self) -> str:
-        """The reason why it is not up yet."""
+        """The reason why the interface is not up yet."""
         if self._index is None:
             return "not there"
         return "no answer from a DHCP server" if self._carrier else "no carrier"
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers that its networks tell, the most important first."""
+        """The name servers from the interface's networks, the most important first."""
         lease = self._leased.lease
         return [*(() if lease is None else map(str, lease.name_servers)), *self._ipv6.name_servers]
 
     @property
     def ntp_servers(self) -> list[str]:
-        """The servers that tell the time."""
+        """The NTP servers from the interface's networks."""
         lease = self._leased.lease
         return [*(() if lease is None else map(str, lease.ntp_servers)), *self._ipv6.ntp_servers]
 
     @property
     def search(self) -> list[str]:
-        """The domains in which its networks have names looked up."""
+        """The search domains from the interface's networks."""
         lease = self._leased.lease
         domains: Sequence[str] = ()
         if lease is not None:
@@ -97,24 +99,24 @@ class Connection:
 
     @property
     def deadline(self) -> float | None:
-        """The time at which its client has something to do."""
+        """The time of the clients' next work."""
         if not self._carrier:
             return None
         own = None if self._client is None else self._client.deadline
         return min((one for one in (own, self._ipv6.deadline) if one is not None), default=None)
 
     def filenos(self) -> list[int]:
-        """Return the descriptors of its clients."""
+        """Return the descriptors of the clients."""
         own = None if self._client is None else self._client.fileno()
         return [fd for fd in (own, self._ipv6.fileno()) if fd is not None]
 
     def hear(self, option: RouterOption) -> None:
-        """Take what a router has said, if it is about this interface."""
+        """Take a router's option, if it is about this interface."""
         if option.index == self._index:
             self._ipv6.hear(option)
 
     def turn(self, links: Links) -> None:
-        """Bring it up if it has appeared, and go on with its addresses."""
+        """Bring an interface up after its appearance, and go on with its addresses."""
         try:
             link = links.find(self.interface.name)
             if link is None or link.index != self._index:
@@ -142,7 +144,7 @@ class Connection:
             complain_at_once(f"minit: interface {self.interface.name}: {describe(error)}")
 
     def _start_client(self, link: Link) -> None:
-        # With a new carrier it may be another network: the lease is asked for anew.
+        # After a new carrier the network may be another: the client asks for the lease anew.
         if self._client is not None:
             self._client.close()
             self._change(None)
@@ -182,7 +184,7 @@ class Connection:
     def _set_gateway(self, links: Links, link: Link, gateway: IPAddress) -> None:
         everywhere = EVERYWHERE[gateway.version]
         present = [route for route in links.routes() if route.destination == everywhere]
-        # Of IPv6 the kernel takes one route of a metric to a destination, whatever the interface.
+        # For IPv6 the kernel takes a single route of a metric to a destination, whatever the interface.
         if not any(route.index == link.index or gateway.version == 6 for route in present):
             links.add_route(link, NewRoute(destination=everywhere, gateway=gateway))
 
@@ -199,7 +201,7 @@ class Connection:
 
 def _leased_routes(lease: Answer | None) -> Sequence[_LeasedRoute]:
     """
-    Return the routes of a lease, those to the link first: a gateway has to be within reach.
+    Return the routes of a lease, routes to the link first: a gateway has to be within reach.
 
     Where there are classless routes, no router counts (RFC 3442).
     """
@@ -215,9 +217,10 @@ def _leased_routes(lease: Answer | None) -> Sequence[_LeasedRoute]:
 
 class LeasedInterface:
     """
-    The interface as leases leave it. Its routes have a `metric`: of several interfaces the first has the lowest.
+    The interface with the settings of leases. Its routes have a `metric`: of several interfaces the first has the
+    lowest.
 
-    Whatever cannot be done is said, and the rest done.
+    Failures are reported, and the rest is done.
     """
 
     def __init__(self, metric: int) -> None:
@@ -226,7 +229,7 @@ class LeasedInterface:
         self._own_mtu: int | None = None
 
     def change(self, links: Links, link: Link, lease: Answer | None) -> None:
-        """Take a lease instead of the previous one, or none."""
+        """Take a lease instead of the previous lease, or none."""
         old, self.lease = self.lease, lease
         try:
             self._set_address(links, link, old, lease)
@@ -239,7 +242,7 @@ class LeasedInterface:
     def _set_address(self, links: Links, link: Link, old: Answer | None, lease: Answer | None) -> None:
         wanted = None if lease is None else lease.address
         previous = [] if old is None else [old.address]
-        # Of a helper that died as well. The routes by an address go with it.
+        # Also addresses of a dead helper. The routes by an address go with the address.
         present = [one for one in links.addresses(link, leased=True) if one.version == 4]
         for address in dict.fromkeys([*present, *previous]):
             if address != wanted:
@@ -290,7 +293,7 @@ def _complain(link: Link, line: str) -> None:
 
 class MachineNetwork:
     """
-    All interfaces of the configuration; `turn` is called when one of `filenos` can be read, and at `deadline`.
+    All interfaces of the configuration; `turn` is called when a descriptor of `filenos` is readable, and at `deadline`.
 
     `state` is the machine's state directory, if there is one.
     """
@@ -309,18 +312,18 @@ class MachineNetwork:
             for metric, interface in enumerate(config.interfaces)
         ]
         self._written: str | None = None
-        # One that is there is of a helper that died, and as good as what can be said now.
+        # An existing file is of a dead helper, and as good as any now.
         if not os.path.exists(resolv_conf):
             self.write_resolv_conf()
 
     @property
     def deadline(self) -> float | None:
-        """The monotonic time at which something is due, None if nothing is."""
+        """The monotonic time of the next work, None without any."""
         return min((one.deadline for one in self._interfaces if one.deadline is not None), default=None)
 
     @property
     def ntp_servers(self) -> list[str]:
-        """The servers that tell the time, by all leases."""
+        """The NTP servers of all leases."""
         return [server for one in self._interfaces for server in one.ntp_servers]
 
     def filenos(self) -> list[int]:
@@ -329,7 +332,7 @@ class MachineNetwork:
         return [self._events.fileno(), self._router_options.fileno(), *clients]
 
     def turn(self) -> None:
-        """Look at the links, and do what is due."""
+        """Look at the links, and do the due work."""
         self._events.drop()
         for one in self._interfaces:
             one.turn(self._links)
@@ -338,7 +341,7 @@ class MachineNetwork:
                 one.hear(option)
 
     def wait(self, devices: MachineDevices) -> None:
-        """Wait for the interfaces that apps wait for, each as long as it says."""
+        """Wait for the interfaces that apps need, each for its configured time."""
         begun = time.monotonic()
         while True:
             self.turn()

@@ -1,7 +1,7 @@
 """
-The messages of NTP as a client has them (RFC 5905, RFC 4330), and the offset that several servers agree on.
+The messages of NTP for a client (RFC 5905, RFC 4330), and the offset on which several servers agree.
 
-Pure. A message from the network is the answer to the one question that was asked, or nothing.
+Pure. A message from the network is the answer to the only open question, or nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _SECOND = 1 << 32  # of a timestamp
 _ERA = 1 << 64
 _ERA_SECONDS = 1 << 32
 _SECONDS_TO_1970 = 2208988800
-# MAXDIST of RFC 5905: a server that is further away from a true clock has none.
+# MAXDIST of RFC 5905: a server further away from a true clock has no time.
 _MAXIMUM_ROOT_DISTANCE_SECONDS = 1.5
 _PRECISION_SECONDS = 0.001
 
 
 class Answer(Value):
     """
-    A server's answer: its clock when the question came and when the answer left, in seconds since 1970.
+    A server's answer: its clock at the arrival of the question and at the departure of the answer, in seconds since
+    1970.
 
     Its clock is `root_distance_seconds` from the true time at most. An answer with a `kiss`, a word of four letters,
     has no time, but the reason why (RFC 5905, 7.4).
@@ -44,7 +45,7 @@ class Answer(Value):
 
 
 class Sample(Value):
-    """The result of one exchange: the clock is behind by `offset`, which is wrong by `distance` at most; seconds."""
+    """The result of an exchange: the clock is behind by `offset`, with an error of at most `distance`; seconds."""
 
     server: str
     offset: float
@@ -52,13 +53,13 @@ class Sample(Value):
 
 
 def encode_question(nonce: bytes) -> bytes:
-    """Return a question; the answer repeats the `nonce`, which is in the place of the own time."""
+    """Return a question; the answer repeats the `nonce`, which is in the place of the client's time."""
     return _MESSAGE.pack(_VERSION << 3 | _CLIENT, 0, 0, 0, 0, 0, b"", 0, b"", 0, int.from_bytes(nonce, "big"))
 
 
 def parse_answer(data: bytes, nonce: bytes, near: float) -> Answer | None:
     """
-    Return a server's answer to the question with this `nonce`; None for anything else, or from a clock that is wrong.
+    Return a server's answer to the question with this `nonce`; None for any other message, or from a wrong clock.
 
     Its times are within 68 years of the time `near`: timestamps of NTP begin anew after 136.
     """
@@ -83,7 +84,10 @@ def parse_answer(data: bytes, nonce: bytes, near: float) -> Answer | None:
 
 
 def measure(server: str, answer: Answer, asked: float, took_seconds: float) -> Sample | None:
-    """Return the result for a question of the time `asked` by this clock; None if the server had it for longer."""
+    """
+    Return the result for a question sent at `asked` by this clock; None if the server claims to have held the question
+    longer than the exchange took.
+    """
     delay = took_seconds - (answer.sent - answer.received)
     if delay < -_PRECISION_SECONDS:
         return None
@@ -93,7 +97,7 @@ def measure(server: str, answer: Answer, asked: float, took_seconds: float) -> S
 
 
 def agreed(samples: Sequence[Sample]) -> Sample | None:
-    """Return the best of those samples that can all be true (Marzullo's algorithm), if they are more than half."""
+    """Return the best of the samples that can all be true (Marzullo's algorithm), if these are more than half."""
     best: list[Sample] = []
     for edge in (one.offset - one.distance for one in samples):
         together = [one for one in samples if one.offset - one.distance <= edge <= one.offset + one.distance]

@@ -1,5 +1,5 @@
 """
-Partitions of the machine's disk by their names, and the last partition grown to the disk's end, with its file system.
+Partitions of the machine's disk by name, and the growth of the last partition, with its file system, to the disk's end.
 
 The authority for the table (GPT) is the UEFI specification 2.10, chapter 5. The table is there twice: behind the disk's
 first sector, and before the disk's end. Each has a header of a sector with checksums, and an array of entries.
@@ -30,9 +30,9 @@ _SIGNATURE = b"EFI PART"
 _REVISION = 0x10000
 _ENTRY = Struct("<16s16sQQQ72s")
 _MAXIMUM_ENTRIES_BYTES = 1 << 16
-# A file system of Linux is of blocks of this size.
+# A file system of Linux has blocks of this size.
 _ALIGNMENT_SECTORS = 8
-# In the first sector, for programs that know no GPT: how many sectors it has, at most (of one partition).
+# In the first sector, for programs that know no GPT: the largest number of sectors of a partition there.
 _PROTECTED_SECTORS = Struct("<I")
 _PROTECTED_SECTORS_OFFSET = 446 + 12
 _MAXIMUM_PROTECTED = 0xFFFFFFFF
@@ -42,7 +42,7 @@ def find_partition(name: str) -> str | None:
     """
     Return the node of the partition with this name in its disk's table, None if there is none.
 
-    If the machine's root is on a disk, it is one of that: a disk that somebody plugs in may have any names.
+    If the machine's root is on a disk, only that disk counts: a disk plugged in later may have any names.
     """
     disk = _disk_of_root()
     for device in sorted(os.listdir(_BLOCK_DEVICES)):
@@ -53,13 +53,13 @@ def find_partition(name: str) -> str | None:
 
 
 def root_partition() -> str | None:
-    """Return the name of the partition with the machine's root, None if the root is on none that has a name."""
+    """Return the name of the partition with the machine's root, None for a root outside any named partition."""
     place = _device_of_root()
     return None if place is None else _partition_name(place)
 
 
 def partition_entry(node: str) -> PartitionEntry:
-    """Return a partition as its disk's table has it; OSError if the disk cannot be read, ValueError without a table."""
+    """Return a partition from its disk's table; OSError if the disk cannot be read, ValueError without a table."""
     place = os.path.realpath(f"{_BLOCK_DEVICES}/{os.path.basename(node)}")
     disk = os.path.dirname(place)
     fd = os.open(f"/dev/{os.path.basename(disk)}", os.O_RDONLY | os.O_CLOEXEC)
@@ -74,9 +74,9 @@ def partition_entry(node: str) -> PartitionEntry:
 
 def grow_partition(node: str) -> None:
     """
-    Grow a partition to the end of its disk, in the table there and for the kernel, if it is the last one.
+    Grow a partition, if it is the disk's last, to the disk's end, in the table and for the kernel.
 
-    OSError if the disk cannot be read or written. A device that is no partition is as large as it can be.
+    OSError if the disk cannot be read or written. A device other than a partition is as large as possible already.
     """
     place = os.path.realpath(f"{_BLOCK_DEVICES}/{os.path.basename(node)}")
     if not os.path.exists(f"{place}/partition"):
@@ -99,7 +99,7 @@ def grow_partition(node: str) -> None:
 
 
 def grow_ext4(target: str, node: str) -> None:
-    """Grow the ext4 that is mounted at `target` to the size of its device; the kernel does it while it is used."""
+    """Grow the ext4 mounted at `target` to the size of its device; the kernel does so during use."""
     size_bytes = int(_read(f"{_BLOCK_DEVICES}/{os.path.basename(node)}/size")) * SECTOR_BYTES
     fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -113,7 +113,7 @@ def _table_of_disk(disk: int, sectors: int) -> Table | None:
     def read(sector: int, size_bytes: int) -> bytes:
         return os.pread(disk, size_bytes, sector * SECTOR_BYTES)
 
-    # The first may be half written, the last one is where the disk has ended so far.
+    # The first table may be half written; the last is at the disk's former end.
     return read_table(PRIMARY_SECTOR, read) or read_table(sectors - 1, read)
 
 
@@ -124,7 +124,7 @@ def _disk_of_root() -> str | None:
 
 
 def _device_of_root() -> str | None:
-    """Return the device of the machine's root in sysfs; behind a root that is verified there is another one."""
+    """Return the device of the machine's root in sysfs; a verified root has another device below."""
     device = os.stat("/").st_dev
     place = f"{_BY_NUMBER}/{os.major(device)}:{os.minor(device)}"
     if not os.path.exists(place):
@@ -148,9 +148,9 @@ def _read(path: str) -> str:
 
 class Table(Value):
     """
-    A table of partitions: the fields of its header that do not depend on its place, and its entries as they are.
+    A table of partitions: the header's fields that do not depend on its place, and its entries unchanged.
 
-    It is written at the sector `own`, and its other copy at `other`.
+    The table is written at the sector `own`, and its other copy at `other`.
     """
 
     own: int
@@ -168,7 +168,7 @@ class Table(Value):
 
 
 class PartitionEntry(Value):
-    """A partition by its number, from 1, its identifier as a GUID's bytes, and its place."""
+    """A partition: number, from 1, identifier as a GUID's bytes, and place."""
 
     number: int
     identifier: bytes
@@ -177,7 +177,7 @@ class PartitionEntry(Value):
 
 
 class GrownTable(Value):
-    """What is to be written, in this order and each on the disk before the next: sectors with their bytes."""
+    """Sectors with their bytes to write, in this order and each on the disk before the next."""
 
     writes: tuple[tuple[int, bytes], ...]
     start_sector: int
@@ -185,7 +185,7 @@ class GrownTable(Value):
 
 
 def read_table(sector: int, read: Callable[[int, int], bytes]) -> Table | None:
-    """Return the table with its header at a sector, None if it is not whole; `read(sector, bytes)` reads the disk."""
+    """Return the table with its header at a sector, None for a damaged table; `read(sector, bytes)` reads the disk."""
     header = read(sector, SECTOR_BYTES)
     try:
         signature, _, size, checksum, _, own, other, first, last, identifier, place, count, entry_bytes, entries_sum = (
@@ -228,8 +228,8 @@ def grow_last(table: Table, number: int, disk_sectors: int, first_sector: bytes)
     """
     Return the table of a disk of so many sectors with the partition `number`, from 1, grown to the disk's end.
 
-    None if it is there already, or another partition is behind it; `table` is the first copy, or else the second. The
-    disk's end is written first: whenever the power goes, one of the two copies is whole.
+    None if the partition ends there already, or is not the last; `table` is the first copy, or else the second. The
+    disk's end is written first: after a loss of power at any time, one of the two copies is whole.
     """
     offset = (number - 1) * table.entry_bytes
     if number < 1 or offset >= len(table.entries):

@@ -1,9 +1,9 @@
 """
 The requests to end a machine: the kernel's by a signal, and those of processes by a FIFO in the machine's own mounts.
 
-A signal of a process counts for nothing, since any app that is root can send one. The sender of a signal cannot be
-known for sure: another process may have the sender's number by then, and the kernel forgets senders when too many
-signals wait (RLIMIT_SIGPENDING). PID 1 reads the FIFO; the command and the helper write to it.
+A signal from a process is ignored, since any app that is root can send one. The sender of a signal cannot be known for
+sure: another process may have the sender's number by then, and the kernel forgets senders when too many signals wait
+(RLIMIT_SIGPENDING). PID 1 reads the FIFO; the command and the helper write there.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MAXIMUM_BYTES = 4096
 
 
 class EndRequests:
-    """The FIFO, and the signals that count; `fd` can be read when somebody has asked for an end."""
+    """The FIFO, and the signals that count; `fd` is readable after a request."""
 
     def __init__(self) -> None:
         """OSError if the FIFO cannot be made."""
         os.makedirs(os.path.dirname(paths.MACHINE_ENDING), exist_ok=True)
         os.mkfifo(paths.MACHINE_ENDING, 0o600)
-        # For writing as well, or it would be at its end whenever nobody asks.
+        # For writing as well: otherwise the FIFO would be at its end without writers.
         self.fd = os.open(paths.MACHINE_ENDING, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def take(self) -> str | None:
-        """Take what was asked for; returns POWEROFF or REBOOT, the last one that was, or None."""
+        """Read all requests; return the last, POWEROFF or REBOOT, or None."""
         try:
             words = os.read(self.fd, _MAXIMUM_BYTES).split()
         except BlockingIOError:
@@ -43,15 +43,15 @@ class EndRequests:
 
 
 class Senders:
-    """The senders of signals; the first one that is not heeded is said."""
+    """The senders of signals; the first ignored sender is reported."""
 
     def __init__(self, *, is_container: bool = False) -> None:
-        # One is ended by signals from outside of it, where processes have no number here.
+        # A container is ended by signals from outside, where processes have no number in the container.
         self._is_container = is_container
         self._has_said = False
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
-        """Return whether a signal counts that has this si_code and came from this process, 0 for none in here."""
+        """Return whether a signal with this si_code counts, from this process, 0 for a process outside."""
         if number not in HALT_SIGNALS or code == syscalls.SI_KERNEL:
             return True
         if self._is_container and (code, pid) == (syscalls.SI_USER, 0):
@@ -65,7 +65,7 @@ class Senders:
 
 
 def is_container() -> bool:
-    """Tell whether this first process is that of a PID namespace, and not of a kernel."""
+    """Tell whether this first process is a PID namespace's, and not a kernel's."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE
     except OSError:

@@ -1,9 +1,15 @@
 """
 The two slots of a machine's disk: which slot runs, where both are, and which slot the firmware boots.
 
-The firmware boots the slot that is kept. It boots the other slot once, if the variable BootNext says so, and forgets
-that variable before it boots. A variable of minit's own records the last version that was tried: there the record is
-whole or missing, whatever the machine's data look like, and both versions find it.
+The firmware boots the kept slot. It boots the other slot once, if the variable BootNext says so, and deletes that
+variable before booting. A variable of minit's own records the last tried version: there the record is whole or missing,
+whatever the state of the machine's data, and both versions find the record. The helper reads and writes the variables,
+which can take seconds:
+
+    helper -> PID 1   {"event": TRIAL_BEGUN}      this version was booted once
+    PID 1 -> helper   {KEEP: true}                keep this version; asked again until there is an answer
+                      {TRIAL_FAILED: "reason"}    this version will not be kept
+    helper -> PID 1   {"event": TRIAL_OVER}       that is done, or impossible
 """
 
 from __future__ import annotations
@@ -63,14 +69,14 @@ TRIAL_FAILED = "trial failed"
 
 
 class SlotDevices(Value):
-    """The block devices of a slot: the partition that the firmware boots from, and that of the root."""
+    """The block devices of a slot: the partition for the firmware, and the partition of the root."""
 
     boot: str
     root: str
 
 
 class SlotContent(Value):
-    """What a slot has: the time of its root in seconds since 1970, and the first half of its root hash."""
+    """A slot's content: the time of its root in seconds since 1970, and the first half of its root hash."""
 
     root_hash_prefix: str
     built_seconds: int
@@ -78,10 +84,10 @@ class SlotContent(Value):
 
 class SlotsStatus(Value):
     """
-    The slot that runs, what each of them has, None if that is no root, and what the firmware knows of them.
+    The running slot, each slot's content, None without a root, and the firmware's knowledge of the slots.
 
-    It boots `kept`, or once, the next time, `next`. `trial` was the last one, and `obstacle` is why nothing is known of
-    all that.
+    The firmware boots `kept`, or once, the next time, `next`. `trial` was the last trial, and `obstacle` is why the
+    rest is unknown.
     """
 
     running: str
@@ -93,7 +99,7 @@ class SlotsStatus(Value):
 
 
 def running_slot() -> str:
-    """Return the slot with the root of this machine; UpdateError if its root is in none."""
+    """Return the slot with the root of this machine; UpdateError for a root outside the slots."""
     name = root_partition() or ""
     slot = name.removeprefix(_ROOT)
     if not name.startswith(_ROOT) or slot not in paths.MACHINE_SLOTS:
@@ -102,7 +108,7 @@ def running_slot() -> str:
 
 
 def other_slot(slot: str) -> str:
-    """Return the slot that is not this one."""
+    """Return the other slot."""
     first, second = paths.MACHINE_SLOTS
     return second if slot == first else first
 
@@ -114,24 +120,24 @@ def slot_devices(slot: str) -> SlotDevices:
 
 def boot_once(slot: str, version: str | None = None) -> None:
     """
-    Have the firmware boot a slot the next time, and the one that is kept after that.
+    Have the firmware boot a slot the next time, and the kept slot afterwards.
 
-    `version` is how its content is called when somebody asks. UpdateError if the machine has no firmware that can be
-    told, or it does not take it.
+    `version` is the name of the content in reports. UpdateError if the machine has no EFI firmware, or the firmware
+    refuses.
     """
     running = running_slot()
     with open_variables() as variables:
         kept = kept_slot(variables) or running
         plan = _tell(variables, kept)
         if slot != kept:
-            # Before the firmware knows: what happens then is known to have been a trial.
+            # Before the firmware knows: whatever happens then is known as a trial.
             record = TrialRecord(slot=slot, state=_ASKED, asked_seconds=int(time.time()), version=version)
             write_trial(variables, record)
         variables.write(_NEXT, _numbers((plan.numbers[slot],)))
 
 
 def require_kept() -> None:
-    """UpdateError if the slot that runs is on trial: the other one is what the machine falls back to."""
+    """Raise UpdateError if the running slot is on trial: the machine falls back to the other slot."""
     running = running_slot()
     with open_variables() as variables:
         if kept_slot(variables) not in (None, running):
@@ -140,9 +146,9 @@ def require_kept() -> None:
 
 def begin_boot() -> tuple[bool, TrialRecord | None]:
     """
-    Return whether the slot that runs is on trial, and the record of a trial that has failed since the last boot.
+    Return whether the running slot is on trial, and the record of a trial that has failed since the last boot.
 
-    Either is written down. UpdateError if the machine has no slots, or no firmware that can be told.
+    Either is written down. UpdateError if the machine has no slots, or no EFI firmware.
     """
     running = running_slot()
     with open_variables() as variables:
@@ -165,7 +171,7 @@ def begin_boot() -> tuple[bool, TrialRecord | None]:
 
 
 def keep_running() -> str:
-    """Have the firmware boot the slot that runs from now on, and return it; UpdateError as above."""
+    """Have the firmware boot the running slot from now on, and return the slot; UpdateError as above."""
     running = running_slot()
     with open_variables() as variables:
         record = read_trial(variables)
@@ -176,7 +182,7 @@ def keep_running() -> str:
 
 
 def note_failure(reason: str) -> None:
-    """Write down why the slot that runs will not be kept; UpdateError as above."""
+    """Write down why the running slot will not be kept; UpdateError as above."""
     running = running_slot()
     with open_variables() as variables:
         record = read_trial(variables)
@@ -185,17 +191,17 @@ def note_failure(reason: str) -> None:
 
 
 def kept_slot(variables: EfiVariables) -> str | None:
-    """Return the slot that the firmware boots if it is told no other, None if it has never been told any."""
+    """Return the slot that the firmware boots by default, None before the first instruction."""
     return first_slot(_slots(), _options(variables), _read_numbers(variables, _ORDER))
 
 
 def next_slot(variables: EfiVariables) -> str | None:
-    """Return the slot that the firmware boots once, the next time, if it is told to."""
+    """Return the slot that the firmware boots once, the next time, None without one."""
     return first_slot(_slots(), _options(variables), _read_numbers(variables, _NEXT))
 
 
 def read_slots() -> SlotsStatus:
-    """Return what is in the slots, and what the firmware is to do with them; UpdateError if there are none."""
+    """Return the content of the slots, and the firmware's instructions about them; UpdateError without slots."""
     running = running_slot()
     contents = {slot: _read_root(slot_devices(slot).root) for slot in paths.MACHINE_SLOTS}
     try:
@@ -221,12 +227,12 @@ def _read_root(node: str) -> SlotContent | None:
 
 
 def _tell(variables: EfiVariables, first: str) -> BootPlan:
-    """Have the firmware know both slots, and try this one first."""
+    """Have the firmware know both slots, and try this slot first."""
     order, current = _read_numbers(variables, _ORDER), _read_numbers(variables, _CURRENT)
     plan = plan_entries(_slots(), _options(variables), order, current[0] if current else None, first)
     for number, option in plan.options.items():
         variables.write(f"{_ENTRY}{number:04X}", option)
-    # Last: an order never names what is not there.
+    # Last: an order never names a missing entry.
     variables.write(_ORDER, _numbers(plan.order))
     return plan
 
@@ -273,9 +279,9 @@ def _numbers(numbers: tuple[int, ...]) -> bytes:
 
 class TrialRecord(Value):
     """
-    The slot that was last to be booted once, what came of it, and when that was asked for, in seconds since 1970.
+    The slot last booted once, the outcome, and the time of the request, in seconds since 1970.
 
-    `version` is what whoever wrote the slot calls its content, `reason` why it was not kept, as far as that is known.
+    `version` is the content's name from the writer of the slot, `reason` why the slot was not kept, as far as known.
     """
 
     slot: str
@@ -286,7 +292,7 @@ class TrialRecord(Value):
 
 
 def read_trial(variables: EfiVariables) -> TrialRecord | None:
-    """Return the record, None if there is none, or none that can be understood."""
+    """Return the record, None if missing or unreadable."""
     data = variables.read(_TRIAL, OWN)
     try:
         fields = None if data is None else parse(data, _TRIAL)
@@ -302,14 +308,14 @@ def read_trial(variables: EfiVariables) -> TrialRecord | None:
 
 
 def write_trial(variables: EfiVariables, trial: TrialRecord) -> None:
-    """Write the record; UpdateError if the firmware does not take it."""
+    """Write the record; UpdateError if the firmware refuses."""
     fields = {name: getattr(trial, name) for name in TrialRecord._fields}
     shown = {name: value[:_MAXIMUM_REASON] if isinstance(value, str) else value for name, value in fields.items()}
     variables.write(_TRIAL, dump({name: value for name, value in shown.items() if value is not None}), OWN)
 
 
 def root_hash_prefix(data: bytes) -> str | None:
-    """Return the first half of a tree's root hash, in hexadecimal; None for data that begins with no superblock."""
+    """Return the first half of a tree's root hash, in hexadecimal; None for data without a superblock."""
     if len(data) < _HASH_TREE.size or not data.startswith(HASH_TREE_SIGNATURE):
         return None
     _, identifier = _HASH_TREE.unpack_from(data)
@@ -317,7 +323,7 @@ def root_hash_prefix(data: bytes) -> str | None:
 
 
 def begin_trial(config: MachineConfig, link: Socket) -> None:
-    """Tell PID 1 if this version is on trial, and the console if one was that is not kept."""
+    """Tell PID 1 if this version is on trial, and the console if a tried version was not kept."""
     if root_partition() is None:
         return
     try:
@@ -333,7 +339,7 @@ def begin_trial(config: MachineConfig, link: Socket) -> None:
 
 
 def end_trial(message: dict[str, Any], link: Socket) -> None:
-    """Do what PID 1 asks for at the end of a trial, if it asks for that."""
+    """Carry out PID 1's message at the end of a trial, if it is one."""
     if KEEP not in message and TRIAL_FAILED not in message:
         return
     try:

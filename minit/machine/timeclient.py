@@ -1,9 +1,9 @@
 """
-A client of NTP: asks servers what time it is, and has the clock follow (RFC 4330, RFC 5905).
+A client of NTP: asks servers for the time, and has the clock follow (RFC 4330, RFC 5905).
 
-Servers are not trusted. An answer counts if it has a number that only the server could know, comes from a clock that
-is right by what it says itself, and agrees with more than half of the others; and the clock is moved within bounds of
-the configuration alone. A name is one server, however many addresses it has.
+Servers are not trusted. An answer counts if it has a number known only to the server, comes from a clock that is right
+by its own words, and agrees with more than half of the others; and the clock is moved within bounds of the
+configuration alone. A name is a single server, however many addresses it has.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ _NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 class TimeClient:
     """
-    Keeps the clock; `turn` is called when one of `filenos` can be read, at `deadline`, and when `servers` may change.
+    Keeps the clock; `turn` is called when a descriptor of `filenos` is readable, at `deadline`, and when `servers` may
+    change.
 
-    A name is looked up when it has no address left that answers. `built` is the time of the image. A clock that
-    `is_lost` has a time of no meaning.
+    A name is looked up when none of its addresses answers. `built` is the time of the image. A clock that `is_lost` has
+    a meaningless time.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class TimeClient:
         self._built = built
         self._servers = servers
         self._clock = clock or KernelClock()
-        # The clock as it was, or was set first, and the monotonic time of that: no later step leads away from it.
+        # The clock's first trusted time, and the monotonic time then: no later step leads away from it.
         self._anchor = None if is_lost else (self._clock.now(), time.monotonic())
         self._known: Sequence[str] = ()
-        # Of names; the first is the one to ask.
+        # Of names; the first address is asked.
         self._addresses: dict[str, list[str]] = {}
         self._lookup: _NameLookup | None = None
         self._unknown_names: set[str] = set()
-        # Addresses that want no clients.
+        # Addresses of servers that refuse clients.
         self._refused: set[str] = set()
         self._questions: list[_Question] = []
         self._round_ends: float | None = None
@@ -98,7 +99,7 @@ class TimeClient:
 
     @property
     def deadline(self) -> float | None:
-        """The monotonic time at which something is due, None if nothing is."""
+        """The monotonic time of the next work, None without any."""
         if self._lookup is not None:
             return self._lookup.deadline
         if self._round_ends is not None:
@@ -115,7 +116,7 @@ class TimeClient:
         self._next_round = 0.0
 
     def turn(self) -> None:
-        """Take the answers that have come, and do what is due."""
+        """Take the answers that have come, and do the due work."""
         servers = list(dict.fromkeys(self._servers()))[:_MAXIMUM_SERVERS]
         if servers != self._known:
             self._close()
@@ -200,7 +201,7 @@ class TimeClient:
                 self._say_once(describe(error))
 
     def _leave(self, question: _Question) -> None:
-        """Have a name be asked at another of its addresses the next time."""
+        """Have another address of a name asked the next time."""
         addresses = self._addresses.get(question.server, [])
         if question.address in addresses:
             addresses.remove(question.address)
@@ -256,7 +257,7 @@ class TimeClient:
             self._end_lookup(self._lookup)
 
     def _say_once(self, line: str) -> None:
-        # The time in it is another one each time.
+        # The time in the line differs each time.
         key = line.partition(" says ")[0] + line.partition("Z, ")[2]
         if key not in self._said:
             self._said.add(key)
@@ -264,7 +265,7 @@ class TimeClient:
 
 
 class _Question:
-    """A question to one server at its address, from a port of its own; it is open until the answer has come."""
+    """A question to a server's address, from its own port, which is open until the answer has come."""
 
     def __init__(self, server: str, address: str, clock: KernelClock) -> None:
         self.server = server
@@ -284,11 +285,11 @@ class _Question:
             self.close()
 
     def fileno(self) -> int:
-        """Return the descriptor on which the answer comes."""
+        """Return the descriptor for the answer."""
         return self._socket.fileno()
 
     def receive(self, near: float) -> None:
-        """Take the answer if it has come, with a time `near` to which it is; whatever else comes is nothing."""
+        """Take the answer if there is one, with a time `near` the true time; other packets are ignored."""
         for _ in range(_MOST_PACKETS):
             if not self.is_open:
                 return
@@ -326,7 +327,12 @@ class _Found(Value):
 
 
 class _NameLookup:
-    """A lookup of several names; `turn` when `fileno` can be read, and at `deadline` (monotonic), until it is over."""
+    """
+    A lookup of several names by the C library, in a process that can be killed: the library may wait for long, cannot
+    be stopped, and reads packets of anybody on the network.
+
+    `turn` when `fileno` is readable, and at `deadline` (monotonic), until the end.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         """OSError if no process can be made."""
@@ -348,7 +354,7 @@ class _NameLookup:
         return self._pipe
 
     def turn(self) -> bool:
-        """Take what is known by now; returns whether it is over, since there is no more or it has taken too long."""
+        """Take the results so far; return whether the lookup is over, complete or out of time."""
         while time.monotonic() < self.deadline:
             try:
                 data = os.read(self._pipe, _READ_BYTES)
@@ -360,12 +366,12 @@ class _NameLookup:
         return True
 
     def close(self) -> Iterator[_Found]:
-        """End it, and return what it has found."""
+        """End the lookup, and return its results."""
         syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
         os.waitid(os.P_PIDFD, self._process, os.WEXITED)
         os.close(self._process)
         os.close(self._pipe)
-        # What stands behind the last end of a line was not written to its end.
+        # The text after the last line feed is incomplete.
         for line in self._told.split(b"\n")[:-1]:
             found = parse(line, "lookup of names")
             assert isinstance(found, dict)  # it is of our own process
@@ -373,7 +379,7 @@ class _NameLookup:
 
 
 def _look_up(names: Sequence[str], pipe: int) -> None:
-    """Write what is found of each name as soon as it is known."""
+    """Write the addresses of each name as soon as they are known."""
     for name in names:
         addresses, failure = [], None
         try:

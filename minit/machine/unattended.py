@@ -1,8 +1,8 @@
 """
-Updates that nobody asks for at the prompt: the machine's helper looks for one at a server, and takes those of apps.
+Updates without a person: the machine's helper looks for updates at a server, and takes those of apps.
 
-An app that has the directory of the socket as a volume may send an update there: the bytes of one, on a stream. It is
-answered with a line of JSON. An app can bring no other update than whoever has a signing key, and no older one.
+An app with the socket's directory as a volume may send the bytes of an update there, on a stream. The answer is a line
+of JSON. An app can bring only updates of the owners of signing keys, and no older version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minit.podfiles import paths
 # By then there may be a network.
 _FIRST_CHECK_SECONDS = 60
 _ANSWER_SECONDS = 60.0
-# An update that takes longer is given up, so that no slow app keeps others away.
+# A longer update is given up, so that no slow app keeps others away.
 _LONGEST_SECONDS = 3600
 _BACKLOG = 4
 _READ_BYTES = 1 << 16
@@ -35,12 +35,12 @@ _SOCKET = f"{paths.MACHINE_UPDATES}/socket"
 
 
 class Updates:
-    """What there is to wait for: `turn` is called when one of `filenos` can be read, and at `deadline`."""
+    """All updates; `turn` is called when a descriptor of `filenos` is readable, and at `deadline`."""
 
     def __init__(self, update: Update) -> None:
         self._update = update
         self._listener = _listen() if update.socket else None
-        # One at a time: memory is short, and there is one slot.
+        # Only one updater at a time: memory is short, and there is a single slot.
         self._updater: int | None = None
         self._was_check = False
         self._next_check: float | None = None
@@ -49,7 +49,7 @@ class Updates:
 
     @property
     def deadline(self) -> float | None:
-        """The monotonic time at which something is due, None if nothing is."""
+        """The monotonic time of the next work, None without any."""
         return self._next_check if self._updater is None else None
 
     def filenos(self) -> list[int]:
@@ -59,7 +59,7 @@ class Updates:
         return [] if self._listener is None else [self._listener.fileno()]
 
     def turn(self) -> None:
-        """Do what is due: see the end of an update, begin another one."""
+        """Do the due work: see the end of an update, begin another."""
         if self._updater is not None:
             ended = os.waitid(os.P_PIDFD, self._updater, os.WEXITED | os.WNOHANG)
             if ended is None:
@@ -71,7 +71,7 @@ class Updates:
             os.close(self._updater)
             self._updater = None
         is_due = self._next_check is not None and time.monotonic() >= self._next_check
-        # By turns: neither a slow server nor an app that always has something to bring keeps the other one away.
+        # By turns: neither a slow server nor an app with many updates keeps the other away.
         client = self._accept() if self._was_check or not is_due else None
         self._was_check = client is None
         if client is not None:
@@ -103,14 +103,14 @@ class Updates:
 
 
 def _listen() -> socket.socket | None:
-    """Make the socket in its directory, which a helper before this one may have made."""
+    """Make the socket in its directory, which an earlier helper may have made."""
     try:
         os.makedirs(paths.MACHINE_UPDATES, exist_ok=True)
         if os.path.lexists(_SOCKET):
             os.unlink(_SOCKET)
         listener = socket.socket(socket.AF_UNIX)
-        # Who has the directory as a volume may, whichever user it is. A mode that were changed afterwards might be that
-        # of another file: such an app can put a link there.
+        # Any user with the directory as a volume may connect. A later change of mode might hit another file: such an
+        # app can put a link there.
         before = os.umask(0o111)
         try:
             listener.bind(_SOCKET)
@@ -139,7 +139,7 @@ def _check(update: Update) -> None:
 
 
 def _answer(client: socket.socket, update: Update) -> None:
-    """Install what an app sends, and tell it what came of it."""
+    """Install an app's update, and tell the app the outcome."""
     _give_way()
     client.settimeout(_ANSWER_SECONDS)
     place = f"{_SOCKET}: an app's update"
@@ -161,7 +161,7 @@ def _restart() -> None:
 
 
 def _give_way() -> None:
-    """Let the apps go first, and have an end: before anything is read, as whoever writes may do so very slowly."""
+    """Let the apps go first, and set a time limit, before any read: the sender may be very slow."""
     os.nice(_LOWEST_PRIORITY)
     signal.alarm(_LONGEST_SECONDS)
 
@@ -181,7 +181,7 @@ def _send(client: socket.socket, answer: object) -> None:
     try:
         client.sendall(jsontext.dump(answer) + b"\n")
         client.shutdown(socket.SHUT_WR)
-        # The app may still be sending what nobody reads, at which the answer would be lost.
+        # The app may still be sending bytes that nobody reads, which would destroy the answer.
         until = time.monotonic() + _ANSWER_SECONDS
         while client.recv(_READ_BYTES) and time.monotonic() < until:
             pass

@@ -1,12 +1,12 @@
 """
-The way of an update from its source to the slot that does not run, and to the firmware that boots that slot once.
+The way of an update from its source to the slot that does not run, and to the firmware, which boots that slot once.
 
-Everything is refused that can be refused before anything is written: a manifest that is not signed, for another model,
-processor or disk, an older version. Then the other slot is empty until all of the update is in it and has been read
-again. So whenever this ends, by an error or a loss of power, the other slot boots not at all or as a whole.
+All possible refusals come before the first write: an unsigned manifest, another model, processor or disk, an older
+version. Then the other slot is empty until the whole update is inside and has been read again. So after an error or a
+loss of power at any time, the other slot boots not at all or as a whole.
 
-The first block of a boot partition makes it a file system. That block is the first to be erased, and the last to be
-written, when everything else is on the disk and has been read again.
+The first block of a boot partition makes the partition a file system. That block is erased first, and written last,
+when everything else is on the disk and has been read again.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from minit.podfiles import paths
 
 _ROOT_HASH = "minit.root_hash="
 _CHUNK_BYTES = 1 << 17
-# So much is written before the disk has to have it: memory is short, and progress is what is on the disk.
+# The bytes between two syncs: memory is short, and progress counts bytes on the disk.
 _SYNC_BYTES = 4 << 20
 _EMPTY = bytes(BLOCK_BYTES)
 
 
 class NothingNewer(UpdateError):
-    """An update is of no use: its version runs, or is in the other slot, or is older than that which runs."""
+    """A useless update: its version runs, or is in the other slot, or is older than the running version."""
 
 
 class Running(Value):
-    """The version that runs, and what its updates have to be: signed with one of the public `keys`."""
+    """The running version, and the requirements for updates: a signature with one of the public `keys`."""
 
     model: str
     version: str
@@ -67,7 +67,7 @@ class Running(Value):
 
 
 class Installed(Value):
-    """The version that has been written, and the slot that it is in, which the firmware boots next."""
+    """The written version and its slot, which the firmware boots next."""
 
     version: str
     slot: str
@@ -75,10 +75,10 @@ class Installed(Value):
 
 def install_update(source: str, progress: Progress, *, allow_downgrade: bool) -> Installed:
     """
-    Write the update that is at a path, at a URL, or comes on standard input (`-`), and have it booted once.
+    Write an update from a path, a URL, or standard input (`-`), and have it booted once.
 
-    An update that nobody asks for by hand should not `allow_downgrade`: whoever has an old one could bring back its
-    errors. MinitError if it is refused or cannot be written.
+    An unattended update should not `allow_downgrade`: the owner of an old update could bring back its errors.
+    MinitError if the update is refused or cannot be written.
     """
     with open_source(source) as read:
         return install_from(read, source, progress, allow_downgrade=allow_downgrade, by_hand=True)
@@ -86,9 +86,9 @@ def install_update(source: str, progress: Progress, *, allow_downgrade: bool) ->
 
 def install_from(read: Read, source: str, progress: Progress, *, allow_downgrade: bool, by_hand: bool) -> Installed:
     """
-    Do so with an update that `read` returns the bytes of.
+    Install an update whose bytes `read` returns.
 
-    One that is in the other slot already is written again only `by_hand`: it waits to be booted, or was not kept.
+    An update in the other slot is written again only `by_hand`: it waits for its boot, or was not kept.
     """
     running = _read_running()
     manifest = read_manifest(read, source, running)
@@ -105,7 +105,7 @@ def install_from(read: Read, source: str, progress: Progress, *, allow_downgrade
 
 
 def _read_running() -> Running:
-    """Return what runs; UpdateError for a machine that takes no updates."""
+    """Return the running version; UpdateError for a machine that takes no updates."""
     with open(paths.MACHINE_CONFIG, "rb") as file:
         update = parse_machine(file.read(), paths.MACHINE_CONFIG).update
     if update is None:
@@ -122,7 +122,7 @@ def _read_running() -> Running:
 
 
 def read_manifest(read: Read, source: str, running: Running) -> UpdateManifest:
-    """Return the manifest of an update for this machine; ManifestError or UpdateError if it is none."""
+    """Return the manifest of an update for this machine; ManifestError or UpdateError for any other."""
     header = parse_header(read_fully(read, HEADER.size), source)
     manifest = parse_update(header, read_fully(read, header.manifest_bytes), running.keys, source)
     for name, own, theirs in (
@@ -135,9 +135,9 @@ def read_manifest(read: Read, source: str, running: Running) -> UpdateManifest:
 
 
 def check_version(manifest: UpdateManifest, running: Running, *, allow_downgrade: bool) -> None:
-    """Raise NothingNewer unless the update is newer than what runs, or may be older, and is something else."""
+    """Raise NothingNewer unless the update differs, and is newer than the running version or may be older."""
     place = f"version {manifest.version}"
-    # Both slots must never have the same root: a kernel takes the first one that it finds.
+    # Both slots must never have the same root: a kernel takes the first root that matches.
     if manifest.root_hash == running.root_hash:
         raise NothingNewer(f"{place} is the one that runs")
     if not allow_downgrade and version_numbers(manifest.version) <= version_numbers(running.version):
@@ -154,7 +154,7 @@ def _read_key(name: str) -> bytes:
 
 
 def tell_tenths(say: Callable[[str], object]) -> Progress:
-    """Return a progress that says each step and, of a long one, how much of it is done, ten times at most."""
+    """Return a progress that reports each step and, during a long step, each tenth."""
     said = ("", 0)
 
     def progress(step: str, done: int, total: int | None) -> None:
@@ -169,9 +169,9 @@ def tell_tenths(say: Callable[[str], object]) -> Progress:
 
 class SlotWriter:
     """
-    The partitions of a slot, which nobody else writes meanwhile; use it in a with block.
+    The partitions of a slot, opened exclusively; use it in a with block.
 
-    UpdateError if somebody uses one of them, or it cannot be read or written.
+    UpdateError if a partition is in use, or cannot be read or written.
     """
 
     def __init__(self, boot: str, root: str) -> None:
@@ -182,7 +182,7 @@ class SlotWriter:
     def __enter__(self) -> SlotWriter:
         try:
             for name, path in self._paths.items():
-                # Exclusive: a block device that is mounted, or is a part of another one, is not opened.
+                # Exclusive: the open fails for a block device that is mounted, or a part of another device.
                 fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
                 self._stack.callback(os.close, fd)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,13 +197,13 @@ class SlotWriter:
         self._stack.close()
 
     def holds(self, manifest: UpdateManifest) -> bool:
-        """Tell whether this update is in the slot as a whole."""
+        """Tell whether the slot has this whole update."""
         prefix = root_hash_prefix(self._get("root", BLOCK_BYTES, manifest.root_blocks * BLOCK_BYTES))
         is_bootable = self._get("boot", BLOCK_BYTES, 0) != _EMPTY
         return is_bootable and prefix is not None and manifest.root_hash.startswith(prefix)
 
     def write(self, manifest: UpdateManifest, read: Read, source: str, progress: Progress) -> None:
-        """Write the parts of an update, which `read` returns; UpdateError leaves the slot empty, or as it was."""
+        """Write the parts of an update, which `read` returns; UpdateError leaves the slot empty, or unchanged."""
         for name, part in (("root", manifest.root), ("boot", manifest.boot)):
             size_bytes = os.lseek(self._fds[name], 0, os.SEEK_END)
             if size_bytes < part.partition_bytes:
@@ -219,10 +219,10 @@ class SlotWriter:
 
     def _erase(self, progress: Progress) -> None:
         """
-        Have the slot boot no more, and have no block there that a kernel takes for the beginning of a hash tree.
+        Make the slot unbootable, without a block that a kernel takes for the beginning of a hash tree.
 
-        The tree of an earlier version would outlive a smaller one behind it. Should that earlier version be written to
-        the other slot some day, its kernel would find the wrong one of both.
+        The tree of an earlier version would outlive a smaller version, behind its end. If that earlier version came to
+        the other slot some day, its kernel would find the wrong tree of both.
         """
         progress("erasing the other slot", 0, None)
         self._put("boot", _EMPTY, 0)
@@ -238,7 +238,7 @@ class SlotWriter:
     def _write_part(
         self, name: str, part: UpdatePart, kept_bytes: int, read: Read, source: str, progress: Progress
     ) -> bytes:
-        """Write a part but for its first `kept_bytes`, which are returned, and read it again."""
+        """Write a part but for its first `kept_bytes`, which are returned, and read the part again."""
         first = b""
         step = f"writing the {name} partition"
         digest = hashlib.sha512()
@@ -263,7 +263,7 @@ class SlotWriter:
 
     def _verify(self, name: str, part: UpdatePart, first: bytes, progress: Progress) -> None:
         progress(f"reading the {name} partition again", 0, None)
-        # What is in memory says nothing about the disk.
+        # Data in memory prove nothing about the disk.
         os.posix_fadvise(self._fds[name], 0, 0, os.POSIX_FADV_DONTNEED)
         digest = hashlib.sha512(first)
         place = len(first)

@@ -2,8 +2,8 @@
 The sources of an update: a file, a block device, standard input, or a server of HTTP.
 
 The question to a server has the words of HTTP/1.0, and the end of the connection is the end of the answer. More of the
-protocol is of no use here: an update knows its own size and digests. There is no TLS, since an update is signed, and no
-secret. An attacker on the way can keep an update back, or see that there is an update.
+protocol is useless here: an update knows its own size and digests. There is no TLS, since an update is signed, and no
+secret. An attacker on the way can keep an update back, or see its existence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAXIMUM_SHOWN = 60
 
 @contextmanager
 def open_source(source: str) -> Iterator[Read]:
-    """Open a source; UpdateError if that is not possible."""
+    """Open a source; UpdateError on a failure."""
     if is_url(source):
         try:
             url = parse_url(source)
@@ -68,7 +68,7 @@ def _read(fd: int, size_bytes: int, source: str) -> bytes:
 
 @contextmanager
 def _open_download(url: Url, source: str) -> Iterator[Callable[[int], bytes]]:
-    """Ask for a URL and yield what reads the answer; UpdateError if there is none, or none with a file."""
+    """Ask for a URL and yield a reader of the answer; UpdateError without an answer, or without a file."""
     try:
         connection = _connect(url)
     except OSError as error:
@@ -80,7 +80,7 @@ def _open_download(url: Url, source: str) -> Iterator[Callable[[int], bytes]]:
 
 
 def _connect(url: Url) -> socket.socket:
-    """Return a connection to the first address of a host that takes one; OSError of the last that does not."""
+    """Return a connection to the first address of a host that accepts; OSError of the last refusal."""
     failure = OSError(f"{url.host} has no address")
     # As bytes: the interpreter of an image has no codec for international names.
     for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -124,12 +124,12 @@ class _Download:
             raise self._failure("the server has no answer of HTTP")
         if code.split(" ")[0] != _OK:
             raise self._failure(f"the server answers {harmless(code[:_MAXIMUM_SHOWN])}, not {_OK}")
-        # No server may answer a question of HTTP/1.0 so, and its pieces are not the file.
+        # No server may answer a question of HTTP/1.0 in chunks, and the chunks are not the file.
         if any(field.lower().startswith("transfer-encoding:") for field in fields):
             raise self._failure("the server answers in pieces (Transfer-Encoding)")
 
     def read(self, size_bytes: int) -> bytes:
-        """Return some of the file, nothing at its end."""
+        """Return some bytes of the file, none at its end."""
         data, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
         return data or self._receive(size_bytes)
 

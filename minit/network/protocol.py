@@ -23,6 +23,7 @@ _VERSIONS = (4, 6)
 _LARGEST_INDEX = (1 << 31) - 1
 _LARGEST_NUMBER = (1 << 32) - 1  # rtnetlink(7) has attributes of 32 bits
 
+# The codes of a plugin's errors (CNI, "Error"); the last two are the reference plugins' own.
 INCOMPATIBLE_VERSION = 1
 UNSUPPORTED_FIELD = 2
 INVALID_ENVIRONMENT = 4
