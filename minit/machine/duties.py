@@ -13,9 +13,10 @@ from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
 from minit.linux.stdio import complain_at_once
 from minit.machine.clock import image_time, is_lost
-from minit.machine.devices import MachineDevices, Modules, read_modules
+from minit.machine.devices import MachineDevices
 from minit.machine.hardware import POWER_BUTTON, PowerButtons
 from minit.machine.kernellog import KernelLog, keep_panics
+from minit.machine.modules import Modules, read_modules
 from minit.machine.mounts import CompressedSwap, mount_filesystem
 from minit.machine.network import MachineNetwork
 from minit.machine.slots import begin_trial, end_trial

@@ -21,7 +21,7 @@ from struct import error as StructError
 from minit.base.errors import UpdateError, describe
 from minit.base.value import Value
 from minit.linux import syscalls
-from minit.machine.devices import read_modules
+from minit.machine.modules import read_modules
 from minit.machine.partitions import PartitionEntry
 
 GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"

@@ -20,7 +20,8 @@ from minit.linux import syscalls
 from minit.linux.forks import FILESYSTEM_CHECK, fork
 from minit.linux.mountinfo import Mount, read_mountinfo
 from minit.linux.stdio import complain_at_once
-from minit.machine.devices import MachineDevices, Modules, find_block_device
+from minit.machine.devices import MachineDevices, find_block_device
+from minit.machine.modules import Modules
 from minit.machine.partitions import grow_ext4, grow_partition
 from minit.manifest.machineconfig import Filesystem, Swap
 from minit.plan.root.mountoperations import TTY_GID, MakeDirectory, MountFilesystem, MountOp

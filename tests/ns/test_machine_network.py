@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from minit.machine.devices import MachineDevices, Modules
+from minit.machine.devices import MachineDevices
+from minit.machine.modules import Modules
 from minit.machine.network import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.dhcp.client import BOUND, INIT, DhcpClient

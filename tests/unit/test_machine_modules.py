@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ImageError
 from minit.image.kernelmodules import collect_firmware, collect_modules, find_kernel, parse_softdeps
-from minit.machine.devices import Modules, module_options, parse_volume_ids
+from minit.machine.devices import parse_volume_ids
+from minit.machine.modules import Modules, module_options
 from tests.support.elf import module_bytes
 
 
