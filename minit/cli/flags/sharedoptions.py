@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import click
@@ -10,7 +11,6 @@ import click
 from minit.base.goduration import parse_duration
 from minit.base.processors import PROCESSORS, processor_named
 from minit.cli.grammar import OptionalValue
-from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -66,11 +66,15 @@ def networks_option(text: str) -> Decorator:
     )
 
 
-def pull_policy_option(default: PullPolicy) -> Decorator:
-    """Return the option that says when an image is fetched or converted again, with the default of its command."""
+def pull_policy_option(default: Enum) -> Decorator:
+    """
+    Return the option that says when an image is fetched or converted again.
+
+    `default` is a PullPolicy. The command of a machine imports this module, and none about images.
+    """
     return click.option(
         "--pull-policy",
-        type=click.Choice([policy.value for policy in PullPolicy]),
+        type=click.Choice([policy.value for policy in type(default)]),
         default=default.value,
         help="When to read the file of an image, convert it, or fetch it from a registry: if the store does not have"
         " it (new), always (update), or take one of a registry from the store only (never)."
