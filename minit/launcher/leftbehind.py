@@ -1,8 +1,8 @@
 """
-Helpers that `app/add` leaves behind for an app with minit/hotplug or minit/health.
+Helpers left behind by `app/add` for an app with minit/hotplug or minit/health.
 
-They do what those of the launcher do, but PID 1 owns their lives: each has a pipe whose other end PID 1 closes when it
-lets go of the app, or the kernel when PID 1 ends. `app/rm` has them gone when it returns.
+Such a helper works like a helper of the launcher, but lives by a pipe: PID 1 closes the other end when PID 1 lets go of
+the app, or the kernel does when PID 1 ends. `app/rm` returns after the end of the helpers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _F_SETSIG = 10  # missing in fcntl
 
 def settle(socket: Socket, pod: int) -> None:
     """
-    Have this process, a helper of the pod whose PID 1 is `pod`, outlive its parent, which is told that.
+    Have this process, a helper of the pod with PID 1 `pod`, outlive the parent, and tell the parent.
 
-    From now on what it says goes to PID 1, by `socket`.
+    From now on words of the helper go to PID 1, by `socket`.
     """
     _join_groups_of(_parent_of(pod))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -43,7 +43,7 @@ def settle(socket: Socket, pod: int) -> None:
 
 
 def _die_at_end_of(pipe: int) -> None:
-    """Have the kernel kill this process, even if it is stopped, when nobody has the other end any more, fcntl(2)."""
+    """Have the kernel kill this process, even a stopped one, when nobody has the other end any more, fcntl(2)."""
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
@@ -58,7 +58,7 @@ def find_helpers(app: str) -> list[int]:
 
 
 def end_helpers(pidfds: list[int]) -> None:
-    """Wait for the end of helpers of which PID 1 has let go; LaunchError for one that does not end."""
+    """Wait for the end of helpers after PID 1 let go of them; LaunchError for a helper without an end."""
     for pidfd in pidfds:
         if not wait_readable([pidfd], _END_SECONDS):
             raise LaunchError("a process that follows devices or checks health does not end")
@@ -71,7 +71,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _join_groups_of(pid: int) -> None:
-    """Move from the control groups of whoever adds an app, which may end with it, to those of the launcher."""
+    """Move from the control groups of `app/add`, perhaps short-lived, to the groups of the launcher."""
     try:
         for hierarchy in hierarchies_of(pid):
             file = "cgroup.procs" if hierarchy.is_v2 else "tasks"

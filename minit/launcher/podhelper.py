@@ -1,4 +1,4 @@
-"""A helper of a pod: a process of the host that works for its apps, and ends with whoever started it."""
+"""A helper of a pod: a process of the host at work for the apps, which ends with the parent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PodHelper:
     """
     The launcher's side of a helper; the process exists from the beginning until `end`, or as long as the launcher.
 
-    It does `work`, and `fail` is told of an error in it; both get its end of the socket. That of an app that is added
-    may stay when this process ends, see minit.launcher.leftbehind.
+    The process does `work`, and `fail` is told of an error; both get the helper's end of the socket. The helper of an
+    added app may outlive the parent, see minit.launcher.leftbehind.
     """
 
     kind: str
@@ -39,9 +39,9 @@ class PodHelper:
 
     def wait_settled(self) -> int:
         """
-        Wait until a helper that stays does without this process; LaunchError if it cannot.
+        Wait until a staying helper does without this process; LaunchError for a failure.
 
-        Returns what it lives by from then on, the end of a pipe, which is the caller's.
+        Returns the end of a pipe by which the helper lives from then on; the caller owns the descriptor.
         """
         message, descriptors = receive_message(self._socket)
         if message is None:
@@ -52,15 +52,15 @@ class PodHelper:
         return life
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read when the helper died."""
+        """Return a descriptor, readable after the death of the helper."""
         return self._socket.fileno()
 
     def report_death(self) -> None:
-        """Say that nobody does its work any more."""
+        """Say that nobody does the helper's work any more."""
         complain_at_once(f"stage1: warning: {self.loss} any more: the process that did it died")
 
     def end(self) -> None:
-        """Have the helper gone, and with it what it runs."""
+        """Have the helper gone, with its children."""
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)

@@ -1,6 +1,6 @@
 """
-PID 1 of a pod: builds its root, starts the apps, and keeps their records until the last one has ended.
+PID 1 of a pod: builds the root, starts the apps, and keeps records of them until the last one has ended.
 
-The launcher forks it, and machines have it as a part of theirs; requests reach it on its control socket.
-Read `boot.py` first, then `apps/lifecycle.py` and `supervisor.py`.
+The launcher forks PID 1, and on a machine PID 1 runs the same code; requests come by the control socket. Read `boot.py`
+first, then `apps/lifecycle.py` and `supervisor.py`.
 """

@@ -166,21 +166,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
         syscalls.set_child_subreaper()
     with Step("listen to signals"):
         signals = syscalls.signalfd(WATCHED_SIGNALS)
-    if plan.private_users is not None:
-        with Step("become root of the user namespace"):
-            _become_root(ends.launcher)
-    with Step("join control group"):
-        join_cgroups(ends.tasks)
-    if plan.private_users is None:
-        with Step("protect from the OOM killer"):
-            _protect_from_oom_killer()
-    with Step("build the pod's root"):
-        _build_root(plan, ends)
-    with Step("make directories"):
-        _make_directories()
-    if ends.kubernetes_log is not None:
-        with Step("mount the directory for logs"):
-            _mount_kubernetes_log(ends.kubernetes_log)
+    _enter_root(plan, ends)
     with Step("listen on the control socket"):
         control = _listen()
     with Step("set the host name"):
@@ -214,6 +200,25 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
         supervisor = Supervisor(context, outside, control, signals, ends.attributes)
         supervisor.start(spawner)
     return supervisor
+
+
+def _enter_root(plan: PodPlan, ends: SupervisorEnds) -> None:
+    """Be root of the pod, in its control group, and build and enter the pod's root."""
+    if plan.private_users is not None:
+        with Step("become root of the user namespace"):
+            _become_root(ends.launcher)
+    with Step("join control group"):
+        join_cgroups(ends.tasks)
+    if plan.private_users is None:
+        with Step("protect from the OOM killer"):
+            _protect_from_oom_killer()
+    with Step("build the pod's root"):
+        _build_root(plan, ends)
+    with Step("make directories"):
+        _make_directories()
+    if ends.kubernetes_log is not None:
+        with Step("mount the directory for logs"):
+            _mount_kubernetes_log(ends.kubernetes_log)
 
 
 def _start_apps(

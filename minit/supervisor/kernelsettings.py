@@ -29,6 +29,6 @@ def bring_up_loopback() -> None:
 
 
 def write_sysctls(settings: Iterable[Sysctl]) -> None:
-    """Write settings; OSError names the file of one that this kernel has not, or whose value it refuses."""
+    """Write settings; OSError names the file of a setting missing in the kernel, or refused by the kernel."""
     for setting in settings:
         write_file(f"/proc/sys/{setting.path}", setting.value.encode("ascii"))

@@ -1,4 +1,4 @@
-"""minit.supervisor.root.subpaths: parts of volumes in which somebody else moves things about."""
+"""minit.supervisor.root.attachvolumes: parts of volumes in which somebody else moves things about."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.supervisor.root.subpaths import clone_part
+from minit.supervisor.root.attachvolumes import clone_part
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="directories of two owners need root")
 

@@ -22,8 +22,7 @@ from minit.plan.root.mountoperations import MountFilesystem
 from minit.plan.root.volumes import HOST, VolumeMount
 from minit.podfiles import paths
 from minit.supervisor.root.applymounts import new_filesystem
-from minit.supervisor.root.attachvolumes import option_attributes
-from minit.supervisor.root.subpaths import clone_part
+from minit.supervisor.root.attachvolumes import clone_part, option_attributes
 from minit.supervisor.root.targets import open_existing
 
 _DEVICES = "/dev"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from minit.base.errors import LaunchError, ManifestError, PlanError, describe
 from minit.base.userdatabase import DATABASES, GROUP, USER
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
-from minit.launcher.devices.hostnodes import find_host_nodes
 from minit.linux import syscalls
 from minit.linux.hostnotify import is_expected
 from minit.linux.stdio import complain
@@ -21,7 +20,7 @@ from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.network.configs import load_networks
-from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.hostfacts import HostFacts, HostNode
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.inputs.switches import is_set
@@ -30,6 +29,7 @@ from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id, plan_image_groups
 from minit.plan.root.etcfiles import EtcTexts, text_sources
+from minit.plan.root.mountoperations import DEV
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 
@@ -125,7 +125,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
         loaded_profiles=_read_profiles(pod.manifest),
-        device_nodes=find_host_nodes() if may_be_privileged(pod.manifest) else (),
+        device_nodes=_find_host_nodes() if may_be_privileged(pod.manifest) else (),
         shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )
 
@@ -298,3 +298,35 @@ def read_loaded_profiles(sysfs: str = "/sys") -> frozenset[str] | None:
 
 def _read_text(path: str) -> str:
     return os.fsdecode(read_bounded(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, _MAXIMUM_BYTES))
+
+
+def _find_host_nodes() -> tuple[HostNode, ...]:
+    """Return the nodes in the host's /dev as they are now, but for those on other file systems there, as /dev/pts."""
+    return tuple(sorted(_find_below(DEV, os.lstat(DEV).st_dev), key=lambda node: node.path))
+
+
+def _find_below(directory: str, file_system: int) -> Iterator[HostNode]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return  # devices come and go
+    for name in names:
+        path = f"{directory}/{name}"
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            continue
+        if status.st_dev != file_system:
+            continue
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFDIR:
+            yield from _find_below(path, file_system)
+        elif kind in (stat.S_IFCHR, stat.S_IFBLK):
+            yield HostNode(
+                path=path,
+                is_block=kind == stat.S_IFBLK,
+                major=os.major(status.st_rdev),
+                minor=os.minor(status.st_rdev),
+                mode=stat.S_IMODE(status.st_mode),
+                owner=(status.st_uid, status.st_gid),
+            )

@@ -1,4 +1,4 @@
-"""An app's ends of what it tells PID 1 by that it is ready: its notification socket, and a descriptor as for s6."""
+"""An app's ends for telling PID 1 that the app is ready: the notification socket, and a descriptor as for s6."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FIRST = 3
 
 class NotifyEnds(Value):
     """
-    An app's ends: a detached mount of its socket, at its first start, and the descriptor that it writes to.
+    An app's ends: a detached mount of the socket, at the first start, and the descriptor to write to.
 
-    `path` is where the socket is until the app has attached it.
+    `path` is the place of the socket until the app has attached the mount.
     """
 
     tree: int | None = None
@@ -25,22 +25,22 @@ class NotifyEnds(Value):
     pipe: int | None = None
 
     def descriptors(self) -> list[int]:
-        """Return those there are."""
+        """Return the present descriptors."""
         return [fd for fd in (self.tree, self.pipe) if fd is not None]
 
 
 def attach_socket(ends: NotifyEnds, root: int) -> None:
-    """Attach the app's socket inside `root`, and take it away from where it was."""
+    """Attach the app's socket inside `root`, and remove the socket from the old place."""
     if ends.tree is not None:
         attach_tree(ends.tree, root, NOTIFY_SOCKET)
         os.close(ends.tree)
-        # Not before: what has no name cannot be attached.
+        # Not before: a socket without a name cannot be attached.
         os.unlink(ends.path)
 
 
 def place_descriptor(fd: int, number: int, others: Sequence[int]) -> list[int]:
     """
-    Move `fd` to `number`, where it survives execve(2), and return where `others` are now.
+    Move `fd` to `number`, where `fd` survives execve(2), and return the new numbers of `others`.
 
     `others` are close-on-exec, and may have been in the way.
     """

@@ -1,4 +1,4 @@
-"""Sockets that an app finds open when it starts: opening them in the pod's network, and handing them over."""
+"""Open sockets for the start of an app: made in the pod's network, and handed over."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 def open_sockets(app: str, wanted: Sequence[ListenSocket], inherited: Sequence[int | None]) -> tuple[int, ...]:
     """
-    Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
+    Return the app's sockets in the order of its ports: inherited sockets, and new ones for the rest.
 
-    New ones are bound to all addresses of this network namespace, in the host's to that of the port. LaunchError, and
-    none left, if one cannot be.
+    New ones are bound to all addresses of this network namespace, in the host's to the address of the port.
+    LaunchError, and no socket left, after a failure.
     """
     opened: list[int] = []
     sockets = []
@@ -39,7 +39,8 @@ def open_sockets(app: str, wanted: Sequence[ListenSocket], inherited: Sequence[i
 
 def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
     """
-    Move an app's sockets to the descriptors from 3 on, where they survive execve(2), and return where `others` are now.
+    Move an app's sockets to the descriptors from 3 on, where the sockets survive execve(2), and return the new numbers
+    of `others`.
 
     `others` are close-on-exec, and may have been in the way.
     """
@@ -51,7 +52,7 @@ def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
 
 
 def socket_environment(sockets: Sequence[ListenSocket]) -> dict[str, str]:
-    """Return the variables by which this process, the app, knows its sockets, sd_listen_fds(3)."""
+    """Return the variables by which the app, this process, knows the sockets, sd_listen_fds(3)."""
     return {
         "LISTEN_FDS": str(len(sockets)),
         "LISTEN_PID": str(os.getpid()),
@@ -78,10 +79,10 @@ def _listen(wanted: ListenSocket, family: int, address: str, *, only_ipv6: bool 
     kind = socket.SOCK_STREAM if wanted.protocol == TCP else socket.SOCK_DGRAM
     sock = socket.socket(family, kind | socket.SOCK_CLOEXEC)
     if family == socket.AF_INET6:
-        # Whatever the machine's default is, :: is for IPv4 as well unless the port is one of IPv6.
+        # By any default of the machine, :: is for IPv4 as well unless the port is one of IPv6.
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
     if wanted.protocol == TCP:
-        # Connections of an earlier pod may linger. Of a UDP port it would allow two owners.
+        # Connections of an earlier pod may linger. For a UDP port the option would allow two owners.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((address, wanted.port))
     if wanted.protocol == TCP:
