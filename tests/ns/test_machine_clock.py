@@ -57,7 +57,7 @@ def built() -> float:
 
 def follow(client: TimeClient, until: Callable[[], object]) -> None:
     """Have the client do what is due until something is so."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     client.turn()
     while not until():
         assert time.monotonic() < end

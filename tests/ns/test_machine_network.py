@@ -149,7 +149,7 @@ def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path)
     network = connect(tmp_path, Interface(name="client", dhcp=True))
     assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.99\n"
     serve()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while "192.0.2.20/24" not in run("ip", "-4", "address", "show", "client"):
         assert time.monotonic() < until
         network.turn()
@@ -168,7 +168,7 @@ def test_a_lease_is_renewed(serve: Callable[..., object], clients: list[DhcpClie
     assert client.state == BOUND
     before = client.deadline
     client.deadline = 0.0
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     network.turn()
     assert client.state != BOUND
     while client.state != BOUND:
@@ -186,14 +186,15 @@ def test_an_address_that_is_in_use(
     run("ip", "-n", NAMESPACE, "address", "add", "192.0.2.20/24", "dev", "server")
     mac = run("ip", "netns", "exec", NAMESPACE, "cat", "/sys/class/net/server/address").strip()
     network = connect(tmp_path, Interface(name="client", dhcp=True))
-    until, said = time.monotonic() + 30, ""
+    begun, said = time.monotonic(), ""
+    until = begun + 90
     while not (said := said + capfd.readouterr().err):
         assert time.monotonic() < until
         network.turn()
     assert said == f"minit: interface client: 192.0.2.20 is in use by {mac}\n"
     assert "192.0.2.20" not in run("ip", "-4", "address", "show", "client")
     [client] = clients
-    assert client.deadline > time.monotonic() + 5
+    assert client.deadline > begun + 5
     run("ip", "-n", NAMESPACE, "address", "del", "192.0.2.20/24", "dev", "server")
     while client.state != BOUND:
         assert time.monotonic() < until
