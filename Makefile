@@ -56,7 +56,7 @@ numbers: $(STAMP)
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
 
-# A worker more than processors, up to eight, since many tests wait: each builds a stage1 image of its own.
+# A worker more than processors, up to eight, since many tests wait.
 PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8))) --dist worksteal
 
 # The few that fail when the machine is busy with the others have to pass alone; the last line names them.

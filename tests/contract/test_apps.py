@@ -542,7 +542,7 @@ def test_apps_of_new_names_leave_nothing_in_the_memory_of_pid_1(make_pod: MakePo
     memory = []
     names = (f"an-app-of-a-new-name-{number}" for number in count())
     # Eleven events of each app, of which a thousand are kept.
-    for apps in (500, 2000, 2500, 5000) if LONG else (110, 30, 30, 30):
+    for apps in (500, 2000, 2500, 5000) if LONG else (110, 15, 15, 15):
         for name in islice(names, apps):
             ok(sandbox.add(name, shell("exit 0")))
             ok(sandbox.start(name))

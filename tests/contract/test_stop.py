@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import campaign
+from tests.support.campaign import LONG
 from tests.support.pods import CONTROL, MakePod, PodDirectory, app_section, guest, shell
 from tests.support.processes import is_alive, named, status_of
 from tests.support.waiting import wait_for
@@ -22,7 +22,7 @@ FOREVER = "while :; do sleep 1; done"
 QUICK = {"minit/stop-grace": "300ms"}
 # With it, a pod that ends has not waited for the grace period, however busy the machine is.
 NEVER = {"minit/stop-grace": "1h"}
-SWEEP_STEPS = campaign(60)
+SWEEP_STEPS = 600 if LONG else 30
 SWEEP_SECONDS = 0.12
 
 
@@ -562,7 +562,7 @@ def test_sigterm_at_every_moment_of_the_start(make_pod: MakePod, overlay: bool) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["INT", "HUP"])
 def test_the_terminals_signals_while_a_pod_starts(make_pod: MakePod, number: int) -> None:
     """A Ctrl-C or a closed terminal is no different, and prints nothing."""
-    steps = campaign(40)
+    steps = 400 if LONG else 20
     for step in range(steps):
         pod = make_pod({"a": shell(FOREVER)})
         process = pod.start()

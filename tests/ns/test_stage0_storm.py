@@ -12,13 +12,14 @@ import sys
 import pytest
 
 from minit.stage0.files.locks import flock
-from tests.support.campaign import LONG, campaign
+from tests.support.campaign import LONG
 from tests.support.stage0_world import REPOSITORY, World
 from tests.support.storm import write_images
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 _WORKERS = 20
+_COUNT = 60 if LONG else 3
 # Those that are no pod's, image's or tree's.
 _LASTING_LOCKS = {"locks/prepareLock", "locks/endedPods", "minit/locks/default-stage1"}
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -61,7 +62,7 @@ def unexpected_lines(command: str, lines: list[str]) -> list[str]:
 
 def test_a_storm_of_commands(world: World) -> None:
     """Commands at once lose no pod and no tree of a pod; none hangs, and none fails but for a reason."""
-    calls = storm(world, campaign(6), 0)
+    calls = storm(world, _COUNT, 0)
     prepared: set[str] = set()
     removed: set[str] = set()
     unexpected = []
@@ -88,7 +89,7 @@ def test_a_storm_of_commands(world: World) -> None:
 
 def test_a_storm_of_killed_commands(world: World) -> None:
     """A third of them killed at any moment: prepared pods that nobody asked for stay, the rest can be collected."""
-    calls = storm(world, campaign(6), 33)
+    calls = storm(world, _COUNT, 33)
     for words, code, lines in calls:
         # Of a pod whose start or removal was killed there is no stage1 to ask.
         bad = [line for line in unexpected_lines(words[0], lines) if "skipping stage1 GC: " not in line]
