@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ManifestError
 from minit.manifest.reader import Node
-from minit.network.builtin.bandwidth import Settings, read_settings, token_bucket
-from minit.network.netlink.qdiscs import TokenBucket, refusal_of_bucket
+from minit.network.builtin.bandwidth import Settings, TokenBucket, read_settings, refusal_of_bucket, token_bucket
 from minit.network.netlink.transport import NetlinkError, attribute, read_attributes
 
 LIMITS = {"ingressRate": 8000, "ingressBurst": 16000, "egressRate": 16000, "egressBurst": 8000}
