@@ -29,10 +29,7 @@ def started(pod: PodDirectory) -> subprocess.Popen[bytes]:
 def test_a_killed_launcher_means_an_orderly_end(make_pod: MakePod, overlay: bool) -> None:
     """The apps get SIGTERM, their statuses are written, the output is delivered and the lock is given up."""
     pod = make_pod(
-        {
-            "a": shell(FOREVER),
-            "b": shell(f"trap 'echo cleaning up; exit 5' TERM; touch /tmp/up; {FOREVER}"),
-        },
+        {"a": shell(FOREVER), "b": shell(f"trap 'echo cleaning up; exit 5' TERM; touch /tmp/up; {FOREVER}")},
         overlay=overlay,
     )
     process = started(pod)

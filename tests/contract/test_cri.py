@@ -93,10 +93,7 @@ async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
 
             asked = container_config(
                 'echo "$WORD"; id -u; [ "$HOSTNAME" = "$(hostname)" ] && hostname; exec sleep 1000',
-                envs=[
-                    api.KeyValue(key="WORD", value=b"one"),
-                    api.KeyValue(key="WORD", value=b"two = three\n#four"),
-                ],
+                envs=[api.KeyValue(key="WORD", value=b"one"), api.KeyValue(key="WORD", value=b"two = three\n#four")],
             )
             container = await created(node, sandbox, asked)
             assert await created(node, sandbox, asked) == container
@@ -511,10 +508,7 @@ def test_who_serves(daemon: Daemon) -> None:
     """The socket is root's alone, and a data directory has one daemon."""
     assert daemon.socket.stat().st_mode & 0o777 == 0o600
     second = daemon.minit.call("cri", f"--listen=unix://{daemon.socket}.2")
-    assert (second.returncode, second.stderr) == (
-        254,
-        f"cri: another `minit cri` serves {daemon.minit.data}\n",
-    )
+    assert (second.returncode, second.stderr) == (254, f"cri: another `minit cri` serves {daemon.minit.data}\n")
     insecure = daemon.minit.call("--insecure-options=paths", "cri", f"--listen=unix://{daemon.socket}.2")
     assert insecure.stderr.startswith("cri: --insecure-options: a node has none")
     wrong = daemon.minit.call("cri", "--listen=tcp://127.0.0.1:80")

@@ -26,10 +26,7 @@ from tests.support.crinode import (
 from tests.support.skopeostandin import SkopeoStandIn
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.trio,
-]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.trio]
 
 PATIENCE_SECONDS = 100
 DEAF = "trap '' TERM; touch /tmp/deaf; while :; do sleep 1; done"

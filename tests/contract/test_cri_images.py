@@ -21,10 +21,7 @@ from tests.support.layers import Layout, archive, busybox_layer, docker_files, g
 from tests.support.registry import IDENTITY_TOKEN, PASSWORD, USER, registry
 from tests.support.skopeostandin import SkopeoStandIn
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.trio,
-]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.trio]
 
 PATIENCE_SECONDS = 100
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -139,11 +136,7 @@ async def test_one_image_however_it_came(daemon: Daemon, skopeo: SkopeoStandIn, 
                 assert await node.ask("CreateContainer", request) == made
                 asked = api.ContainerStatusRequest(container_id=made.container_id)
                 told = (await node.ask("ContainerStatus", asked)).status
-                assert (told.image.image, told.image_ref, told.image_id) == (
-                    name,
-                    f"{repository}@{digest}",
-                    image_id,
-                )
+                assert (told.image.image, told.image_ref, told.image_id) == (name, f"{repository}@{digest}", image_id)
                 for one in (await node.ask("ListContainers", api.ListContainersRequest())).containers:
                     assert (one.image_ref, one.image_id) == (image_id, image_id)
             request.config.metadata.attempt = 3

@@ -15,10 +15,7 @@ from tests.support.commands import Stage0
 from tests.support.crinode import CriNode, Daemon, container_config, own_daemon, sandbox_config
 from tests.support.hostnet import left_by
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.trio,
-]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.trio]
 
 PATIENCE_SECONDS = 100
 PORTS = [api.PortMapping(container_port=80, host_port=31880)]

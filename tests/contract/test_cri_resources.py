@@ -121,8 +121,7 @@ async def test_other_limits(daemon: Daemon, tmp_path: Path) -> None:
             assert await told(node, container) == expected
             assert await node.create(sandbox, asked) == container
             await node.ask(
-                "UpdatePodSandboxResources",
-                api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox.pod_sandbox_id),
+                "UpdatePodSandboxResources", api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox.pod_sandbox_id)
             )
             await node.ask("StopContainer", api.StopContainerRequest(container_id=container.container_id))
             with pytest.raises(CallFailed, match="has ended"):

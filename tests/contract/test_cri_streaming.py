@@ -397,10 +397,7 @@ async def test_attached_output_is_whole(pod: Pod) -> None:
 async def test_an_attachment_that_is_killed(pod: Pod) -> None:
     """A client whose process of minit is killed is told that this was not the container's end."""
     with trio.fail_after(PATIENCE_SECONDS):
-        async with (
-            pod.container("exec sleep 1000") as container,
-            attached(pod, container, stdout=True) as client,
-        ):
+        async with pod.container("exec sleep 1000") as container, attached(pod, container, stdout=True) as client:
             error, _ = await client.open_all("error", "stdout")
             [directory] = pod.daemon.minit.data.glob("pods/run/*")
             [process] = [path for path in Path("/proc").glob("[0-9]*") if is_attached(path, directory)]

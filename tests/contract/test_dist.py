@@ -25,10 +25,7 @@ pytestmark = [
 ]
 
 CLEAN = REPOSITORY / "build/clean"
-NAMES = {
-    "x86_64": ("x86_64", "amd64", "amd64"),
-    "aarch64": ("aarch64", "arm64", "aarch64"),
-}[os.uname().machine]
+NAMES = {"x86_64": ("x86_64", "amd64", "amd64"), "aarch64": ("aarch64", "arm64", "aarch64")}[os.uname().machine]
 """Of this processor, in wheels, Debian and appc."""
 
 _ENTER = """\
@@ -135,14 +132,7 @@ minit cri --listen=unix:///etc/passwd/cri.sock || echo no socket
 """
 
 
-@pytest.mark.parametrize(
-    "install",
-    [
-        "dpkg --install /dist/*.deb",
-        f"{_PIP} /dist/*.whl",
-    ],
-    ids=["package", "wheel"],
-)
+@pytest.mark.parametrize("install", ["dpkg --install /dist/*.deb", f"{_PIP} /dist/*.whl"], ids=["package", "wheel"])
 def test_nothing_is_compiled(clean: Callable[[str], subprocess.CompletedProcess[str]], install: str) -> None:
     """A package or a wheel, where nothing else is installed, runs pods on its own stage1 image, and the daemon."""
     result = clean(f"! command -v cc; {install}; {_RUN}")

@@ -240,10 +240,7 @@ def test_output_to_a_file(pod: PodDirectory, terminal: Terminal, tmp_path: Path,
 # How it ends.
 
 
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [("not-there", 127), ("/etc", 126), ("true", 0)],
-)
+@pytest.mark.parametrize(("command", "code"), [("not-there", 127), ("/etc", 126), ("true", 0)])
 def test_the_settings_come_back(pod: PodDirectory, terminal: Terminal, command: str, code: int) -> None:
     """The settings come back after any end; messages are shown, on lines that begin in the first column."""
     before = terminal.settings

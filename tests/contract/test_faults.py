@@ -29,7 +29,7 @@ ERRORS = (errno.ENOMEM, errno.EIO)
 ALL = {"all"}
 
 NEWER = {
-    *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "mount_setattr", "openat2", "clone3", "close_range"),
+    *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "mount_setattr", "openat2", "clone3", "close_range")
 }
 
 # Where a failure during the start may do no harm, and why: all others end it.

@@ -117,9 +117,7 @@ def test_one_restriction_that_the_caller_disabled(make_pod: MakePod, flag: str) 
 
 
 @pytest.mark.parametrize(
-    ("image", "pod"),
-    [([ADMIN], [ADMIN, ALL_CALLS]), ([ALL_CALLS], [ADMIN, ALL_CALLS])],
-    ids=["filter", "capabilities"],
+    ("image", "pod"), [([ADMIN], [ADMIN, ALL_CALLS]), ([ALL_CALLS], [ADMIN, ALL_CALLS])], ids=["filter", "capabilities"]
 )
 def test_what_the_caller_adds_opens_no_mounts_to_the_image(make_pod: MakePod, image: Isolators, pod: Isolators) -> None:
     """If either the capabilities or the calls are the image's, mounts, namespaces and keys stay closed."""

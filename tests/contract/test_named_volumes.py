@@ -61,7 +61,7 @@ STATUS = "busybox stat -c '%a %u %g' /data/. /data/seed; busybox readlink /data/
 def test_a_volume_outlives_its_pods(world: World) -> None:
     """A volume begins with the image's files, owners and modes, keeps what pods write, and goes when no pod has it."""
     assert run(world, f"{STATUS}; echo changed > /data/seed", "--volume=pgdata:/data") == [
-        *("2770 5 0", "640 0 0", "/etc/shadow", "of the image"),
+        *("2770 5 0", "640 0 0", "/etc/shadow", "of the image")
     ]
     long = ("--volume=x,kind=named,source=pgdata", "--mount=volume=x,target=/data")
     assert run(world, "busybox cat /data/seed", *long) == ["changed"]
@@ -101,7 +101,7 @@ def test_with_users_of_the_pod_s_own(world: World) -> None:
     """Pods with different ids see one volume with the owners that the image has."""
     for _ in range(2):
         assert run(world, STATUS, "--no-overlay", "--private-users", "--volume=db:/data") == [
-            *("2770 5 0", "640 0 0", "/etc/shadow", "of the image"),
+            *("2770 5 0", "640 0 0", "/etc/shadow", "of the image")
         ]
     assert run(world, STATUS, "--volume=db:/data")[0] == "2770 5 0"
 

@@ -40,12 +40,7 @@ def report(pod: PodDirectory) -> Report:
 
 @pytest.mark.parametrize(
     ("fields", "flags"),
-    [
-        ({}, ()),
-        ({"isolators": [LIST]}, ()),
-        ({"isolators": [NARROW]}, ()),
-        ({}, ("--disable-seccomp",)),
-    ],
+    [({}, ()), ({"isolators": [LIST]}, ()), ({"isolators": [NARROW]}, ()), ({}, ("--disable-seccomp",))],
     ids=["default", "list", "narrow", "none"],
 )
 def test_a_setuid_program(make_pod: MakePod, rootfs: Path, fields: dict[str, Any], flags: tuple[str, ...]) -> None:

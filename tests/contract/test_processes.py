@@ -114,8 +114,7 @@ def _count(pid: int, patterns: dict[str, int]) -> dict[str, int]:
 def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
     """Wait until a process holds beside 0, 1 and 2 just what a table says."""
     wait_for(
-        lambda: _count(pid, expected) == expected,
-        f"{status_of(pid)['Name']}: {_count(pid, expected)} to be {expected}",
+        lambda: _count(pid, expected) == expected, f"{status_of(pid)['Name']}: {_count(pid, expected)} to be {expected}"
     )
 
 

@@ -19,9 +19,7 @@ EVERY_FLAG_OFF = (
 
 
 @pytest.mark.parametrize(
-    "hostname",
-    [("--hostname=tree",), ("--hostname", "tree"), ("-hostname=tree",), ("-hostname", "tree")],
-    ids=" ".join,
+    "hostname", [("--hostname=tree",), ("--hostname", "tree"), ("-hostname=tree",), ("-hostname", "tree")], ids=" ".join
 )
 def test_flags_are_read_in_every_spelling_of_go(make_pod: MakePod, hostname: tuple[str, ...]) -> None:
     """One or two dashes, the value after "=" or as the next word; booleans in all of Go's words."""
@@ -115,10 +113,7 @@ def test_what_cannot_be_is_refused(make_pod: MakePod, flags: tuple[str, ...], wo
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        (
-            {"eventHandlers": [{"name": "pre-start", "exec": ["true"]}]},
-            "pre-start: expected an absolute path",
-        ),
+        ({"eventHandlers": [{"name": "pre-start", "exec": ["true"]}]}, "pre-start: expected an absolute path"),
         (
             {"ports": [{"name": "p", "protocol": "sctp", "port": 80, "socketActivated": True}]},
             "port p: unrecognized protocol: sctp",

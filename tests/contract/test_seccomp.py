@@ -190,9 +190,7 @@ def test_seccomp_can_be_disabled(make_pod: MakePod, uid: int, isolators: list[di
 def test_without_both_restrictions_there_is_no_filter(make_pod: MakePod, uid: int) -> None:
     """Disabling capabilities and system calls at once disables the guards, too."""
     report, results = ask(
-        *(make_pod, NEW_MOUNT),
-        flags=("--disable-seccomp", "--disable-capabilities-restriction"),
-        user=str(uid),
+        *(make_pod, NEW_MOUNT), flags=("--disable-seccomp", "--disable-capabilities-restriction"), user=str(uid)
     )
     assert results == [fails("EFAULT")]
     assert report.status["Seccomp"] == "0"

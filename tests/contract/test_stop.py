@@ -105,15 +105,7 @@ def test_a_second_stop_kills_at_once(make_pod: MakePod, first: str, second: str)
     assert_nobody_left(pod)
 
 
-@pytest.mark.parametrize(
-    "signals",
-    [
-        ["TERM", "HUP"],
-        ["HUP", "TERM"],
-        ["HUP", "HUP"],
-    ],
-    ids="-".join,
-)
+@pytest.mark.parametrize("signals", [["TERM", "HUP"], ["HUP", "TERM"], ["HUP", "HUP"]], ids="-".join)
 def test_a_hangup_is_not_a_second_stop(make_pod: MakePod, signals: list[str]) -> None:
     """systemd sends it with SIGTERM, and so does a terminal that goes away while its pod is being stopped."""
     pod = make_pod({"a": shell(until_told(0))})

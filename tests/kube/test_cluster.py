@@ -51,11 +51,7 @@ def workload(kind: str, name: str, *containers: dict[str, Any], **spec: Any) -> 
         "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
         "kind": kind,
         "metadata": {"name": name},
-        "spec": {
-            **selector,
-            "template": {"metadata": {"labels": {"app": name}}, "spec": template["spec"]},
-            **spec,
-        },
+        "spec": {**selector, "template": {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}, **spec},
     }
 
 

@@ -13,10 +13,7 @@ from tests.support.kubepods import condition, container, containers_of, pod, pro
 from tests.support.staticpods import found, log_files, logged, placed, restarts
 from tests.support.waiting import wait_for
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.timeout(300)]
 
 FOREVER = "exec busybox sleep 100000"
 

@@ -11,10 +11,7 @@ from tests.support.kubecluster import KubeCluster
 from tests.support.kubenode import KubeNode
 from tests.support.kubepods import condition, container, pod
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.timeout(300)]
 
 
 def test_lost_node(cluster: KubeCluster, nodes: list[KubeNode]) -> None:

@@ -209,10 +209,7 @@ def test_collecting(world: World) -> None:
     ("more", "message"),
     [
         ({"backend": "iptables"}, f'backend: expected nothing here: {ELSEWHERE}, got "iptables"'),
-        (
-            {"iptablesAdminChainName": "MINE"},
-            f'iptablesAdminChainName: expected nothing here: {ELSEWHERE}, got "MINE"',
-        ),
+        ({"iptablesAdminChainName": "MINE"}, f'iptablesAdminChainName: expected nothing here: {ELSEWHERE}, got "MINE"'),
         (
             {"ingressPolicy": "closed"},
             'ingressPolicy: expected "" or "open" or "same-bridge" or "isolated", got "closed"',

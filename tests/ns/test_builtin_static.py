@@ -61,11 +61,7 @@ def test_which_addresses_count() -> None:
     configured = [("10.9.8.7/24", "10.9.8.1"), ("fd00:9::7/64", "fd00:9::1")]
     assert found == {
         "configured": configured,
-        "arguments": [
-            *configured,
-            ("10.9.8.9/24", "10.9.8.254"),
-            ("fd00:9::9/64", "fd00:9::fe"),
-        ],
+        "arguments": [*configured, ("10.9.8.9/24", "10.9.8.254"), ("fd00:9::9/64", "fd00:9::fe")],
         "gateway": configured,
         "elsewhere": configured,
         "args": [("10.9.8.20/24", None)],

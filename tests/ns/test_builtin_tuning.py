@@ -171,10 +171,7 @@ def test_who_has_the_last_word(world: Pods) -> None:
         ({"sysctl": {"net.none": "1"}}, "cannot read sysctl net.none: /proc/sys/net/none: no such file or directory"),
         ({"sysctl": {"net.ipv4.ip_forward": "x"}}, "cannot set sysctl net.ipv4.ip_forward to x: invalid argument"),
         ({"mac": "02:00"}, "net.conf: mac: expected a hardware address, got"),
-        (
-            {"mac": "ff:ff:ff:ff:ff:ff"},
-            "cannot give interface eth0 the hardware address ff:ff:ff:ff:ff:ff: ",
-        ),
+        ({"mac": "ff:ff:ff:ff:ff:ff"}, "cannot give interface eth0 the hardware address ff:ff:ff:ff:ff:ff: "),
         ({"mtu": 70000}, "net.conf: mtu: expected an integer from 0 to 65535"),
         ({"mtu": 1}, "cannot give interface eth0 the MTU 1: invalid argument"),
         ({"txQLen": -1}, "net.conf: txQLen: expected an integer from 0"),

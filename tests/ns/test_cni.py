@@ -180,13 +180,7 @@ def test_a_plugin_need_not_read(world: World) -> None:
 def test_the_plugins_of_a_list(world: World) -> None:
     """Each gets its part with the network's name and version and what the one before it came to, as it came."""
     network = world.chain(
-        {
-            "ADD": {"print": NEW_RESULT},
-            "capabilities": {"portMappings": True},
-            "Name": "x",
-            "cniVersion": "y",
-            "a": 1,
-        },
+        {"ADD": {"print": NEW_RESULT}, "capabilities": {"portMappings": True}, "Name": "x", "cniVersion": "y", "a": 1},
         {"ADD": {"print": {**NEW_RESULT, "ips": []}}},
     )
     assert world.attach(network).addresses == ()

@@ -58,10 +58,7 @@ class Extraction:
     def put(self, data: bytes, manifest: bytes | None = None) -> str:
         """Put an image where rkt would, so that no check of the import is in the way; return its ID."""
         key = "sha512-" + hashlib.sha512(data).hexdigest()[:64]
-        for kind, content in (
-            ("blob", data),
-            ("imageManifest", tars.manifest() if manifest is None else manifest),
-        ):
+        for kind, content in (("blob", data), ("imageManifest", tars.manifest() if manifest is None else manifest)):
             path = self.store.data / "cas" / kind / "sha512" / key[7:9] / key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -311,10 +308,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "is a symbolic link",
     ),
     "device-through-link": (
-        lambda outside: [
-            tars.symlink("rootfs/l", str(outside)),
-            tars.header("rootfs/l/n", b"3", device=(1, 1)),
-        ],
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.header("rootfs/l/n", b"3", device=(1, 1))],
         "is a symbolic link",
     ),
     "fifo-through-link": (
@@ -322,10 +316,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "is a symbolic link",
     ),
     "hard-link-source-through-link": (
-        lambda outside: [
-            tars.symlink("rootfs/l", str(outside)),
-            tars.hard_link("rootfs/h", "rootfs/l/secret"),
-        ],
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.hard_link("rootfs/h", "rootfs/l/secret")],
         "is a symbolic link",
     ),
     "hard-link-name-through-link": (
@@ -375,10 +366,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     "rootfs-replaced-by-file": (plain(tars.file("rootfs"), tars.file("rootfs/x")), "is none"),
     "full-rootfs-replaced": (plain(tars.file("rootfs/x"), tars.symlink("rootfs", "/")), "has entries"),
     "below-a-file": (plain(tars.file("rootfs/f"), tars.file("rootfs/f/x")), "is none"),
-    "below-a-device": (
-        plain(tars.header("rootfs/f", b"3", device=(1, 3)), tars.file("rootfs/f/x")),
-        "is none",
-    ),
+    "below-a-device": (plain(tars.header("rootfs/f", b"3", device=(1, 3)), tars.file("rootfs/f/x")), "is none"),
     "below-a-fifo": (plain(tars.header("rootfs/f", b"6"), tars.file("rootfs/f/x")), "is none"),
     "full-directory-replaced-by-file": (plain(tars.file("rootfs/d/x"), tars.file("rootfs/d")), "has entries"),
     "full-directory-replaced-by-hard-link": (
@@ -386,14 +374,8 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "has entries",
     ),
     "hard-link-to-nothing": (plain(tars.hard_link("rootfs/h", "rootfs/none")), "no such file"),
-    "hard-link-to-itself": (
-        plain(tars.file("rootfs/h"), tars.hard_link("rootfs/h", "rootfs/h")),
-        "no such file",
-    ),
-    "hard-link-to-directory": (
-        plain(tars.directory("rootfs/d"), tars.hard_link("rootfs/h", "rootfs/d")),
-        "permitted",
-    ),
+    "hard-link-to-itself": (plain(tars.file("rootfs/h"), tars.hard_link("rootfs/h", "rootfs/h")), "no such file"),
+    "hard-link-to-directory": (plain(tars.directory("rootfs/d"), tars.hard_link("rootfs/h", "rootfs/d")), "permitted"),
     "hard-link-to-manifest": (plain(tars.hard_link("rootfs/h", "manifest")), "is not below rootfs"),
     "hard-link-to-rootfs": (plain(tars.hard_link("rootfs/h", "rootfs")), "is not below rootfs"),
     "hard-link-to-top-level": (plain(tars.file("x"), tars.hard_link("rootfs/h", "x")), "is not below rootfs"),
@@ -402,37 +384,19 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "absolute link target",
     ),
     "hard-link-relative": (plain(tars.hard_link("rootfs/h", "../../outside/secret")), "leaves the archive"),
-    "hard-link-relative-inside": (
-        plain(tars.hard_link("rootfs/h", "rootfs/../../../outside/secret")),
-        "leaves",
-    ),
-    "absolute-name": (
-        absolute(lambda outside: [tars.file(f"{outside}/secret"[:100], b"evil")]),
-        "absolute name",
-    ),
+    "hard-link-relative-inside": (plain(tars.hard_link("rootfs/h", "rootfs/../../../outside/secret")), "leaves"),
+    "absolute-name": (absolute(lambda outside: [tars.file(f"{outside}/secret"[:100], b"evil")]), "absolute name"),
     "dot-dot": (plain(tars.file("../../outside/secret", b"evil")), "leaves the archive"),
-    "dot-dot-below-rootfs": (
-        plain(tars.file("rootfs/../../../outside/secret", b"evil")),
-        "leaves the archive",
-    ),
+    "dot-dot-below-rootfs": (plain(tars.file("rootfs/../../../outside/secret", b"evil")), "leaves the archive"),
     "dot-dot-directory": (plain(tars.directory("rootfs/../..", 0o777)), "leaves the archive"),
     "manifest-as-link": (
         lambda outside: [tars.symlink("manifest", f"{outside}/secret")],
         "manifest is no regular file",
     ),
-    "manifest-as-device": (
-        plain(tars.header("manifest", b"3", device=(1, 3))),
-        "manifest is no regular file",
-    ),
+    "manifest-as-device": (plain(tars.header("manifest", b"3", device=(1, 3))), "manifest is no regular file"),
     "huge-manifest": (plain(tars.file("manifest", bytes((4 << 20) + 1))), "manifest is no regular file"),
-    "component-too-long": (
-        plain(tars.pax({"path": "rootfs/" + "n" * 256}) + tars.file("x")),
-        "name too long",
-    ),
-    "bad-capability": (
-        plain(tars.pax({"SCHILY.xattr.security.capability": "x"}) + tars.file("rootfs/x")),
-        "invalid",
-    ),
+    "component-too-long": (plain(tars.pax({"path": "rootfs/" + "n" * 256}) + tars.file("x")), "name too long"),
+    "bad-capability": (plain(tars.pax({"SCHILY.xattr.security.capability": "x"}) + tars.file("rootfs/x")), "invalid"),
     "huge-attribute": (
         plain(tars.pax({"SCHILY.xattr.user.x": "x" * 70_000}) + tars.file("rootfs/x")),
         'entry "rootfs/x": cannot set the attribute "user.x": its attributes have 70006 bytes, more than',
@@ -522,10 +486,7 @@ HARMLESS: dict[str, Callable[[Path], list[bytes]]] = {
     ),
     "fifo-opened-again": plain(tars.header("rootfs/n", b"6"), tars.file("rootfs/n", b"evil")),
     "outside-of-rootfs": plain(
-        tars.symlink("evil", "/"),
-        tars.file("evil/etc/x"),
-        tars.directory("rootfs2"),
-        tars.hard_link("x", "y"),
+        tars.symlink("evil", "/"), tars.file("evil/etc/x"), tars.directory("rootfs2"), tars.hard_link("x", "y")
     ),
     "top-directory": plain(tars.directory("./", 0o777, uid=7)),
     "directory-of-a-link-with-a-dot": lambda outside: [
@@ -709,13 +670,7 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
             with suppress(OSError):
                 os.fstat(fd)
                 open_fds.append(fd)
-        seen = (
-            os.listdir("/"),
-            os.listdir("../../.."),
-            os.getcwd(),
-            open_fds == [0, 1, 2, tell],
-            os.umask(0),
-        )
+        seen = (os.listdir("/"), os.listdir("../../.."), os.getcwd(), open_fds == [0, 1, 2, tell], os.umask(0))
         os.write(tell, repr(seen).encode())
 
     pid = fork(EXTRACTOR, run, {"report": tell, "images": None, "links": None})

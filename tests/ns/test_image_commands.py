@@ -45,8 +45,7 @@ def image(tmp_path: Path, minit: Command) -> str:
         tars.hard_link("rootfs/y", "rootfs/x"),
         tars.pax({"SCHILY.xattr.user.x": "1"}) + tars.file("rootfs/attributes", b"a"),
         manifest_bytes=tars.manifest(
-            dependencies=[{"imageName": "example.com/lower"}],
-            pathWhitelist=["/x", "/y", "/attributes", "/d", "/d/low"],
+            dependencies=[{"imageName": "example.com/lower"}], pathWhitelist=["/x", "/y", "/attributes", "/d", "/d/low"]
         ),
     )
     minit("fetch", lower)
@@ -144,7 +143,7 @@ def test_extract_is_the_image_alone(tmp_path: Path, image: str, minit: Command) 
     out = tmp_path / "deep/out"
     minit("image", "extract", image, out)
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == [
-        *("manifest", "rootfs", "rootfs/attributes", "rootfs/x", "rootfs/y"),
+        *("manifest", "rootfs", "rootfs/attributes", "rootfs/x", "rootfs/y")
     ]
     status = (out / "rootfs/x").stat()
     assert (status.st_mode & 0o7777, status.st_uid, status.st_gid, status.st_nlink) == (0o4755, 5, 6, 2)

@@ -104,10 +104,7 @@ IPV6_RULES = {
         *nftexpressions.icmpv6(nftexpressions.NEIGHBOR_ADVERTISEMENT, IPv6Address("2001:db8::1")),
         *nftexpressions.drop(),
     ),
-    "@nh,128,64 0x102030405060708 drop": (
-        *nftexpressions.source_ends_in(bytes(range(1, 9))),
-        *nftexpressions.drop(),
-    ),
+    "@nh,128,64 0x102030405060708 drop": (*nftexpressions.source_ends_in(bytes(range(1, 9))), *nftexpressions.drop()),
     "icmpv6 type nd-router-advert drop": (
         *nftexpressions.icmpv6(nftexpressions.ROUTER_ADVERTISEMENT),
         *nftexpressions.drop(),

@@ -325,17 +325,7 @@ def test_the_rootfs_is_what_the_contract_asks_for(stage1_image: Path) -> None:
         hosts = image.extractfile("rootfs/etc/hosts-fallback")
         assert hosts is not None
         assert b"\n127.0.0.1 localhost localhost.domain localhost4 localhost4.localdomain4\n" in hosts.read()
-    for directory in (
-        "rkt/status",
-        "rkt/env",
-        "rkt/iottymux",
-        "opt/stage2",
-        "etc",
-        "proc",
-        "sys",
-        "dev",
-        "tmp",
-    ):
+    for directory in ("rkt/status", "rkt/env", "rkt/iottymux", "opt/stage2", "etc", "proc", "sys", "dev", "tmp"):
         assert entries[directory].isdir()
     assert entries["rkt/minit"].mode == 0o700
     assert entries["etc/mtab"].linkname == "../proc/self/mounts"
@@ -463,10 +453,7 @@ def test_nothing_of_the_host_is_opened(each_root: Path, tmp_path: Path) -> None:
     subprocess.run([*traced, tmp_path / "start", "env", *environment, *run], capture_output=True)
     imports = [*python(root), IMPORT_ALL, *module_names(root)]
     subprocess.run(
-        [*traced, tmp_path / "import", *imports],
-        check=True,
-        capture_output=True,
-        env={"LC_ALL": "C", **os.environ},
+        [*traced, tmp_path / "import", *imports], check=True, capture_output=True, env={"LC_ALL": "C", **os.environ}
     )
     # strace starts `env`, which is the host's: what counts begins with the launcher.
     start = (tmp_path / "start").read_text().partition(f'execve("{run[0]}"')[2]

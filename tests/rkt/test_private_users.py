@@ -55,9 +55,7 @@ def listing(pod: Path, ids: IdRange) -> dict[str, tuple[object, ...]]:
 def test_a_prepared_pod_is_the_same(tmp_path: Path, stage1_image: Path) -> None:
     """Names, modes, owners, times and data are those of a pod that rkt made, but for which ids of the host they are."""
     image = tars.write_image(
-        tmp_path / "app.aci",
-        *IMAGE,
-        manifest_bytes=tars.manifest(app={"exec": ["/bin/su"], "user": "0", "group": "0"}),
+        tmp_path / "app.aci", *IMAGE, manifest_bytes=tars.manifest(app={"exec": ["/bin/su"], "user": "0", "group": "0"})
     )
     found = []
     for words in (RKT, MINIT):

@@ -26,23 +26,14 @@ SOURCE = "net.conf"
 
 
 def call_builtin(
-    command: str,
-    plugin_type: str,
-    config: Mapping[str, object],
-    request: Request,
-    previous: Result | None = None,
+    command: str, plugin_type: str, config: Mapping[str, object], request: Request, previous: Result | None = None
 ) -> Result:
     """Make a request of a plugin, which finds the others that it delegates to among the built-in ones."""
 
     def delegate(command: str, plugin_type: str, fields: Mapping[str, object], previous: Result | None) -> Result:
         return call_builtin(command, plugin_type, fields, request, previous)
 
-    call = Call(
-        config=Node(dict(config), None, SOURCE),
-        request=request,
-        delegate=delegate,
-        previous=previous,
-    )
+    call = Call(config=Node(dict(config), None, SOURCE), request=request, delegate=delegate, previous=previous)
     return ask_builtin(command, plugin_type, call)
 
 

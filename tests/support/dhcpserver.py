@@ -43,13 +43,7 @@ class DhcpServer:
     def _here(self) -> tuple[str, ...]:
         return ("nsenter", f"--net={self.namespace}")
 
-    def start(
-        self,
-        *options: str,
-        first: str = "192.0.2.20",
-        last: str = "192.0.2.20",
-        lease: int = 3600,
-    ) -> None:
+    def start(self, *options: str, first: str = "192.0.2.20", last: str = "192.0.2.20", lease: int = 3600) -> None:
         """Serve these addresses, without any memory of those before."""
         config = self._directory / "udhcpd.conf"
         lines = "\n".join(f"option {option}" for option in options)

@@ -30,9 +30,7 @@ def at_effect(number: int, act: Callable[[], None]) -> list[int]:
 
 
 def each_failure(
-    function: Callable[[], object],
-    at: Callable[[Callable[[], None]], object] = lambda work: work(),
-    stride: int = 1,
+    function: Callable[[], object], at: Callable[[Callable[[], None]], object] = lambda work: work(), stride: int = 1
 ) -> Iterator[str | None]:
     """
     Run a function as often as it changes something, `at` a place; each time another change fails, or each `stride`th.

@@ -137,11 +137,7 @@ def docker_files(*layers: bytes, tags: Sequence[str] = ("busybox:1",), config: J
     name = hashlib.sha256(document).hexdigest() + ".json"
     paths = [f"{hashlib.sha256(data).hexdigest()}/layer.tar" for data in layers]
     listing = [{"Config": name, "RepoTags": list(tags), "Layers": paths}]
-    return {
-        name: document,
-        **dict(zip(paths, layers, strict=True)),
-        "manifest.json": json.dumps(listing).encode(),
-    }
+    return {name: document, **dict(zip(paths, layers, strict=True)), "manifest.json": json.dumps(listing).encode()}
 
 
 def busybox_layer() -> bytes:

@@ -104,17 +104,9 @@ DELIBERATE = (
         ours="0",
         stages="deleted",
     ),
+    Difference(reason=NEWER, fact="answer ADD.0 result dns.*", cases="bridge.* (with|of) static"),
     Difference(
-        reason=NEWER,
-        fact="answer ADD.0 result dns.*",
-        cases="bridge.* (with|of) static",
-    ),
-    Difference(
-        reason=NEWER,
-        fact="answer CHECK.1 code",
-        theirs="2",
-        ours="0",
-        cases="ptp and bandwidth without a limit",
+        reason=NEWER, fact="answer CHECK.1 code", theirs="2", ours="0", cases="ptp and bandwidth without a limit"
     ),
     Difference(reason=NEWER, fact="host link up0 ifalias", theirs='"up0"', ours="null", stages="deleted|again"),
     Difference(

@@ -149,30 +149,18 @@ LAYOUTS = {
     "rootfs-only-implied": (MANIFEST + tars.file("rootfs/x"), "no rootfs directory"),
     "rootfs-is-a-file": (MANIFEST + tars.file("rootfs"), "rootfs is a regular file"),
     "rootfs-is-a-symlink": (MANIFEST + tars.symlink("rootfs", "/"), "rootfs is a symbolic link"),
-    "rootfs-becomes-a-symlink": (
-        MANIFEST + ROOTFS + tars.symlink("./rootfs", "/"),
-        "rootfs is a symbolic link",
-    ),
-    "manifest-twice": (
-        MANIFEST + ROOTFS + tars.file("./manifest", tars.manifest("b")),
-        "two entries named manifest",
-    ),
+    "rootfs-becomes-a-symlink": (MANIFEST + ROOTFS + tars.symlink("./rootfs", "/"), "rootfs is a symbolic link"),
+    "manifest-twice": (MANIFEST + ROOTFS + tars.file("./manifest", tars.manifest("b")), "two entries named manifest"),
     "manifest-too-big": (
         ROOTFS + tars.file("manifest", tars.manifest() + b" " * (4 << 20)),
         "a manifest of 4194.* bytes",
     ),
-    "manifest-is-a-symlink": (
-        ROOTFS + tars.symlink("manifest", "/etc/passwd"),
-        "manifest is a symbolic link",
-    ),
+    "manifest-is-a-symlink": (ROOTFS + tars.symlink("manifest", "/etc/passwd"), "manifest is a symbolic link"),
     "manifest-is-a-hard-link": (ROOTFS + tars.hard_link("manifest", "rootfs/x"), "manifest is a hard link"),
     "manifest-is-a-directory": (ROOTFS + tars.directory("manifest"), "manifest is a directory"),
     "manifest-is-a-fifo": (ROOTFS + tars.header("manifest", b"6"), "manifest is a fifo"),
     "manifest-is-no-json": (ROOTFS + tars.file("manifest", b"{"), "x.aci: manifest"),
-    "manifest-of-a-pod": (
-        ROOTFS + tars.file("manifest", b'{"acKind":"PodManifest","acVersion":"0.8.11"}'),
-        "acKind",
-    ),
+    "manifest-of-a-pod": (ROOTFS + tars.file("manifest", b'{"acKind":"PodManifest","acVersion":"0.8.11"}'), "acKind"),
     "manifest-repeats-a-key": (
         ROOTFS + tars.file("manifest", b'{"acKind":"ImageManifest","acKind":"ImageManifest"}'),
         "x.aci: manifest",

@@ -101,8 +101,7 @@ def test_pax_xattrs() -> None:
     """Extended attributes come as SCHILY records, binary values included."""
     value = b"\x01\0\0\x02=\n\xff"
     found = entry(
-        tars.pax({"SCHILY.xattr.security.capability": value, "LIBARCHIVE.xattr.user.x": "eA=="}),
-        tars.file("x"),
+        tars.pax({"SCHILY.xattr.security.capability": value, "LIBARCHIVE.xattr.user.x": "eA=="}), tars.file("x")
     )
     assert found.xattrs == (("security.capability", value),)
 

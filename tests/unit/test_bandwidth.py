@@ -54,28 +54,13 @@ def test_either_direction() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            {"ingressRate": 8000},
-            "ingressBurst: expected at least 8 bits: ingressRate and ingressBurst go together",
-        ),
-        (
-            {"egressBurst": 8000},
-            "egressRate: expected at least 8 bits: egressRate and egressBurst go together",
-        ),
-        (
-            {**LIMITS, "egressRate": 7},
-            "egressRate: expected at least 8 bits: egressRate and egressBurst go",
-        ),
+        ({"ingressRate": 8000}, "ingressBurst: expected at least 8 bits: ingressRate and ingressBurst go together"),
+        ({"egressBurst": 8000}, "egressRate: expected at least 8 bits: egressRate and egressBurst go together"),
+        ({**LIMITS, "egressRate": 7}, "egressRate: expected at least 8 bits: egressRate and egressBurst go"),
         ({**LIMITS, "egressRate": -1}, "egressRate: expected an integer from 0 to 18446744073709551615, got -1"),
-        (
-            {**LIMITS, "ingressBurst": 1 << 35},
-            "ingressBurst: expected an integer from 0 to 34359738359, got",
-        ),
+        ({**LIMITS, "ingressBurst": 1 << 35}, "ingressBurst: expected an integer from 0 to 34359738359, got"),
         ({**LIMITS, "ingressRate": "1M"}, 'ingressRate: expected an integer from 0 to 18446744073709551615, got "1M"'),
-        (
-            {"unshapedSubnets": ["10.0.0.0/8"]},
-            "unshapedSubnets: expected nothing here: a limit is for all packets",
-        ),
+        ({"unshapedSubnets": ["10.0.0.0/8"]}, "unshapedSubnets: expected nothing here: a limit is for all packets"),
         (
             {"runtimeConfig": {"bandwidth": {"shapedSubnets": ["::/0"]}}},
             "runtimeConfig.bandwidth.shapedSubnets: expected",

@@ -139,10 +139,7 @@ def test_addresses_of_a_set_go_round() -> None:
             {"ipam": {**IPAM, "subnet": "10.1.0.0/31"}},
             'ipam.subnet: expected a prefix of at most 30, got "10.1.0.0/31"',
         ),
-        (
-            {"ipam": {**IPAM, "subnet": "fd00::/127"}},
-            'ipam.subnet: expected a prefix of at most 126, got "fd00::/127"',
-        ),
+        ({"ipam": {**IPAM, "subnet": "fd00::/127"}}, 'ipam.subnet: expected a prefix of at most 126, got "fd00::/127"'),
         (
             {"ipam": {**IPAM, "rangeStart": "10.2.0.1"}},
             'ipam.rangeStart: expected an address in 10.1.0.0/16, got "10.2.0.1"',

@@ -175,7 +175,4 @@ def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
     group.mkdir(parents=True)
     (group / "file").touch()
     found = [Hierarchy(mount_point=str(tmp_path), own_path="/", controllers=("a",))]
-    assert remove_pod_groups(found, NAME) == [
-        f"{group}: directory not empty",
-        f"{group.parent}: directory not empty",
-    ]
+    assert remove_pod_groups(found, NAME) == [f"{group}: directory not empty", f"{group.parent}: directory not empty"]

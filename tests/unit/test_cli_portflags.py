@@ -58,10 +58,7 @@ def test_addresses_have_one_spelling() -> None:
         ("0:80", '--port 0:80: expected a number from 1 to 65535, got "0"'),
         ("80:65536", '--port 80:65536: expected a number from 1 to 65535, got "65536"'),
         ("80:80/sctp", '--port 80:80/sctp: expected the protocol tcp or udp, got "sctp"'),
-        (
-            "127.1:80:80",
-            '--port 127.1:80:80: expected an IP address, one of IPv6 in brackets, got "127.1"',
-        ),
+        ("127.1:80:80", '--port 127.1:80:80: expected an IP address, one of IPv6 in brackets, got "127.1"'),
         ("[::1:80:80", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got "[::1:80:80"'),
         ("http:", '--port http: expected a number from 1 to 65535, got ""'),
         ("http:0", '--port http: expected a number from 1 to 65535, got "0"'),

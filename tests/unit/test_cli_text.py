@@ -384,10 +384,7 @@ ROWS = st.integers(1, 5).flatmap(
 )
 
 
-@given(
-    rows=ROWS,
-    width=st.integers(1, 200),
-)
+@given(rows=ROWS, width=st.integers(1, 200))
 def test_a_table_for_a_terminal(rows: list[list[str]], width: int) -> None:
     """A table that can be shortened is never wider than the terminal, and one that fits is not shortened."""
     text = fit(rows, width, range(len(rows[0])))

@@ -104,14 +104,8 @@ def test_any_object(fields: dict[str, object]) -> None:
         ({"op": "events", "since": None}, 'request: "since": expected an integer'),
         ({"op": "events", "since": True}, 'request: "since": expected an integer'),
         ({"op": "app-stop", "app": "a", "grace_seconds": 5}, 'request: "grace_seconds": expected a number like "5.0"'),
-        (
-            {"op": "app-add", "app": "a", "version": 3, "descriptors": "spec"},
-            'request: "descriptors": expected a list',
-        ),
-        (
-            {"op": "app-add", "app": "a", "version": 3, "descriptors": [1]},
-            'request: "descriptors": expected a text',
-        ),
+        ({"op": "app-add", "app": "a", "version": 3, "descriptors": "spec"}, 'request: "descriptors": expected a list'),
+        ({"op": "app-add", "app": "a", "version": 3, "descriptors": [1]}, 'request: "descriptors": expected a text'),
     ],
 )
 def test_what_is_no_request(fields: dict[str, object], error: str) -> None:

@@ -89,11 +89,7 @@ def test_names_of_one_configuration_are_one_image() -> None:
         (
             RED,
             (f"{HUB}:1", "example.com:5000/team/web:latest"),
-            (
-                f"{HUB}@{MANIFEST}",
-                f"example.com:5000/team/web@{MANIFEST}",
-                f"example.com:5000/team/web@{OTHER}",
-            ),
+            (f"{HUB}@{MANIFEST}", f"example.com:5000/team/web@{MANIFEST}", f"example.com:5000/team/web@{OTHER}"),
         ),
         (BLUE, (), (f"example.com/web@{OTHER}",)),
         (f"sha512-{4:064x}", ("docker.io/library/app:latest",), ()),

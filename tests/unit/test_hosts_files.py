@@ -32,10 +32,7 @@ def test_pods_of_one_network() -> None:
         pod("2", "two", apps=("web",), base=None, lan="10.0.0.2", wan="10.1.0.2"),
         pod("3", "three", wan="10.1.0.3"),
     ]
-    assert lines(pods) == {
-        "1": ["10.0.0.1\tone", "10.0.0.2\ttwo web"],
-        "3": ["10.1.0.2\ttwo web", "10.1.0.3\tthree"],
-    }
+    assert lines(pods) == {"1": ["10.0.0.1\tone", "10.0.0.2\ttwo web"], "3": ["10.1.0.2\ttwo web", "10.1.0.3\tthree"]}
 
 
 def test_names_that_are_somebody_elses() -> None:

@@ -136,10 +136,7 @@ def test_a_library_in_an_unusual_directory_gets_a_link(tmp_path: Path, monkeypat
         (b"", "neither an ELF file nor a #! script"),
         (b"#!/usr/bin/env no-such-program-here\n", "its program is not in /usr/local/sbin:"),
         (b"\x7fELF\x02\x01", "broken ELF file: a header points outside the file"),
-        (
-            elf_bytes(needed=["libnothere.so.9"], interpreter="/bin/sh"),
-            "needs libnothere.so.9, which is not on this",
-        ),
+        (elf_bytes(needed=["libnothere.so.9"], interpreter="/bin/sh"), "needs libnothere.so.9, which is not on this"),
     ],
 )
 def test_what_is_no_program_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -74,11 +74,7 @@ def test_two_users_of_a_library_get_it_once(tmp_path: Path) -> None:
     write_elf(tmp_path / "liba.so", needed=["libc-of-test.so"], **fields)
     write_elf(tmp_path / "libb.so", needed=["libc-of-test.so", "liba.so"], **fields)
     write_elf(tmp_path / "libc-of-test.so", needed=["liba.so"], **fields)
-    assert [library.name for library in LibrarySearch().closure([program])] == [
-        "liba.so",
-        "libb.so",
-        "libc-of-test.so",
-    ]
+    assert [library.name for library in LibrarySearch().closure([program])] == ["liba.so", "libb.so", "libc-of-test.so"]
 
 
 @given(

@@ -815,11 +815,7 @@ def test_labels_of_selinux(where: str) -> None:
 def test_rights_are_written_down() -> None:
     """Profiles and privileges of apps are in the Pod, and are the same in a pod of it; profiles are files beside it."""
     profile = '{"defaultAction":"SCMP_ACT_ALLOW"}'
-    given = {
-        "minit/seccomp": profile,
-        "minit/apparmor-profile": "web",
-        "minit/no-new-privileges": "true",
-    }
+    given = {"minit/seccomp": profile, "minit/apparmor-profile": "web", "minit/no-new-privileges": "true"}
     said: list[str] = []
     overrides = AppOverrides(name="web", annotations=tuple(given.items()))
     _, data = plan_apps([(image(), overrides)], PodDefaults(uid=0, gid=0, data=DATA))

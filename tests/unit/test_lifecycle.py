@@ -218,14 +218,7 @@ def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited() -> 
 
 def test_every_wait_has_a_timer() -> None:
     """A state that waits for processes to end was entered with an action that arms a timer."""
-    waiting = (
-        State.CLEARING,
-        State.PRE_STOP,
-        State.STOPPING,
-        State.LINGERING,
-        State.KILLED,
-        State.REMNANTS,
-    )
+    waiting = (State.CLEARING, State.PRE_STOP, State.STOPPING, State.LINGERING, State.KILLED, State.REMNANTS)
     for events, actions, state in paths():
         if state in waiting:
             timed = {Action.CLEAR_GROUP, Action.RUN_PRE_STOP, Action.TERMINATE, Action.KILL_GROUP}
@@ -259,10 +252,7 @@ def test_a_forced_stop_always_kills(state: State) -> None:
             [State.PREPARED, State.RUNNING, State.STOPPING, State.KILLED, State.REMNANTS],
         ),
         ([Event.STOP, Event.DIED, Event.GROUP_EMPTY], [State.KILLED, State.REMNANTS, State.EXITED]),
-        (
-            [Event.DIED, Event.GRACE_OVER, Event.KILL_WAIT_OVER],
-            [State.LINGERING, State.REMNANTS, State.EXITED],
-        ),
+        ([Event.DIED, Event.GRACE_OVER, Event.KILL_WAIT_OVER], [State.LINGERING, State.REMNANTS, State.EXITED]),
         (
             [Event.READY_TO_EXEC, Event.HANDLE_START, Event.HANDLED, Event.GROUP_CLEAR, Event.DIED],
             [State.PREPARED, State.PRE_START, State.CLEARING, State.RUNNING, State.LINGERING],

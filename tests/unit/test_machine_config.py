@@ -136,12 +136,7 @@ def test_everything_that_can_be_said() -> None:
         console=True,
         devices=(
             DeviceRule(
-                subsystem="tty",
-                name="ttyUSB*",
-                properties=(("PRODUCT", "1a86/*"),),
-                mode=0o660,
-                gid=20,
-                link="modem",
+                subsystem="tty", name="ttyUSB*", properties=(("PRODUCT", "1a86/*"),), mode=0o660, gid=20, link="modem"
             ),
         ),
         filesystems=(
@@ -149,10 +144,7 @@ def test_everything_that_can_be_said() -> None:
         ),
         interfaces=(
             Interface(
-                name="eth0",
-                addresses=("192.0.2.7/24", "2001:db8::7/64"),
-                gateway="192.0.2.1",
-                gateway6="fe80::1",
+                name="eth0", addresses=("192.0.2.7/24", "2001:db8::7/64"), gateway="192.0.2.1", gateway6="fe80::1"
             ),
             Interface(name="eth1", dhcp=True, dhcp6=True, accept_ra=False, wait_seconds=20),
         ),
@@ -184,10 +176,7 @@ def test_nothing_need_be_said() -> None:
         ("[clock]\nfirst_step_days = 0", "clock.first_step_days: expected an integer from 1 to 36500, got 0"),
         ("[swap]", "swap.size_mib: expected an integer from 1 to 1048576, got nothing"),
         ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
-        (
-            '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',
-            r"filesystem\[0\].target: expected an",
-        ),
+        ('[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"', r"filesystem\[0\].target: expected an"),
         ('[[interface]]\nname = "e/0"', r"interface\[0\].name: expected the name of a network interface"),
         (
             '[[interface]]\nname = "e"\naddresses = ["192.0.2.7"]',
@@ -219,10 +208,7 @@ def test_nothing_need_be_said() -> None:
         ),
         ("[disk]\nboot_mib = 35", "disk.boot_mib: expected an integer from 36 to"),
         ('[disk]\ncommand_line = "a\\nb"', "disk.command_line: expected at most 1500 printable"),
-        (
-            '[update]\nmodel = "a"\nversion = "x"\nkeys = ["k"]',
-            "update.version: expected a version of numbers",
-        ),
+        ('[update]\nmodel = "a"\nversion = "x"\nkeys = ["k"]', "update.version: expected a version of numbers"),
         ('[update]\nmodel = "a"\nversion = "1"', "update.keys: expected at least one name of a file, and none twice"),
         ('[update]\nmodel = "a"\nversion = "1"\nkeys = ["../k"]', r"update.keys\[0\]: expected the name of a file"),
         (

@@ -53,12 +53,7 @@ def test_a_full_image_manifest_becomes_values() -> None:
             labels=[{"name": "version", "value": "1.2"}, {"name": "os", "value": "linux"}],
             annotations=[{"name": "appc.io/docker/repository", "value": "library/web"}],
             dependencies=[
-                {
-                    "imageName": "base",
-                    "imageID": IMAGE_ID,
-                    "labels": [{"name": "v", "value": "1"}],
-                    "size": 9,
-                },
+                {"imageName": "base", "imageID": IMAGE_ID, "labels": [{"name": "v", "value": "1"}], "size": 9},
                 {"imageName": "other"},
             ],
             pathWhitelist=["/bin/sh"],
@@ -69,10 +64,7 @@ def test_a_full_image_manifest_becomes_values() -> None:
                 "supplementaryGIDs": [10, 0],
                 "workingDirectory": "/srv",
                 "environment": [{"name": "B.-_", "value": ""}, {"name": "A", "value": "x\ny"}],
-                "eventHandlers": [
-                    {"name": "post-stop", "exec": ["/bin/bye"]},
-                    {"name": "pre-start", "exec": []},
-                ],
+                "eventHandlers": [{"name": "post-stop", "exec": ["/bin/bye"]}, {"name": "pre-start", "exec": []}],
                 "mountPoints": [{"name": "data", "path": "/data", "readOnly": True}, {"name": "data"}],
                 "ports": [{"name": "http", "protocol": "tcp", "port": 80, "count": 2, "socketActivated": True}],
                 "isolators": [{"name": "resource/memory", "value": {"limit": "4M"}}, {"name": "odd"}],
@@ -101,15 +93,9 @@ def test_a_full_image_manifest_becomes_values() -> None:
                 EventHandler(name="post-stop", exec=("/bin/bye",)),
                 EventHandler(name="pre-start", exec=()),
             ),
-            mount_points=(
-                MountPoint(name="data", path="/data", read_only=True),
-                MountPoint(name="data", path=""),
-            ),
+            mount_points=(MountPoint(name="data", path="/data", read_only=True), MountPoint(name="data", path="")),
             ports=(Port(name="http", protocol="tcp", port=80, count=2, socket_activated=True),),
-            isolators=(
-                Isolator(name="resource/memory", value={"limit": "4M"}),
-                Isolator(name="odd", value=None),
-            ),
+            isolators=(Isolator(name="resource/memory", value={"limit": "4M"}), Isolator(name="odd", value=None)),
             user_annotations=(("team", "web"),),
         ),
     )
@@ -198,18 +184,9 @@ def port(**fields: object) -> JsonObject:
         ({"user": ""}, 'user: expected a non-empty string, got ""'),
         ({"group": 0}, "group: expected a non-empty string, got 0"),
         ({"user": "a\0"}, 'user: expected a string without NUL, got "a\\u0000"'),
-        (
-            {"workingDirectory": "srv"},
-            'workingDirectory: expected an absolute path or an empty string, got "srv"',
-        ),
-        (
-            {"supplementaryGIDs": [True]},
-            "supplementaryGIDs[0]: expected an integer from 0 to 4294967294, got true",
-        ),
-        (
-            {"supplementaryGIDs": [-1]},
-            "supplementaryGIDs[0]: expected an integer from 0 to 4294967294, got -1",
-        ),
+        ({"workingDirectory": "srv"}, 'workingDirectory: expected an absolute path or an empty string, got "srv"'),
+        ({"supplementaryGIDs": [True]}, "supplementaryGIDs[0]: expected an integer from 0 to 4294967294, got true"),
+        ({"supplementaryGIDs": [-1]}, "supplementaryGIDs[0]: expected an integer from 0 to 4294967294, got -1"),
         (
             {"environment": [{"name": "1=A", "value": ""}]},
             'environment[0].name: expected the name of an environment variable, got "1=A"',

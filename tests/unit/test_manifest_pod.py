@@ -63,20 +63,12 @@ FULL_POD: JsonObject = {
     "apps": [
         {
             "name": "web",
-            "image": {
-                "name": "example.com/web",
-                "id": IMAGE_ID,
-                "labels": [{"name": "version", "value": "1"}],
-            },
+            "image": {"name": "example.com/web", "id": IMAGE_ID, "labels": [{"name": "version", "value": "1"}]},
             "app": {"exec": ["/bin/web"], "user": "0", "group": "0"},
             "readOnlyRootFS": True,
             "mounts": [
                 {"volume": "data", "path": "srv"},
-                {
-                    "volume": "own",
-                    "path": "/own",
-                    "appVolume": {"name": "own", "kind": "host", "source": "/own"},
-                },
+                {"volume": "own", "path": "/own", "appVolume": {"name": "own", "kind": "host", "source": "/own"}},
             ],
             "annotations": [{"name": "coreos.com/rkt/stage2/stdout", "value": "log"}],
         },
@@ -84,15 +76,7 @@ FULL_POD: JsonObject = {
     ],
     "volumes": [
         {"name": "data", "kind": "host", "source": "/srv", "readOnly": False, "recursive": True},
-        {
-            "name": "scratch",
-            "kind": "empty",
-            "mode": "1777",
-            "uid": 1,
-            "gid": 2,
-            "readOnly": True,
-            "source": "",
-        },
+        {"name": "scratch", "kind": "empty", "mode": "1777", "uid": 1, "gid": 2, "readOnly": True, "source": ""},
         {"name": "plain", "kind": "empty"},
     ],
     "isolators": [{"name": "resource/cpu", "value": {"limit": "1"}}],
@@ -216,26 +200,14 @@ def test_ports_may_be_bound_to_either_kind_of_address(address: str) -> None:
             pod(volumes=[host_volume(mode="0755")]),
             'volumes[0].mode: expected nothing in a volume of kind host, got "0755"',
         ),
-        (
-            pod(volumes=[host_volume(uid=0)]),
-            "volumes[0].uid: expected nothing in a volume of kind host, got 0",
-        ),
-        (
-            pod(volumes=[host_volume(gid=0)]),
-            "volumes[0].gid: expected nothing in a volume of kind host, got 0",
-        ),
+        (pod(volumes=[host_volume(uid=0)]), "volumes[0].uid: expected nothing in a volume of kind host, got 0"),
+        (pod(volumes=[host_volume(gid=0)]), "volumes[0].gid: expected nothing in a volume of kind host, got 0"),
         (
             pod(volumes=[empty_volume(source="/srv")]),
             'volumes[0].source: expected nothing in a volume of kind empty, got "/srv"',
         ),
-        (
-            pod(volumes=[empty_volume(mode="0888")]),
-            'volumes[0].mode: expected an octal mode like "0755", got "0888"',
-        ),
-        (
-            pod(volumes=[empty_volume(mode="17777")]),
-            'volumes[0].mode: expected an octal mode like "0755", got "17777"',
-        ),
+        (pod(volumes=[empty_volume(mode="0888")]), 'volumes[0].mode: expected an octal mode like "0755", got "0888"'),
+        (pod(volumes=[empty_volume(mode="17777")]), 'volumes[0].mode: expected an octal mode like "0755", got "17777"'),
         (pod(volumes=[empty_volume(mode="")]), 'volumes[0].mode: expected an octal mode like "0755", got ""'),
         (
             pod(volumes=[empty_volume(uid=4294967295)]),

@@ -257,10 +257,7 @@ def layer_kind(kind: str, **fields: object) -> Callable[[Json], object]:
     [
         (lambda m: m.update(manifests=[]), "an image with layers and manifests: refused as ambiguous"),
         (lambda m: m.update(mediaType=INDEX), "but is listed as application/vnd.oci.image.manifest.v1+json: refused"),
-        (
-            lambda m: m.update(schemaVersion=1),
-            "an image of Docker's schema 1, which is no longer read: convert",
-        ),
+        (lambda m: m.update(schemaVersion=1), "an image of Docker's schema 1, which is no longer read: convert"),
         (lambda m: m.update(fsLayers=[{}]), "refused as ambiguous"),
         (lambda m: m["config"].update(mediaType="application/vnd.cncf.helm.config.v1+json"), "not an image to run"),
         (layer_kind(LAYER + "+gzip+encrypted"), "is encrypted: decrypt it with: skopeo copy --decryption-key"),

@@ -61,11 +61,7 @@ def test_where_the_texts_are(hosts: str, resolv: str, sources: tuple[str | None,
 def test_by_default() -> None:
     """The host name always; the fallback for a missing hosts file; nothing about DNS."""
     files = plan_files("pod", FLAGS, EtcTexts(hosts=b"127.0.0.1 localhost\n"))
-    fallback = AppFile(
-        target="/etc/hosts",
-        text=b"127.0.0.1 localhost pod\n",
-        if_missing=True,
-    )
+    fallback = AppFile(target="/etc/hosts", text=b"127.0.0.1 localhost pod\n", if_missing=True)
     assert files == (HOSTNAME, fallback)
 
 
@@ -75,16 +71,8 @@ def test_from_stage0() -> None:
     flags = replace(FLAGS, hosts_mode="stage0", resolv_mode="stage0")
     assert plan_files("pod", flags, texts) == (
         HOSTNAME,
-        AppFile(
-            target="/etc/resolv.conf",
-            text=b"nameserver 10.1.1.2\n",
-            required=True,
-        ),
-        AppFile(
-            target="/etc/hosts",
-            text=b"10.1.1.1 x\n127.0.0.1\tpod\n",
-            required=True,
-        ),
+        AppFile(target="/etc/resolv.conf", text=b"nameserver 10.1.1.2\n", required=True),
+        AppFile(target="/etc/hosts", text=b"10.1.1.1 x\n127.0.0.1\tpod\n", required=True),
     )
 
 

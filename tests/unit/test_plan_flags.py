@@ -109,10 +109,7 @@ def test_the_two_tables_cover_every_flag() -> None:
     assert {*STRING_FLAGS, *BOOLEAN_FLAGS} == {*RUN_FLAGS}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--net=a,b"], ["--net=a", "--net=b"], ["--net", "a", "-net=b"]],
-)
+@pytest.mark.parametrize("arguments", [["--net=a,b"], ["--net=a", "--net=b"], ["--net", "a", "-net=b"]])
 def test_networks_accumulate(arguments: list[str]) -> None:
     """Several uses of --net add up like one list."""
     assert parse_run_flags([*arguments, UUID]).networks == ("a", "b")
@@ -176,8 +173,7 @@ def test_bad_dns_modes(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling",
-    [UUID, UUID.upper(), UUID.replace("-", ""), UUID.replace("-", "").upper(), UUID.replace("-", "--")],
+    "spelling", [UUID, UUID.upper(), UUID.replace("-", ""), UUID.replace("-", "").upper(), UUID.replace("-", "--")]
 )
 def test_spellings_of_a_uuid(spelling: str) -> None:
     """Case and dashes do not matter, and the result is canonical."""

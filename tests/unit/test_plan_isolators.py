@@ -127,9 +127,7 @@ def test_capabilities_that_nobody_has() -> None:
     facts = replace(FACTS, capabilities=EVERY & ~capability_mask("CAP_SYS_TIME", "CAP_BPF"))
     wanted = isolators((RETAIN, {"set": ["CAP_BPF", "CAP_KILL", "CAP_SYS_TIME"]}))
     _, warnings = plan_isolation(wanted, WHERE, facts)
-    assert warnings == [
-        f"warning: CAP_SYS_TIME CAP_BPF cannot be retained: the caller does not hold it ({PLACE})",
-    ]
+    assert warnings == [f"warning: CAP_SYS_TIME CAP_BPF cannot be retained: the caller does not hold it ({PLACE})"]
     assert warnings_of((REMOVE, {"set": ["CAP_BPF"]}), facts=facts) == []
 
 

@@ -597,10 +597,7 @@ def test_control_groups_in_the_apps_sysfs() -> None:
     """They are there if the unified hierarchy is the only one, as under rkt's stage1."""
     assert [
         app.storage.sysfs.recursive for app in (*plan_of().apps, *plan_of(facts=replace(FACTS, is_unified=True)).apps)
-    ] == [
-        False,
-        True,
-    ]
+    ] == [False, True]
 
 
 def test_what_is_asked_of_the_machine() -> None:

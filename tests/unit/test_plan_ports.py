@@ -159,10 +159,7 @@ def test_ports_that_do_not_conflict() -> None:
     ("ports", "message"),
     [
         ([want("ftp", 21)], 'port name "ftp" could not be found in any apps'),
-        (
-            [want("sctp", 1)],
-            'pod: ports[0]: port "sctp": cannot forward protocol "sctp", only tcp and udp',
-        ),
+        ([want("sctp", 1)], 'pod: ports[0]: port "sctp": cannot forward protocol "sctp", only tcp and udp'),
         ([want("http", 1), want("https", 1, "fd00::1")], "port tcp-[fd00::1]:1 already mapped to pod port 80"),
         ([want("http", 1, "::"), want("https", 1, "fd00::1")], "port tcp-[fd00::1]:1 already mapped to pod port 80"),
         ([want("http", 1, "::1"), want("https", 1, "::")], "port tcp-[::]:1 already mapped to pod port 80"),
@@ -197,10 +194,7 @@ exposed_ports = st.builds(want, st.sampled_from(["http", "https", "dns"]), st.in
 
 def reached(port: ForwardedPort) -> set[tuple[str, str, int]]:
     """Return what a port takes of all that the examples can name."""
-    every = {
-        "0.0.0.0": ["127.0.0.1", "10.0.0.1", "192.0.2.1"],
-        "::": ["::1", "fd00::1", "2001:db8::1"],
-    }
+    every = {"0.0.0.0": ["127.0.0.1", "10.0.0.1", "192.0.2.1"], "::": ["::1", "fd00::1", "2001:db8::1"]}
     host_ip = str(port.host_ip)
     taken = every.get(host_ip, [host_ip]) if port.host_ip else [*every["::"], *every["0.0.0.0"]]
     return {(port.protocol, address, port.host_port) for address in taken}

@@ -271,10 +271,7 @@ def test_manifest_with_everything() -> None:
             Volume(name="plain", kind="host", source="/x"),
         ),
         mounts=mounts(("tmp", "/own/"), ("tmp", "/shared")),
-        ports=(
-            ExposedPort(name="http", host_port=8080),
-            ExposedPort(name="http", host_port=80, host_ip="10.0.0.1"),
-        ),
+        ports=(ExposedPort(name="http", host_port=8080), ExposedPort(name="http", host_port=80, host_ip="10.0.0.1")),
     )
     data = plan_apps([(image(), overrides)], defaults)[1].decode()
     section = plan_one(image(), overrides, defaults)["app"]

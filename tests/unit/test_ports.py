@@ -60,10 +60,7 @@ def test_ports_that_can_be_had(ports: tuple[ExposedPort, ...]) -> None:
     ("ports", "message"),
     [
         ((want("ftp", 21),), '--port: no app has a port named "ftp" (ports of the apps: http, https, domain)'),
-        (
-            (want("http", 80), want("https", 80)),
-            '--port: "http" and "https" both want tcp port 80 of the host',
-        ),
+        ((want("http", 80), want("https", 80)), '--port: "http" and "https" both want tcp port 80 of the host'),
         (
             (want("http", 80, "10.0.0.1"), want("https", 80)),
             '--port: "http" and "https" both want tcp port 80 of the host',

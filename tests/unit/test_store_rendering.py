@@ -49,13 +49,7 @@ def test_later_dependencies_come_first() -> None:
 
 def test_a_diamond_repeats_what_is_shared() -> None:
     """An image two others depend on is listed below both of them."""
-    assert names(stored("a", "b", "c"), stored("b", "d"), stored("c", "d"), stored("d")) == [
-        "a",
-        "c",
-        "d",
-        "b",
-        "d",
-    ]
+    assert names(stored("a", "b", "c"), stored("b", "d"), stored("c", "d"), stored("d")) == ["a", "c", "d", "b", "d"]
 
 
 def test_cycles_are_refused() -> None:

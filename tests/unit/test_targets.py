@@ -117,13 +117,7 @@ def test_made_directories_and_files(root: Path) -> None:
     finally:
         os.umask(mask)
     modes = {path.name: stat.filemode(path.stat().st_mode) for path in root.rglob("*")}
-    assert modes == {
-        "a": "drwxr-xr-x",
-        "b": "drwxr-xr-x",
-        "file": "-rw-r--r--",
-        "own": "drwx------",
-        "x": "drwxr-xr-x",
-    }
+    assert modes == {"a": "drwxr-xr-x", "b": "drwxr-xr-x", "file": "-rw-r--r--", "own": "drwx------", "x": "drwxr-xr-x"}
     (root / "a/b/file").write_text("kept")
     make(root, "/a/b/file", is_directory=False)
     assert (root / "a/b/file").read_text() == "kept"
@@ -195,9 +189,7 @@ NAMES = ("a", "b", "c")
 PARTS = st.lists(st.sampled_from([*NAMES, "..", ".", ""]), max_size=5)
 PATHS = st.tuples(st.sampled_from(["", "/"]), PARTS).map(lambda parts: parts[0] + "/".join(parts[1]))
 TREES = st.dictionaries(
-    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple),
-    st.none() | PATHS.filter(bool),
-    max_size=8,
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple), st.none() | PATHS.filter(bool), max_size=8
 )
 
 

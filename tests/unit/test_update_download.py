@@ -59,10 +59,7 @@ def test_a_question() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY),
-        b"HTTP/1.0 200 OK\r\n\r\n" + _BODY,
-    ],
+    [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY), b"HTTP/1.0 200 OK\r\n\r\n" + _BODY],
 )
 def test_a_file(answer: bytes) -> None:
     """A file comes with its size, and without."""
