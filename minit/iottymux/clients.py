@@ -137,7 +137,7 @@ class RawClient(Client):
         self.close()
 
     def on_stalled(self, peer: Peer) -> None:
-        """Let a terminal lose output, which a marker shows; a program could not be told about missing output."""
+        """Let a terminal lose output, which a marker shows; close any other client, which could not be told."""
         if peer.is_marked:
             peer.give_up()
         else:

@@ -114,7 +114,7 @@ class Output:
 
     def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
         """
-        Send nothing to a peer until the peer takes bytes again: it costs nobody anything, and loses the oldest output.
+        Send nothing to a peer until the peer takes bytes again: the peer costs nothing, and loses the oldest output.
 
         `waiting_bytes` waited for the peer, and `missing_bytes` were missing before, which are counted already.
         """

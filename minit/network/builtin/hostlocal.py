@@ -23,10 +23,9 @@ from minit.network.builtin.call import Call, network_name, requested_addresses, 
 from minit.network.podnames import read_resolv_conf
 from minit.network.protocol import Address, Dns, Request, Result
 
-_DEFAULT_DIRECTORY = "/var/lib/cni/networks"
-
 T = TypeVar("T")
 
+_DEFAULT_DIRECTORY = "/var/lib/cni/networks"
 _LOCK = "lock"
 _LAST = "last_reserved_ip."
 _NEW = ".new"
@@ -34,7 +33,6 @@ _LINE_END = "\r\n"
 _MAX_BYTES = 4096  # a lease has about 50
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o600
-
 _SMALLEST_HOST_BITS = 2
 
 
@@ -43,10 +41,7 @@ def add(call: Call) -> Result:
     config = call.config
     sets = read_range_sets(config)
     resolv_conf = config["ipam"]["resolvConf"].optional(Node.string)
-    result = Result(
-        routes=routes(config["ipam"]),
-        dns=read_resolv_conf(resolv_conf) if resolv_conf else Dns(),
-    )
+    result = Result(routes=routes(config["ipam"]), dns=read_resolv_conf(resolv_conf) if resolv_conf else Dns())
     leases = reserve(_directory(config), network_name(config), sets, call.request, _wanted(call))
     addresses = tuple(
         Address(address=lease.range.with_prefix(lease.address), gateway=lease.range.gateway) for lease in leases

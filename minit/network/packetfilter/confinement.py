@@ -117,7 +117,7 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
         *((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT, address), *nftexpressions.leave()) for address in ipv6),
         nftexpressions.drop(),
     )
-    # A receiver that reassembles fragments, or reads longer headers, must not find dropped contents there.
+    # A receiver that reassembles fragments, or reads longer headers, must not find contents that this table drops.
     is_readable = nftexpressions.has_protocol()
     jumps = (
         (*nftexpressions.carries(nftexpressions.IPV4), *is_readable, *nftexpressions.jump("ipv4-sources")),
