@@ -271,52 +271,41 @@ _BASICS = (
 )
 
 
+class ImageFields(Value):
+    """The fields of a manifest that a user chooses; None, or an empty field, leaves the default or the base image's."""
+
+    name: str = ""
+    exec: tuple[str, ...] = ()
+    user: str | None = None
+    group: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    working_directory: str | None = None
+    ports: tuple[tuple[str, str, int], ...] = ()
+    """Name, protocol and port."""
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Name and path."""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
 def build_app_image(
-    output: Path,
-    *,
-    name: str | None,
-    rootfs: Path | None,
-    from_host: Sequence[Path],
-    exec: Sequence[str],
-    user: str = "0",
-    group: str = "0",
-    environment: Sequence[tuple[str, str]] = (),
-    working_directory: str | None = None,
-    ports: Sequence[tuple[str, str, int]] = (),
-    mounts: Sequence[tuple[str, str]] = (),
-    labels: Sequence[tuple[str, str]] = (),
-    progress: Progress,
+    output: Path, fields: ImageFields, progress: Progress, *, rootfs: Path | None = None, from_host: Sequence[Path] = ()
 ) -> None:
     """
     Write an app image to `output`.
 
     The image has the files of `rootfs`, and where `rootfs` has nothing the programs `from_host` with libraries. The
-    name defaults to the name of the first program or else of the directory, `exec` to the first program, the labels os
-    and arch to this machine. `ports` are (name, protocol, port), `mounts` (name, path). After an ImageError or
-    ManifestError there is no output.
+    name defaults to the name of the first program or else of the directory, `exec` to the first program, user and group
+    to root, the labels os and arch to this machine. After an ImageError or ManifestError there is no output.
     """
     if rootfs is None and not from_host:
         raise ImageError("nothing to make an image from: give a rootfs directory or programs of this machine")
-    app: dict[str, object] = {
-        "exec": [*(exec or [str(path.absolute()) for path in from_host[:1]])],
-        "user": user,
-        "group": group,
-        "environment": [{"name": key, "value": value} for key, value in environment],
-        "ports": [
-            {"name": port_name, "protocol": protocol, "port": port, "count": 1, "socketActivated": False}
-            for port_name, protocol, port in ports
-        ],
-        "mountPoints": [{"name": mount_name, "path": path} for mount_name, path in mounts],
-    }
-    if working_directory is not None:
-        app["workingDirectory"] = working_directory
     manifest = jsontext.dump(
         {
             "acKind": "ImageManifest",
             "acVersion": APPC_VERSION,
-            "name": name or sanitize_ac_name(_default_name(rootfs, from_host)),
-            "labels": [{"name": key, "value": value} for key, value in _with_platform(labels)],
-            "app": app,
+            "name": fields.name or sanitize_ac_name(_default_name(rootfs, from_host)),
+            "labels": [{"name": key, "value": value} for key, value in _with_platform(fields.labels)],
+            "app": _app(fields, from_host),
         }
     )
     parse_image_manifest(manifest, "image manifest")
@@ -325,6 +314,23 @@ def build_app_image(
     contents = _collect(output, rootfs, from_host)
     with AciWriter(output, manifest) as writer:
         contents.write(writer, progress)
+
+
+def _app(fields: ImageFields, from_host: Sequence[Path]) -> dict[str, object]:
+    app: dict[str, object] = {
+        "exec": [*(fields.exec or [str(path.absolute()) for path in from_host[:1]])],
+        "user": fields.user or "0",
+        "group": fields.group or "0",
+        "environment": [{"name": key, "value": value} for key, value in fields.environment],
+        "ports": [
+            {"name": name, "protocol": protocol, "port": port, "count": 1, "socketActivated": False}
+            for name, protocol, port in fields.ports
+        ],
+        "mountPoints": [{"name": name, "path": path} for name, path in fields.mounts],
+    }
+    if fields.working_directory is not None:
+        app["workingDirectory"] = fields.working_directory
+    return app
 
 
 def _default_name(rootfs: Path | None, from_host: Sequence[Path]) -> str:

@@ -18,6 +18,7 @@ from minit.base import jsontext
 from minit.base.errors import MinitError, PodError
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
+from minit.image.appimage import ImageFields
 from minit.linux import syscalls
 from minit.linux.forks import IMAGE_BUILD, fork
 from minit.manifest.image import ImageManifest, parse_image_manifest
@@ -51,39 +52,25 @@ _SHELL = "/bin/sh"
 _SCRIPT = 'for command do /bin/sh -c "$command" || { code=$?; echo "failed: $command" >&2; exit $code; }; done'
 
 
-class ImageChanges(Value):
-    """Fields of an image in the place of the base image's; None, or an empty field, leaves the base image's."""
-
-    name: str
-    exec: tuple[str, ...] = ()
-    user: str | None = None
-    group: str | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-    working_directory: str | None = None
-    ports: tuple[tuple[str, str, int], ...] = ()
-    mounts: tuple[tuple[str, str], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-
-
-def built_manifest(base: bytes, changes: ImageChanges) -> bytes:
+def built_manifest(base: bytes, fields: ImageFields) -> bytes:
     """Return the manifest of an image with all files; ManifestError for an impossible manifest."""
     document = jsontext.parse(base, "image manifest")
     assert isinstance(document, dict)
     # The image has the files of its dependencies now.
     manifest = {key: value for key, value in document.items() if key not in ("dependencies", "pathWhitelist")}
-    manifest["name"] = changes.name
-    version = [] if any(name == "version" for name, _ in changes.labels) else ["version"]
-    manifest["labels"] = _merged(manifest.get("labels"), changes.labels, dropped=version)
-    dropped = [*_OF_THE_SOURCE, *(_COMMANDS if changes.exec else ())]
+    manifest["name"] = fields.name
+    version = [] if any(name == "version" for name, _ in fields.labels) else ["version"]
+    manifest["labels"] = _merged(manifest.get("labels"), fields.labels, dropped=version)
+    dropped = [*_OF_THE_SOURCE, *(_COMMANDS if fields.exec else ())]
     manifest["annotations"] = _merged(manifest.get("annotations"), (), dropped=[f"{_DOCKER}{word}" for word in dropped])
     app = dict(manifest.get("app") or {"exec": [], "user": "0", "group": "0"})
-    given = {"user": changes.user, "group": changes.group, "workingDirectory": changes.working_directory}
+    given = {"user": fields.user, "group": fields.group, "workingDirectory": fields.working_directory}
     app |= {key: value for key, value in given.items() if value is not None}
-    if changes.exec:
-        app["exec"] = list(changes.exec)
-    app["environment"] = _merged(app.get("environment"), changes.environment)
-    ports = [{"name": name, "protocol": protocol, "port": port} for name, protocol, port in changes.ports]
-    points = [{"name": name, "path": path} for name, path in changes.mounts]
+    if fields.exec:
+        app["exec"] = list(fields.exec)
+    app["environment"] = _merged(app.get("environment"), fields.environment)
+    ports = [{"name": name, "protocol": protocol, "port": port} for name, protocol, port in fields.ports]
+    points = [{"name": name, "path": path} for name, path in fields.mounts]
     for key, added in (("ports", ports), ("mountPoints", points)):
         names = {entry["name"] for entry in added}
         app[key] = [entry for entry in app.get(key) or () if entry["name"] not in names] + added

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 import minit
 from minit.base.progress import silent
-from minit.image.appimage import build_app_image
+from minit.image.appimage import ImageFields, build_app_image
 from tests.support.unpack import unpack
 
 # Run in a mount namespace of its own.
@@ -24,15 +24,13 @@ BUILD_ON_A_FULL_DISK = """
 import os, subprocess, sys
 from pathlib import Path
 from minit.base.errors import ImageError
-from minit.image.appimage import build_app_image
+from minit.image.appimage import ImageFields, build_app_image
 from minit.base.progress import silent
 directory = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)
 busybox = Path("/usr/bin/busybox")
 try:
-    build_app_image(
-        Path(directory, "a.aci"), name=None, rootfs=None, from_host=[busybox], exec=[], progress=silent
-    )
+    build_app_image(Path(directory, "a.aci"), ImageFields(), silent, from_host=[busybox])
 except ImageError as error:
     print(error, os.listdir(directory))
 """
@@ -48,9 +46,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     """A function that builds an image and returns its rootfs, unpacked."""
     directory = tmp_path_factory.mktemp("app")
 
-    def build(**options: Any) -> Path:
-        options = {"name": None, "rootfs": None, "from_host": [], "exec": [], "progress": silent, **options}
-        build_app_image(directory / "app.aci", **options)
+    def build(rootfs: Path | None = None, from_host: Sequence[Path] = (), **fields: Any) -> Path:
+        build_app_image(directory / "app.aci", ImageFields(**fields), silent, rootfs=rootfs, from_host=from_host)
         unpack(directory / "app.aci", directory)
         return directory / "rootfs"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.progress import silent
-from minit.image.appimage import build_app_image
+from minit.image.appimage import ImageFields, build_app_image
 from minit.stage0.images.treestore import tree_hash
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.campaign import LONG
@@ -41,19 +41,8 @@ def app_image(work_directory: Path) -> Path:
     (rootfs / "etc").mkdir(parents=True)
     (rootfs / "remove").write_text("")
     output = work_directory / "interop.aci"
-    build_app_image(
-        output,
-        name="app",
-        rootfs=rootfs,
-        from_host=[BUSYBOX],
-        exec=[str(BUSYBOX), "sh", "-c", _SCRIPT],
-        environment=[],
-        working_directory=None,
-        ports=[],
-        mounts=[],
-        labels=[],
-        progress=silent,
-    )
+    fields = ImageFields(name="app", exec=(str(BUSYBOX), "sh", "-c", _SCRIPT))
+    build_app_image(output, fields, silent, rootfs=rootfs, from_host=[BUSYBOX])
     return output
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.progress import silent
-from minit.image.appimage import build_app_image
+from minit.image.appimage import ImageFields, build_app_image
 from tests.support.pods import BUSYBOX
 
 pytestmark = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt binary on PATH")
@@ -19,19 +19,8 @@ pytestmark = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt bina
 def app_image(work_directory: Path) -> Path:
     """An app image with a busybox."""
     output = work_directory / "rkt-busybox.aci"
-    build_app_image(
-        output,
-        name="busybox",
-        rootfs=None,
-        from_host=[BUSYBOX],
-        exec=[str(BUSYBOX), "true"],
-        environment=[],
-        working_directory=None,
-        ports=[],
-        mounts=[],
-        labels=[],
-        progress=silent,
-    )
+    fields = ImageFields(name="busybox", exec=(str(BUSYBOX), "true"))
+    build_app_image(output, fields, silent, from_host=[BUSYBOX])
     return output
 
 

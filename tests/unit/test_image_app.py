@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,15 +11,16 @@ import pytest
 
 from minit.base.errors import ImageError, ManifestError
 from minit.base.progress import silent
-from minit.image.appimage import Contents, Directory, HostFiles, Symlink, Text, build_app_image
+from minit.image.appimage import Contents, Directory, HostFiles, ImageFields, Symlink, Text, build_app_image
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from tests.support.elf import elf_bytes
 
 
-def build(output: Path, **options: Any) -> tuple[ImageManifest, list[str]]:
+def build(
+    output: Path, *, rootfs: Path | None = None, from_host: Sequence[Path] = (), **fields: Any
+) -> tuple[ImageManifest, list[str]]:
     """Build an image and return its manifest and the names in it."""
-    options = {"name": None, "rootfs": None, "from_host": [], "exec": [], "progress": silent, **options}
-    build_app_image(output, **options)
+    build_app_image(output, ImageFields(**fields), silent, rootfs=rootfs, from_host=from_host)
     with tarfile.open(output) as aci:
         manifest = aci.extractfile("manifest")
         assert manifest is not None
@@ -181,7 +183,6 @@ def test_a_missing_rootfs_is_refused(tmp_path: Path) -> None:
     "options",
     [
         {"name": "Not An Identifier"},
-        {"user": ""},
         {"working_directory": "relative"},
         {"labels": [("version", "1"), ("version", "2")]},
         {"labels": [("arch", "pdp11")]},

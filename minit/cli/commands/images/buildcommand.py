@@ -18,9 +18,9 @@ from minit.cli.flagwords import Flag, FlagError
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
-from minit.image.appimage import build_app_image
+from minit.image.appimage import ImageFields, build_app_image
 from minit.stage0.apps.export import write_image
-from minit.stage0.building import Builder, CopyStep, ImageChanges, RunStep, Step, built_manifest
+from minit.stage0.building import Builder, CopyStep, RunStep, Step, built_manifest
 from minit.stage0.files.temporary import output_file, scratch_directory
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
@@ -157,7 +157,7 @@ def build_image(
         raise click.UsageError(f'unexpected "{arguments[0]}": arguments are those of --exec, and {files}')
     image_name, colon, version = (name or (output.name.removesuffix(".aci") if output else "")).partition(":")
     labels = tuple(_label(text) for text in label)
-    changes = ImageChanges(
+    fields = ImageFields(
         name=image_name,
         exec=() if program is None else (program, *arguments),
         user=user,
@@ -174,34 +174,20 @@ def build_image(
         if output is None:
             raise click.UsageError("missing option '--output'")
         with show_progress(invocation, quiet=quiet) as progress:
-            build_app_image(
-                output,
-                name=changes.name,
-                rootfs=rootfs,
-                from_host=from_host,
-                exec=changes.exec,
-                user=user or "0",
-                group=group or "0",
-                environment=changes.environment,
-                working_directory=workdir,
-                ports=changes.ports,
-                mounts=changes.mounts,
-                labels=changes.labels,
-                progress=progress,
-            )
+            build_app_image(output, fields, progress, rootfs=rootfs, from_host=from_host)
         return
     if rootfs is not None or from_host:
         raise click.UsageError("--from excludes --rootfs and --from-host")
     if name is None and output is None:
         raise click.UsageError("an image for the store needs a name: give it with --name, or write it with --output")
-    _build_from(invocation, base, steps, changes, output, quiet=quiet, **building)
+    _build_from(invocation, base, steps, fields, output, quiet=quiet, **building)
 
 
 def _build_from(
     invocation: Invocation,
     base: str,
     steps: Sequence[Step],
-    changes: ImageChanges,
+    fields: ImageFields,
     output: Path | None,
     *,
     quiet: bool,
@@ -224,7 +210,7 @@ def _build_from(
         with show_progress(invocation, quiet=quiet) as progress:
             put_stage1 = choose_stage1(invocation, store, stage1_path, None)
             image = resolve_image(store, base, progress, PullPolicy(pull_policy))
-            manifest = built_manifest(image.manifest_bytes, changes)
+            manifest = built_manifest(image.manifest_bytes, fields)
             builder = Builder(
                 data=data,
                 store=store,
@@ -237,7 +223,7 @@ def _build_from(
                 note=invocation.note,
                 progress=progress,
             )
-            with builder.root(steps, changes.environment, changes.working_directory) as root:
+            with builder.root(steps, fields.environment, fields.working_directory) as root:
                 _write(invocation, store, root, manifest, output, progress)
 
 
