@@ -1,4 +1,4 @@
-"""The user of an app, its capabilities and its filters: as they are planned, and as one of its programs gets them."""
+"""The user, capabilities and filters of an app, in the plan and as a program of the app gets them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from minit.plan.rights.users import PRIMARY, check_mapped, plan_ids, plan_image_
 
 
 class ConfinementPlan(Value):
-    """The user of an app, its capabilities and its filters of system calls."""
+    """The user of an app, the capabilities and the filters of system calls."""
 
     uid: int = 0
     gid: int = 0
@@ -68,7 +68,7 @@ class ConfinementPlan(Value):
 
 
 class Confinement(Value):
-    """The ids of a program in an app, and its limits: of the app itself, a handler, or a command that is entered."""
+    """The ids and restrictions of a program in an app: the app itself, a handler, or an entered command."""
 
     uid: int = 0
     gid: int = 0
@@ -81,7 +81,7 @@ class Confinement(Value):
     filters: tuple[bytes, ...] = ()
     """Programs for the kernel, in the order of their installation."""
     has_own_filters: bool = False
-    """Whether the user chose the filters, which may forbid the calls that report a program that cannot be executed."""
+    """Whether the user chose the filters. Such filters may forbid the calls that report a failed exec."""
 
     @property
     def needs_right_to_filters(self) -> bool:
@@ -147,11 +147,11 @@ def _plan_ids(given: AppInput) -> tuple[int, int, tuple[int, ...]]:
 def _filter(given: AppInput, plan: ConfinementPlan, bounding: int) -> ConfinementPlan:
     """Return the plan with the filters of an app that has the capabilities `bounding`."""
     runtime, flags, facts = given.runtime, given.pod.flags, given.pod.facts
+    trusted = is_set(runtime, Annotation.TRUSTED_ISOLATORS)
     if given.is_privileged:
         return replace(plan, seccomp=None, profile=None, guards=frozenset())
     origins = Origins()
     if given.app.isolators:
-        trusted = is_set(runtime, Annotation.TRUSTED_ISOLATORS)
         origins = find_origins(given.name, given.app, given.image, flags, trusted=trusted)
     if flags.disable_capabilities:
         bounding = capability_mask(*NAMES)

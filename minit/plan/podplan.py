@@ -1,4 +1,4 @@
-"""All decisions about a pod: its namespaces, its host name and its apps."""
+"""All decisions about a pod: namespaces, host name, apps."""
 
 from __future__ import annotations
 
@@ -43,39 +43,40 @@ from minit.plan.streams import STREAM_CONSOLE, plan_kubernetes_directory, plan_l
 
 
 class PodPlan(Value):
-    """
-    Everything decided about a pod before any effect.
-
-    `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
-    joins a namespace that is made for that. With `has_dns_of_host` it is in the host's and resolves names as that does.
-    `limits` are those of all its apps together, None without any.
-    The control groups of its apps are below `group_parent`, None for the launcher's own group.
-    `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain, and logs by their path.
-    `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
-    whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
-    With `host_pids` it has no PID namespace, and its PID 1 has any number.
-    `sysctls` are settings of its own namespaces. It is stopped after `deadline_seconds`, None for never. `tells_host`
-    says that who started the pod is told when it is ready.
-    """
+    """Everything decided about a pod before any effect."""
 
     uuid: str
     hostname: str
     namespaces: tuple[str, ...]
+    """The namespaces(7) that are made with PID 1, by the names under /proc/PID/ns."""
     apps: tuple[AppPlan, ...]
     bounding: int | None
+    """A mask of the capabilities that PID 1 keeps, None for all."""
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
+    """The networks to join, in a namespace that the network helper makes."""
     sysctls: tuple[Sysctl, ...] = ()
+    """Settings of the pod's own namespaces."""
     has_dns_of_host: bool = False
+    """Whether the pod is in the host's network and resolves names as the host does."""
     limits: Limits | None = None
+    """The limits of all apps together, None without limits."""
     kubernetes_log_directory: str | None = None
+    """The directory of the host for log files of the log mode k8s-plain, and for logs with a path."""
     private_users: IdRange | None = None
+    """The ids of the user namespace, None without a user namespace."""
     host_pids: bool = False
+    """Whether the pod has no PID namespace, so that PID 1 has any number."""
     mutable: bool = False
+    """Whether the pod lives until a stop, independent of the apps, and may get more apps."""
     later_controllers: frozenset[str] = frozenset()
+    """The controllers of control groups that later apps may need."""
     group_parent: str | None = None
+    """The control group around the apps' groups, None for the launcher's own group."""
     deadline_seconds: float | None = None
+    """The age at which the pod is stopped, None for never."""
     tells_host: bool = False
+    """Whether the caller is told when the pod is ready."""
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
@@ -91,7 +92,7 @@ class PodPlan(Value):
 
     @property
     def controllers(self) -> frozenset[str]:
-        """The controllers of control groups that its limits need, or those of an app that is added later may."""
+        """The controllers of control groups for the limits of the pod, the apps and later apps."""
         every = [self.limits, *(app.resources.limits for app in self.apps)]
         return self.later_controllers.union(*(limits.needed_controllers for limits in every if limits is not None))
 
@@ -123,11 +124,10 @@ class PodPlan(Value):
 
 def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts, connection: Connection | None) -> PodPlan:
     """
-    Return the plan of a pod with one app, which is added to those that run; PlanError as for a whole pod.
+    Return the plan of a pod with one app, which is added to the running apps; PlanError as for a whole pod.
 
-    `connection` is what the networks of the pod offer, None if it has joined none.
-    Only what it says about the app counts: its networks, and the limits of all apps together with the controllers that
-    any may need, are there already.
+    `connection` is the offer of the pod's networks, None without networks. Only the app in the plan counts: the
+    networks, the common limits and the controllers for later apps exist already.
     """
     plan = _plan(pod, flags, facts, joined=True)
     apps = plan.apps if connection is None else connect(plan.apps, connection, flags.mds_token)
@@ -137,9 +137,9 @@ def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts, connection: Conn
 
 def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """
-    Return the plan of the pod of a machine; PlanError as for any other.
+    Return the plan of the pod of a machine; PlanError as for any pod.
 
-    All but its mounts are the machine's own, and somebody may stop an app and start it again.
+    All but the mounts belongs to the machine, and somebody may stop an app and start the app again.
     """
     plan = plan_pod(pod, flags, facts)
     if plan.group_parent is not None:
@@ -151,13 +151,13 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
-    """Return the plan of a pod; PlanError for what this machine or minit cannot do."""
+    """Return the plan of a pod; PlanError for wishes that this machine or minit cannot meet."""
     refuse_shared_files(pod.manifest)
     return _plan(pod, flags, facts, joined=False)
 
 
 def _plan(loaded: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPlan:
-    """Return the plan of a pod, which runs already if it has `joined` its networks."""
+    """Return the plan of a pod; a running pod has `joined` the networks."""
     check_host(facts)
     refuse_unbuilt(loaded.manifest, flags)
     mapped = plan_private_users(flags.private_users, has_unmapped_overlay=loaded.has_unmapped_overlay)
@@ -195,9 +195,10 @@ def _plan(loaded: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> Po
 
 
 def _plan_network(pod: PodInput, hostname: str) -> NetworkPlan | None:
-    """Return the networks that a pod joins, None if it joins none, or has joined them."""
+    """Return the networks that a pod joins, None without any, or if the pod has `joined` already."""
     network = None if pod.joined else plan_pod_network(pod.loaded, pod.flags, pod.sections)
-    if network is None or not wants_names(pod.manifest, pod.flags):
+    # First, so that a bad annotation is refused in every pod.
+    if not wants_names(pod.manifest, pod.flags) or network is None:
         return network
     return replace(network, named=plan_named_pod(pod.loaded, pod.flags.uuid, hostname))
 
