@@ -1,5 +1,5 @@
 """
-Everything that is decided about a pod before anything is touched: values in, values out, no effects.
+All decisions about a pod before any effect: values in, values out.
 
-The launcher and a machine plan by it, and PID 1 reads what was planned. Read `podplan.py` first.
+The launcher and a machine plan with these modules, and PID 1 reads the plan. Read `podplan.py` first.
 """

@@ -1,4 +1,4 @@
-"""An app as PID 1 carries it out, and the same as bytes, for an app that is added to a pod that runs."""
+"""An app as PID 1 carries the plan out, and as bytes, for an app that is added to a running pod."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AppSpec(Value):
     handler_filters: tuple[bytes, ...] = ()
     """The filters of the event handlers, which run as root in the app."""
     may_change_limits: bool = False
-    """Whether the filters of the app let it change the limits of other processes of its user, PID 1 for one."""
+    """Whether the filters allow the app to change the limits of other processes of the same user, PID 1 included."""
     resources: ResourcePlan = ResourcePlan()
     storage: StoragePlan = StoragePlan()
     groups: tuple[BindTree, ...] = ()

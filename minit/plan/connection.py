@@ -1,4 +1,4 @@
-"""Settings that the apps of a pod get from its networks, once these are there."""
+"""Settings of the apps of a pod by the networks, known once the networks exist."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """
-The profile of a command that is entered into an app: the app's confinement and its surroundings.
+The profile of a command that is entered into an app: the confinement and the surroundings of the app.
 
-It is decided with the app, asked from PID 1, and lies in the pod directory too, for when PID 1 does not answer. As
-bytes it is a line of JSON, which tells the sizes of what follows it: the environment, then each filter.
+The profile is decided with the app. `enter` asks PID 1 for the profile; when PID 1 does not answer, a copy lies in the
+pod directory. As bytes a profile is a line of JSON with the sizes of the following parts: the environment, then each
+filter.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MAXIMUM_PROFILE_BYTES = 16 << 20
 
 class EnterProfile(Value):
     """
-    The part of an app's surroundings that is not in its namespaces and control groups, and its confinement.
+    The surroundings of an app outside of its namespaces and control groups, and the confinement.
 
-    The ids of the confinement are the app's. It is in the PID namespace of the app's process with `own_pids`.
+    The ids of the confinement are the app's. With `own_pids` the command is in the PID namespace of the app's process.
     `oom_score_adj` and `attributes` None leave the caller's.
     """
 
@@ -39,7 +40,7 @@ class EnterProfile(Value):
 
 
 def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
-    """Return what a command gets in an app whose processes have these attributes."""
+    """Return the profile of a command in an app whose processes have these attributes."""
     return EnterProfile(
         environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.process.environment),
         working_directory=spec.process.working_directory,

@@ -1,4 +1,4 @@
-"""The control group that the groups of a pod's apps are made in, if it is not that of the pod's launcher."""
+"""The control group around the groups of a pod's apps, if another group than that of the pod's launcher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan_group_parent(manifest: PodManifest) -> str | None:
 
 
 def is_group_path(text: str) -> bool:
-    """Tell whether a text is the plain path of a group, which the file that has it is read back from."""
+    """Tell whether a text is the plain path of a group, as can be read back from a file."""
     # Two slashes at the start would stay two.
     is_plain = text.startswith("/") and posixpath.normpath(f"/./{text}") == text and text != "/"
     return is_plain and text.isprintable() and all(name == name.strip() for name in text.split("/"))

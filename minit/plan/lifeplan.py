@@ -31,7 +31,7 @@ _LAST_FD = 1023
 
 
 class Dependency(Value):
-    """An app that has to be ready before another one is started; with `completed` it has to have ended with 0."""
+    """An app that has to be ready before another app starts; with `completed` a successful end is needed."""
 
     app: str
     completed: bool = False
@@ -45,15 +45,15 @@ class LifePlan(Value):
     """When an app starts, is ready, is healthy, starts again and stops, and the programs that run beside the app."""
 
     after: tuple[Dependency, ...] = ()
-    """The apps that come before this one."""
+    """The apps to wait for."""
     notifies: bool = False
     """Whether the app tells by a socket that it is ready."""
     notify_fd: int | None = None
-    """The descriptor by which the app tells that it is ready; without this and `notifies` it is ready once executed."""
+    """The descriptor for telling readiness; without a descriptor or `notifies` an executed app is ready."""
     health: tuple[HealthCheck, ...] = ()
     restart: RestartPolicy | None = None
     starts_again: bool = False
-    """Whether the app may start once more after its end, by `restart` or because somebody asks for it."""
+    """Whether the app may start once more after an end, by `restart` or on request."""
     is_sidecar: bool = False
     """Whether the pod ends although this app still runs."""
     stop_signal: int = DEFAULT_STOPPING.signal
@@ -67,17 +67,17 @@ class LifePlan(Value):
 
     @property
     def is_joined_later(self) -> bool:
-        """Tell whether PID 1 makes processes for its control groups after the first: handlers, or another start."""
+        """Tell whether PID 1 makes later processes in the app's control groups: handlers, or another start."""
         return self.starts_again or self.has_handlers
 
     @property
     def has_handlers(self) -> bool:
-        """Tell whether PID 1 runs other programs for it, event handlers or hooks."""
+        """Tell whether PID 1 runs event handlers or hooks beside the app."""
         return bool(self.handlers) or any(hook.sleep_seconds is None for hook in self.hooks.values())
 
     @property
     def tells_readiness(self) -> bool:
-        """Tell whether it says itself when it is ready."""
+        """Tell whether the app itself tells readiness."""
         return self.notifies or self.notify_fd is not None
 
     @property
@@ -139,7 +139,7 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
 
 
 def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
-    """Return what an app waits for; PlanError for what are no names, separated by commas."""
+    """Return the apps that an app waits for; PlanError unless the annotation is a list of names with commas."""
     text = runtime.annotation(Annotation.AFTER)
     if text is None:
         return ()
@@ -154,7 +154,7 @@ def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
 
 
 def check_order(lives: Mapping[str, LifePlan]) -> None:
-    """Raise PlanError if an app of a whole pod waits for one that is not there, or for itself by way of others."""
+    """Raise PlanError if an app of a whole pod waits for an unknown app, or in a circle."""
     waits_for = {name: [dependency.app for dependency in life.after] for name, life in lives.items()}
     for name, others in waits_for.items():
         for other in others:
@@ -192,9 +192,9 @@ def _follow(start: str, waits_for: dict[str, list[str]], path: list[str], settle
 
 def plan_readiness(runtime: RuntimeApp, image: ImageManifest, sockets: int) -> tuple[bool, int | None]:
     """
-    Return whether an app tells by the socket that it is ready, and the descriptor by which it does.
+    Return whether an app tells readiness by the socket (sd_notify(3)), and the descriptor for telling it, as with s6.
 
-    `sockets` is how many descriptors from 3 on are taken.
+    `sockets` is the number of taken descriptors from 3 on.
     """
     own = runtime.annotation(ANNOTATION_NOTIFY)
     notifies = BOOLEANS.get((own if own is not None else image.annotation(ANNOTATION_NOTIFY)) or "", False)

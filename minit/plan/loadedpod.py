@@ -20,25 +20,25 @@ from minit.plan.root.volumes import VolumeMount
 
 
 class Pod(Value):
-    """
-    A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
-    root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
-
-    `has_unmapped_overlay` tells that the files of a pod with private users belong to the host's root. `first` is the
-    place in the file of the first app in `manifest`, which is but one of several for an app that is added.
-    """
+    """A pod directory as loaded."""
 
     manifest: PodManifest
     images: tuple[tuple[str, ImageManifest], ...]
+    """The image manifest of each app by name."""
     lookups: tuple[tuple[str, AppLookups], ...] = ()
+    """The facts about users from the root of each app by name."""
     texts: EtcTexts = EtcTexts()
+    """The texts of stage0 or the stage1 image for files of /etc."""
     networks: tuple[NetworkConfig, ...] = ()
+    """The networks that the pod can join."""
     has_unmapped_overlay: bool = False
+    """Whether the files of a pod with private users belong to the host's root."""
     first: int = 0
+    """The place in the file of the first app in `manifest`; an added app is alone in `manifest`."""
 
 
 def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
-    """Return what describes an app: the pod's section, which replaces the image's as a whole (appc spec, pods.md)."""
+    """Return the section of an app: the pod's section replaces the image's as a whole (appc spec, pods.md)."""
     app = runtime.app or image.app
     if app is None:
         raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
@@ -58,7 +58,7 @@ def has_isolators(pod: Pod) -> bool:
 
 
 class PodInput(Value):
-    """A pod before the plan, with the facts that all of its apps share."""
+    """A pod before the plan, with the facts shared by all apps."""
 
     loaded: Pod
     flags: RunFlags
@@ -126,7 +126,7 @@ class AppInput(Value):
 
     @property
     def has_hotplug(self) -> bool:
-        """Tell whether the devices of the app follow those of the host, by its annotation, then by that of the pod."""
+        """Tell whether the devices of the app follow the host's, by the app's annotation, then by the pod's."""
         return plan_hotplug(self.runtime, self.pod.manifest)
 
 

@@ -35,8 +35,8 @@ class ProcessPlan(Value):
     """
     The program of an app and its surroundings.
 
-    `candidates` are the paths of the executable, tried in order; `search` is the path list that a message names if none
-    of them exists, None if exec[0] is a path. `command` is argv[0], None for the path that was found.
+    `candidates` are the paths of the executable, tried in order; `search` is the path list for the message if no
+    candidate exists, None if exec[0] is a path. `command` is argv[0], None for the found path.
     """
 
     candidates: tuple[str, ...]
@@ -56,7 +56,7 @@ class ProcessPlan(Value):
     own_pids: bool = False
     """Whether the app is in another PID namespace than that of the pod."""
     pids_of: str | None = None
-    """The app whose present PID namespace this app joins; None with `own_pids`: the app is PID 1 of a new one."""
+    """The app whose present PID namespace is joined; None with `own_pids`: the app is PID 1 of a new namespace."""
 
     def describe(self) -> list[str]:
         """Return the program, its sockets and its PID namespace as lines for --debug."""
@@ -109,10 +109,10 @@ def _plan_environment(given: AppInput, streams: StreamsPlan, uid: int) -> Variab
 
 def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[str, ...], str | None]:
     """
-    Return the paths at which the executable may be, in order, and the search list if one was used.
+    Return the paths of the executable, in order, and the search list if a list was used.
 
-    rkt's rule: an absolute path as it is, one with a slash below the working directory, a bare name in the app's own
-    PATH, or without one in the working directory, /bin and /usr/bin (not in rkt's default PATH).
+    rkt's rule: an absolute path as given, a path with a slash below the working directory, a bare name in the app's own
+    PATH, or without a PATH in the working directory, /bin and /usr/bin (not in rkt's default PATH).
     """
     if not app.exec or not app.exec[0]:
         raise PlanError(f'app "{name}" has no executable: its image has an empty "exec" (try --exec=BINARY)')
@@ -143,7 +143,7 @@ def _join(directory: str, path: str) -> str:
 
 
 def _refuse_nul(name: str, app: App) -> None:
-    # JSON can say it; no argument, variable or path of a program can hold it.
+    # JSON can hold a NUL; no argument, variable or path of a program can.
     for what, texts in (
         ("exec", app.exec),
         ("environment", (value for _, value in app.environment)),
@@ -155,7 +155,7 @@ def _refuse_nul(name: str, app: App) -> None:
 
 
 def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
-    """Return whether a pod has no PID namespace of its own; PlanError with users of its own, or an app that has one."""
+    """Return whether a pod has no own PID namespace; PlanError with private users, or for an app with an own one."""
     if manifest.annotation(Annotation.PID_NAMESPACE) != _OF_HOST:
         return False
     where = f"annotation {Annotation.PID_NAMESPACE}: {_OF_HOST}"
@@ -169,10 +169,10 @@ def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
 
 def _plan_pid_namespace(given: AppInput) -> tuple[bool, str | None]:
     """
-    Return whether an app has another PID namespace than the pod, by its annotation or that of the pod, and whose.
+    Return whether an app has another PID namespace than the pod, by an annotation of either, and whose.
 
-    PlanError for an app that cannot have another namespace: each of its starts gets a /proc of its own, and mounts of
-    its own. The namespace of another app can only be joined in a mutable pod, where that app runs already.
+    PlanError for an app that cannot have another namespace: each start then gets a new /proc and new mounts. The
+    namespace of another app can only be joined in a mutable pod, where the other app runs already.
     """
     runtime, manifest = given.runtime, given.pod.manifest
     of_app = runtime.annotation(Annotation.PID_NAMESPACE)

@@ -1,4 +1,4 @@
-"""Refusals of pods: requests that minit would have to leave out, and names that would be mixed up."""
+"""Refusals of pods: unbuilt features, and names that would clash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
 
 
 def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
-    """Raise PlanError for anything that would have an effect which is not built."""
+    """Raise PlanError for an unbuilt feature."""
     if flags.ipc not in ("", "auto", "private", "parent"):
         raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
     if not manifest.apps and not flags.mutable:
@@ -31,14 +31,14 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
 
 
 def refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
-    """Raise PlanError for an annotation of an image that is minit's by its name and means nothing."""
+    """Raise PlanError for an unknown annotation of an image with a name of minit's."""
     for name, _ in image.annotations:
         if is_unknown(name, Place.IMAGE):
             raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
 
 
 def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:
-    """Raise PlanError if files of one app would be taken for those of another, with one of them if `about` that."""
+    """Raise PlanError if files of two apps would have the same name; with `about` only pairs with the app count."""
     # The markers of app `x` lie beside the status files: `x-created` would look like the end of an app of that name.
     names = {app.name for app in manifest.apps}
     for name in names:
@@ -49,7 +49,7 @@ def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None
 
 
 def refuse_unbuilt_of_app(runtime: RuntimeApp, app: App) -> None:
-    """Raise PlanError for anything that would have an effect which is not built."""
+    """Raise PlanError for an unbuilt feature."""
     prefix = f'app "{runtime.name}": '
     for isolator in app.isolators:
         if isolator.name == APPARMOR_PROFILE:
@@ -61,6 +61,6 @@ def refuse_unbuilt_of_app(runtime: RuntimeApp, app: App) -> None:
 
 
 def _check_keep_logs(annotation: str, value: str, where: str) -> None:
-    """Raise PlanError for a value of minit/keep-logs that it cannot have; it is looked at when the app is removed."""
+    """Raise PlanError for a bad value of minit/keep-logs, which the removal of the app reads."""
     if annotation == Annotation.KEEP_LOGS and value not in ("true", "false"):
         raise PlanError(f'{where}{annotation}: expected true or false, got "{value}"')

@@ -1,4 +1,4 @@
-"""The limits and devices of an app, and the isolators of a pod and its apps, each read at its place."""
+"""The limits and devices of an app, and the isolators of a pod and the apps, each read with the place."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ResourcePlan(Value):
     devices: tuple[DeviceRule, ...] | None = None
     """The devices that the app may use, None for all."""
     hotplug: bool = False
-    """Whether devices that are volumes come and go as they do on the host."""
+    """Whether devices among the volumes come and go as on the host."""
 
     def describe(self) -> list[str]:
         """Return the devices and limits as lines for --debug."""

@@ -35,12 +35,12 @@ TTY_STREAMS = (STREAM_TTY, STREAM_LOG_TTY)
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 
 _K8S_PLAIN = "k8s-plain"
-# Of a stream that goes there: rkt's and ours.
+# The modes of a stream for the file: rkt's and ours.
 _MODES = ("stream", "log+stream", "log+tty")
 # Several writes of a sidecar fit into a file.
 _SMALLEST_BYTES = 64 * 1024
 _LARGEST_BYTES = 1 << 50
-# All may be open at a time, to who reads them.
+# A reader may have all open at a time.
 _MOST_FILES = 100
 _FAIL, _IGNORE = "fail", "ignore"
 
@@ -153,9 +153,9 @@ def plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[s
 
 def plan_kubernetes_log(runtime: RuntimeApp) -> str | None:
     """
-    Return the name of an app's file in the directory of k8s-plain; None for an app without a stream that goes there.
+    Return the name of an app's file in the directory of k8s-plain; None without a stream for the file.
 
-    PlanError if it has none, or one that lies elsewhere (stage1 contract 14.6).
+    PlanError without a name, or for a name elsewhere (stage1 contract 14.6).
     """
     if not any(runtime.annotation(ANNOTATION_STREAM + name) in _MODES for name in ("stdin", "stdout", "stderr")):
         return None
@@ -174,9 +174,9 @@ def plan_kubernetes_log(runtime: RuntimeApp) -> str | None:
 
 def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | None:
     """
-    Return the directory of the host for logs, that of the log mode k8s-plain or that of the pod's own annotation.
+    Return the directory of the host for logs, by the log mode k8s-plain or the pod's own annotation.
 
-    PlanError if there are both.
+    PlanError for both together.
     """
     directory = manifest.annotation(Annotation.LOG_DIRECTORY)
     if directory is None:
@@ -190,7 +190,7 @@ def plan_log_directory(manifest: PodManifest, kubernetes: str | None) -> str | N
 
 
 def plan_log_path(runtime: RuntimeApp, manifest: PodManifest) -> str | None:
-    """Return where an app has its log below the pod's directory for logs, None for one that has it in the pod."""
+    """Return the path of an app's log below the pod's directory for logs, None for a log in the pod."""
     path = runtime.annotation(Annotation.LOG_PATH)
     if path is None:
         return None

@@ -1,5 +1,5 @@
 """
-The values that planning starts from: the flags of entrypoints, the pod's own files of them, and facts of the host.
+The values at the start of planning: flags of entrypoints, the pod's files of flags, and facts of the host.
 
-The entrypoints and the launcher make them; nothing here looks at the machine. Read `runflags.py` first.
+The entrypoints and the launcher make the values; nothing here looks at the machine. Read `runflags.py` first.
 """

@@ -1,4 +1,4 @@
-"""The arguments of the entrypoints about one app of a pod that runs."""
+"""The arguments of the entrypoints about one app of a running pod."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADD_FLAGS: dict[str, bool | str] = {
 
 
 class AddFlags(Value):
-    """The flags of `app/add`; an option that is None is that of the pod."""
+    """The flags of `app/add`; None means the option of the pod."""
 
     uuid: str
     app: str

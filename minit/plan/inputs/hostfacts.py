@@ -8,7 +8,7 @@ from minit.base.value import Value
 
 
 class HostNode(Value):
-    """A device node of the host; `owner` are its user and its group."""
+    """A device node of the host; `owner` are the user and the group."""
 
     path: str
     is_block: bool
@@ -19,35 +19,35 @@ class HostNode(Value):
 
 
 class HostFacts(Value):
-    """
-    Facts about the machine that planning needs, collected beforehand.
-
-    `machine` is its architecture, as uname(2) has it. `is_unified` tells that there is no hierarchy of control groups
-    but the unified one. `terminal_type` is the caller's TERM. `tells_host` tells that the caller wants to know when the
-    pod is ready. `ignored_variables` are environment variables that ask for something which is not built. With
-    `has_queues` the kernel has POSIX message queues. `controllers` are those of control groups that there are,
-    `capabilities` is a mask of those that the caller can pass on; both are looked at by the planning of isolators only.
-    `missing_devices` are sources of volumes below /dev that are not there, of a pod whose devices may come and go.
-    `shown_hierarchies` are those in which apps see their own groups: where each is mounted, and its controllers.
-    `device_nodes` are those of the host, looked at for a pod with privileged apps only. `loaded_profiles` are those of
-    AppArmor, looked at for an app that has one only; None for a kernel without.
-    """
+    """Facts about the machine, collected before planning."""
 
     effective_uid: int
     kernel_release: str
     has_cgroups: bool
     machine: str = ""
+    """The architecture, as uname(2) has the name."""
     is_unified: bool = False
+    """Whether the unified hierarchy of control groups is the only one."""
     terminal_type: str | None = None
+    """The caller's TERM."""
     tells_host: bool = False
+    """Whether the caller wants to know when the pod is ready."""
     ignored_variables: tuple[str, ...] = ()
+    """Environment variables that ask for an unbuilt feature."""
     has_queues: bool = True
+    """Whether the kernel has POSIX message queues."""
     controllers: frozenset[str] = frozenset()
+    """The controllers of control groups, looked at for isolators only."""
     capabilities: int = 0
+    """A mask of the capabilities that the caller can pass on, looked at for isolators only."""
     missing_devices: frozenset[str] = frozenset()
+    """Missing sources of volumes below /dev, of a pod whose devices may come and go."""
     shown_hierarchies: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The mount point and the controllers of each hierarchy in which apps see their own groups."""
     device_nodes: tuple[HostNode, ...] = ()
+    """The device nodes of the host, looked at for a pod with privileged apps only."""
     loaded_profiles: frozenset[str] | None = None
+    """The profiles of AppArmor, looked at for an app with a profile only; None for a kernel without AppArmor."""
 
 
 def check_host(facts: HostFacts) -> None:

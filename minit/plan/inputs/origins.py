@@ -1,8 +1,8 @@
 """
-Whose isolators an app has: its image's, or the caller's.
+The origin of an app's isolators: the image, or the caller.
 
-stage0 copies those of the image into the pod manifest, or puts those of the caller in their place. An isolator that the
-image has as well is taken for the image's, unless the pod manifest says that it is trusted.
+stage0 copies the isolators of the image into the pod manifest, or the caller's in their place. An isolator that the
+image has as well counts as the image's, unless the pod manifest trusts the isolators.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Origins(Value):
 
 
 def find_origins(name: str, app: App, image: ImageManifest, flags: RunFlags, *, trusted: bool) -> Origins:
-    """Return whose the isolators of an app are; PlanError if its image goes beyond the default in both ways at once."""
+    """Return the origins of an app's isolators; PlanError if the image goes beyond the default in both ways at once."""
     has_calls = any(isolator.name in (SECCOMP_RETAIN, SECCOMP_REMOVE) for isolator in app.isolators)
     own = image.app.isolators if image.app is not None and not trusted else ()
     of_image = excess_of(name, own)

@@ -84,7 +84,7 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
 
 
 def only_operand(operands: Sequence[str]) -> str:
-    """Return what an entrypoint takes for the pod's UUID; UsageError if it is called with none or more than that."""
+    """Return the operand of an entrypoint, the pod's UUID; UsageError without an operand, or with several."""
     if len(operands) != 1:
         raise UsageError(f"expected one UUID, got {len(operands)} arguments")
     return operands[0]

@@ -1,7 +1,7 @@
 """
 The record of the pod's start for `app/add`: the options of `run` and the offers of the networks, as JSON.
 
-The names are those of rkt's own stage1, which keeps the same file. Fields that it lacks are below "minit".
+The names come from rkt's stage1, which keeps the same file. Further fields are below "minit".
 """
 
 from __future__ import annotations

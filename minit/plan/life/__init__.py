@@ -1,5 +1,5 @@
 """
-The life of an app as values: its environment, sockets, logs, readiness, health, restarts and stop.
+The life of an app as values: environment, sockets, health, hooks, restarts and stop.
 
-Planning alone decides them, and PID 1 and the health helper read them. Read `restart.py` first.
+Planning decides the values, and PID 1 and the health helper read the result. Read `restart.py` first.
 """

@@ -17,7 +17,7 @@ _PLAIN = ("PATH", "HOME", "TERM")
 
 # For an app with the pod's console, if its caller has no TERM.
 DEFAULT_TERM = "vt100"
-# For an app with a terminal of its own: nobody knows who will attach to it, and this is what most terminals are like.
+# For an app with an own terminal: nobody knows the terminal of a later client; most terminals are like xterm.
 TTY_TERM = "xterm"
 
 _METADATA_PORT = 18112  # where rkt's metadata service listens
@@ -33,10 +33,10 @@ def plan_environment(
     plain: bool = False,
 ) -> Variables:
     """
-    Return the environment of an app: defaults it does not set, its own, then what the executor sets.
+    Return the environment of an app: defaults for unset variables, the app's own, then those of the executor.
 
-    `term` is the default of TERM, None for an app without a terminal. `user_variables` are those of its user. A `plain`
-    environment has no more than the runtimes of other nodes have: PATH, HOME and TERM, and nothing of the executor.
+    `term` is the default of TERM, None for an app without a terminal. `user_variables` name the user. A `plain`
+    environment has no more than other runtimes of nodes set: PATH, HOME and TERM, and nothing of the executor.
     """
     set_here = () if plain else (("AC_APP_NAME", name), ("container", "rkt"))
     names = {key for key, _ in own}
@@ -48,10 +48,10 @@ def plan_environment(
 
 def user_variables(user: str, uid: int, passwd: bytes | None) -> Variables:
     """
-    Return the variables that name the user of an app and its home, by the passwd file of the image.
+    Return the variables for the name and home of an app's user, by the passwd file of the image.
 
-    None in its place means the image's own user, for whom they are those of root. As with docker, a user who is not in
-    the file has the home `/`; who nobody names has no name.
+    `passwd` None means the user of the image, who gets the variables of root. As with docker, a user without an entry
+    has the home `/`; a user without a name has no variable for a name.
     """
     if passwd is None:
         return ROOT_VARIABLES
@@ -70,6 +70,6 @@ def _names(name: str | None) -> Variables:
 
 
 def with_metadata(environment: Variables, token: str, host: str) -> Variables:
-    """Return the environment of an app that finds rkt's metadata service at an address, whatever its image says."""
+    """Return the environment with the address of rkt's metadata service, even against the image."""
     url = f"http://{host}:{_METADATA_PORT}/{token}"
     return (*(pair for pair in environment if pair[0] != _METADATA_URL), (_METADATA_URL, url))

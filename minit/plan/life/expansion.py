@@ -1,7 +1,7 @@
 """
-Texts in an app's arguments and variables that stand for what only the start of the pod decides: its addresses.
+Texts in an app's arguments and variables that stand for addresses, which only the start of the pod decides.
 
-The annotation minit/expand is a JSON object of texts, which its author chooses, and what each stands for.
+The annotation minit/expand is a JSON object of texts, chosen by the author, and the meaning of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_TEXTS = 100
 
 
 class Addresses(Value):
-    """The addresses of a pod, the first one first, and that of the host as it sees it; none are the loopback's."""
+    """The addresses of a pod, and the address of the host as the pod sees the host; without any, the loopback's."""
 
     uuid: str
     pod: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Addresses(Value):
 
 
 def plan_expansion(runtime: RuntimeApp) -> Texts:
-    """Return the texts to be replaced, with what they stand for; ManifestError for what they cannot be."""
+    """Return the texts to replace, each with its meaning; ManifestError for a bad annotation."""
     text = runtime.annotation(Annotation.EXPAND)
     if text is None:
         return ()
@@ -53,7 +53,7 @@ def plan_expansion(runtime: RuntimeApp) -> Texts:
 
 
 def expand(text: str, texts: Texts, addresses: Addresses) -> str:
-    """Return a text with all that stands for something replaced; texts that are put in are none of those."""
+    """Return a text with every marker replaced; replacements are not searched for markers again."""
     if not texts:
         return text
     known = addresses.texts()

@@ -30,7 +30,7 @@ _TCP_FIELDS = ("port", "host")
 
 
 class Target(Value):
-    """A port in the pod's network; with `path` it is asked by HTTP, without one it only has to accept a connection."""
+    """A port in the pod's network; with `path` an HTTP request decides, without a path an accepted connection."""
 
     host: str
     port: int
@@ -40,10 +40,10 @@ class Target(Value):
 
 class HealthCheck(Value):
     """
-    One check of an app, a command in the app or a target, and what follows from it.
+    One check of an app, a command in the app or a target, and the consequence.
 
-    It fails after `failures` bad results in a row, and is good after `successes` good ones. `action` is taken whenever
-    it has failed.
+    The check fails after `failures` bad results in a row, and is good after `successes` good results. Each failure
+    causes `action`.
     """
 
     kind: str
@@ -76,9 +76,10 @@ class HealthCheck(Value):
 
 def plan_health(runtime: RuntimeApp, *, can_be_removed: bool = False) -> tuple[HealthCheck, ...]:
     """
-    Return the checks of an app, in the order of KINDS; ManifestError or PlanError for what they cannot be.
+    Return the checks of an app, in the order of KINDS; ManifestError or PlanError for bad checks.
 
-    One that a pod starts with is checked for as long as the pod lives, so it must not be one that `can_be_removed`.
+    Checks of an app that a pod starts with last as long as the pod, so such an app must not be one that
+    `can_be_removed`.
     """
     text = runtime.annotation(Annotation.HEALTH)
     if text is None:

@@ -17,15 +17,15 @@ HOOKS = (HOOK_POST_START, HOOK_PRE_STOP)
 _EXEC, _SLEEP = "exec", "sleep"
 _LONGEST_SECONDS = 366 * 24 * 3600.0
 
-# Where a command may be, and the path list that it is looked for in, as AppPlan has both.
+# The paths of a command, and the searched path list, as in ProcessPlan.
 LookUp = Callable[[str], tuple[tuple[str, ...], str | None]]
 
 
 class Hook(Value):
     """
-    A command that is run in an app, as the app, or with `sleep_seconds` nothing but a wait.
+    A command that runs in an app, as the app, or with `sleep_seconds` a mere wait.
 
-    `candidates`, `command` and `search` are as in AppPlan, `arguments` are those after the command.
+    `candidates`, `command` and `search` are as in ProcessPlan, `arguments` those after the command.
     """
 
     candidates: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Hook(Value):
 
 
 def plan_hooks(runtime: RuntimeApp, look_up: LookUp) -> dict[str, Hook]:
-    """Return the hooks of an app by name; ManifestError for what they cannot be."""
+    """Return the hooks of an app by name; ManifestError for a bad annotation."""
     text = runtime.annotation(Annotation.HOOKS)
     if text is None:
         return {}

@@ -12,7 +12,7 @@ NEVER = "never"
 ON_FAILURE = "on-failure"
 ALWAYS = "always"
 
-# An app that cannot run must not keep PID 1 busy, which is not limited as it is.
+# A broken app must not keep PID 1 busy: no limit bounds PID 1.
 _SHORTEST_SECONDS = 0.01
 _LONGEST_SECONDS = 366 * 24 * 3600.0
 _MOST_RESTARTS = 1_000_000
@@ -23,7 +23,7 @@ class RestartPolicy(Value):
     When an app is started again: `condition` is ON_FAILURE, with another status than 0, or ALWAYS.
 
     The first delay doubles with each restart up to the longest. An app that ran for `reset_seconds` starts from the
-    first one again. After `limit` restarts in a row without that there is no other; None for no limit.
+    first delay again. After `limit` restarts in a row without such a run the app stays down; None for no limit.
     """
 
     condition: str
@@ -42,9 +42,10 @@ class RestartPolicy(Value):
 
 
 def plan_restart(runtime: RuntimeApp, manifest: PodManifest, *, has_console: bool) -> RestartPolicy | None:
-    """Return the policy of an app, by its annotations and those of the pod for all; None for one that is not restarted.
+    """
+    Return the restart policy of an app, by annotations of the app, then of the pod; None without restarts.
 
-    PlanError for one that has the pod's console, which its end takes away.
+    PlanError for an app with the pod's console, which the end of the app takes away.
     """
     own = dict(manifest.annotations) | dict(runtime.annotations)
     where = f'app "{runtime.name}": '

@@ -1,4 +1,4 @@
-"""Deciding on which sockets an app is started: those of its ports that are socket-activated (appc spec, aci.md)."""
+"""The sockets an app is started with, for socket-activated ports (appc spec, aci.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ UDP = "udp"
 
 class ListenSocket(Value):
     """
-    A socket that an app finds open, `name` being that of its port; `protocol` is tcp or udp.
+    A socket that an app finds open; `name` is the name of the port, `protocol` tcp or udp.
 
-    The port is that of the host at its `address`, or at all. One that is opened in the pod's own network is at all
-    addresses of that: what comes to the host's is forwarded. In the host's network it `is_at_address` alone.
+    `port` is a port of the host, at `address` or at every address. A socket in the pod's own network listens at every
+    address there, and traffic to the host's port is forwarded. In the host's network the socket `is_at_address` alone.
     """
 
     name: str
@@ -36,10 +36,10 @@ def plan_sockets(
     manifest: PodManifest, runtime: RuntimeApp, app: App, *, in_host_network: bool = False
 ) -> tuple[tuple[ListenSocket, ...], list[str]]:
     """
-    Return the sockets of an app in the order of its ports, and the warnings to show.
+    Return the sockets of an app in the order of the ports, and the warnings to show.
 
-    The port is that of the host, by which the host's service manager knows the socket. Of a range, which `count` makes,
-    it is the first alone, as in rkt.
+    The port is the host's, by which the host's service manager knows the socket. Of a range by `count` only the first
+    port counts, as in rkt.
     """
     sockets = []
     warnings = []

@@ -1,4 +1,4 @@
-"""The stop of an app: the signal it gets first, and its time before SIGKILL; and when its pod is stopped unasked."""
+"""The stop of an app: the first signal, and the time until SIGKILL; and the deadline of a pod."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ DEFAULT_STOPPING = Stopping()
 
 
 def plan_stopping(runtime: RuntimeApp, image: ImageManifest, pod_grace_seconds: float) -> Stopping:
-    """Return how an app is stopped: its annotations decide, then its image's signal and the pod's grace period."""
+    """
+    Return the stop of an app: the app's annotations decide, then the signal of the image and the pod's grace period.
+    """
     where = f'app "{runtime.name}": '
     number = _read_signal(runtime.annotation(Annotation.STOP_SIGNAL), where)
     if number is None:

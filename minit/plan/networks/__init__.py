@@ -1,5 +1,5 @@
 """
-The networks of a pod as values: which it joins, the ports that are forwarded, and what apps get of them.
+The networks of a pod as values: joined networks, forwarded ports, and the offers to apps.
 
-Planning decides what the network helper then sets up. Read `networkplan.py` first.
+Planning decides, and the network helper sets the networks up. Read `networkplan.py` first.
 """

@@ -1,8 +1,8 @@
 """
 The hosts files by which pods on the same networks find each other; pure.
 
-A name is that of a pod, its host name, or the name of an app in it. The image may have chosen the last: it never stands
-in for a name that a user has given to another pod, nor for one that the file has from elsewhere.
+A name belongs to a pod, as the host name, or to an app of a pod. The image may have chosen an app's name, so an app's
+name never displaces a name that a user gave to another pod, nor a name that the file already had.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _HEADING = b"# Pods on the same networks, kept up to date by minit\n"
 
 class NamedPod(Value):
     """
-    A pod that others find by name: `names` are the user's for it, `apps` those of its apps.
+    A pod that other pods find by name: `names` come from the user, `apps` are the names of the apps.
 
-    `base` is what its own file begins with, None if it has none. `addresses` are by the network that leads to them.
-    `directory` is its pod directory, and `started`, in nanoseconds since 1970, orders the pods.
+    `base` is the beginning of the pod's own hosts file, None without a file. `addresses` are by network. `directory` is
+    the pod directory, and `started`, in nanoseconds since 1970, orders the pods.
     """
 
     uuid: str
@@ -35,7 +35,7 @@ class NamedPod(Value):
 
 
 def hosts_files(pods: Iterable[NamedPod]) -> dict[str, bytes]:
-    """Return the hosts file of each pod that has one, by its UUID: it has the pods on its own networks, none else."""
+    """Return the hosts file of each pod with a hosts file, by UUID: only pods on the same networks are in the file."""
     ordered = sorted(pods, key=lambda pod: (pod.started, pod.uuid))
     texts = {}
     blocks: dict[tuple[str, ...], list[tuple[bytes, tuple[str, ...]]]] = {}

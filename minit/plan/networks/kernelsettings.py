@@ -1,8 +1,8 @@
 """
-Deciding which settings of the kernel a pod has for its own namespaces, by the annotation minit/sysctls.
+The settings of the kernel for a pod's own namespaces, by the annotation minit/sysctls.
 
-The kernel shows some settings in every namespace and means the machine, so only those are known that belong to an IPC
-or a network namespace: Kubernetes' list of the former, and for networks what apps may write there themselves.
+The kernel shows some settings in every namespace and applies the setting to the machine. So only settings of an IPC or
+a network namespace are known: Kubernetes' list for IPC, and for networks the settings that apps may write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VALUE = re.compile(r"[!-~]([ -~\t]{0,254}[!-~])?")
 
 
 class Sysctl(Value):
-    """A setting: its file below /proc/sys, the text for it, and whether it is one of the network's."""
+    """A setting: the file below /proc/sys, the text, and whether the setting belongs to the network."""
 
     path: str
     value: str
@@ -29,7 +29,7 @@ class Sysctl(Value):
 
 
 def plan_sysctls(manifest: PodManifest, *, own_ipc: bool, own_network: bool) -> tuple[Sysctl, ...]:
-    """Return the settings of a pod; ManifestError or PlanError for one that it cannot have for itself."""
+    """Return the settings of a pod; ManifestError or PlanError for a setting that is not the pod's alone."""
     text = manifest.annotation(Annotation.SYSCTLS)
     if text is None:
         return ()

@@ -1,4 +1,4 @@
-"""Deciding which networks a pod joins, by which interfaces, and which ports of the host lead to it."""
+"""The networks that a pod joins, the interfaces, and the forwarded ports of the host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PlannedNetwork(Value):
 
 class ForwardedPort(Value):
     """
-    A port of the host, of its address `host_ip` or of all, that leads to a port of the pod; tcp or udp.
+    A port of the host, at `host_ip` or at every address, that leads to a port of the pod; tcp or udp.
 
-    With a `count` it is the first of so many, each of which leads to the next one of the pod.
+    A `count` makes a range: the port is the first of `count` ports, and leads to as many ports of the pod.
     """
 
     protocol: str
@@ -42,10 +42,10 @@ class ForwardedPort(Value):
 
 class NetworkPlan(Value):
     """
-    The networks of a pod in the order in which they are joined, and the ports forwarded to it.
+    The networks of a pod in the order of joining, and the ports forwarded to the pod.
 
-    With `host_dns` it asks the name servers of the host if its networks lead there and name none. `named` is what
-    others find it by, None if they are not to.
+    With `host_dns` the pod asks the name servers of the host if the networks lead there and name no servers. `named` is
+    the pod as other pods find it by name, None for a hidden pod.
     """
 
     networks: tuple[PlannedNetwork, ...] = ()
@@ -70,11 +70,11 @@ class NetworkPlan(Value):
 
 class Connection(Value):
     """
-    The result of a pod's networks, as far as its apps need to know.
+    The result of a pod's networks for the apps.
 
-    `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the
-    forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one, or from the host
-    (`is_host_dns`). `pod_addresses` are those of the pod, the one on the forwardable network first.
+    `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the forwardable
+    network, `resolv_conf` the text of a resolv.conf(5) from the first network with such a text, or from the host
+    (`is_host_dns`). `pod_addresses` begin with the address on the forwardable network.
     """
 
     namespace: str
@@ -97,10 +97,10 @@ def wants_network(wanted: tuple[str, ...], name: str) -> bool:
 
 def plan_networks(configs: Iterable[NetworkConfig], wanted: tuple[str, ...]) -> tuple[PlannedNetwork, ...]:
     """
-    Return the networks among `configs` that the entries of --net ask for, in the order in which they are joined.
+    Return the networks among `configs` that the entries of --net ask for, in the order of joining.
 
-    That is the order of their file names, whatever the directory; the interfaces are eth0, eth1 and so on. PlanError if
-    one is not there, or if two could not be told apart by what the pod directory keeps of them.
+    File names give the order, without the directory; the interfaces are eth0, eth1 and so on. PlanError for a missing
+    network, and for two networks with the same files in the pod directory.
     """
     arguments = {name: args for name, _, args in (entry.partition(":") for entry in wanted)}
     joined = sorted((config for config in configs if wants_network(wanted, config.name)), key=_file_name)

@@ -33,7 +33,7 @@ def joins_networks(networks: tuple[str, ...]) -> bool:
 
 
 def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:
-    """Return the networks that the pod joins, None if it joins none; PlanError for what only they could give."""
+    """Return the networks that the pod joins, None without any; PlanError for wishes that need a network."""
     if not joins_networks(flags.networks):
         if not is_contained(flags.networks):
             return None
@@ -55,7 +55,7 @@ def wants_names(manifest: PodManifest, flags: RunFlags) -> bool:
 
 
 def has_own_hosts(manifest: PodManifest) -> bool:
-    """Tell whether apps get a hosts file of the pod's, also in place of that of their image; PlanError as below."""
+    """Tell whether apps get the pod's hosts file, even in place of the image's; PlanError as below."""
     return _read_names(manifest) == _NAMES_OWN
 
 
@@ -67,7 +67,7 @@ def _read_names(manifest: PodManifest) -> str | None:
 
 
 def plan_named_pod(pod: Pod, uuid: str, hostname: str) -> NamedPod:
-    """Return the pod as others on its networks find it; the launcher knows the rest."""
+    """Return the pod as other pods on the networks find it; the launcher adds the rest."""
     hosts = pod.texts.hosts
     base = None if hosts is None else os.fsdecode(add_hostname(hosts, os.fsencode(hostname)))
     apps = tuple(runtime.name for runtime in pod.manifest.apps)
@@ -76,9 +76,9 @@ def plan_named_pod(pod: Pod, uuid: str, hostname: str) -> NamedPod:
 
 def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:
     """
-    Tell whether a pod is to ask the host's name servers if it can and has no others; PlanError for a bad annotation.
+    Tell whether a pod asks the host's name servers if it can and has no others; PlanError for a bad annotation.
 
-    That is for pods of minit's stage0: those of rkt have none unless an option names some.
+    Only pods of minit's stage0 do: pods of rkt have no servers unless an option names some.
     """
     value = manifest.annotation(Annotation.DNS)
     if value not in (None, _DNS_HOST, _DNS_NONE):

@@ -1,7 +1,7 @@
 """
-Deciding which ports of the host lead to which ports of the pod.
+The ports of the host that lead to ports of the pod.
 
-The rules and the words are those of rkt (stage1 contract 15.5).
+Rules and words are rkt's (stage1 contract 15.5).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _plan_port(exposed: ExposedPort, place: str, manifest: PodManifest, sections
     port = exposed.pod_port or _find_port(exposed.name, sections)
     number, count = port.port, port.count
     if port.socket_activated and exposed.pod_port is None:
-        # The app finds it open at the number by which the host's service manager knows it (`plan_sockets`).
+        # The app finds the port open at the number that the host's service manager knows (`plan_sockets`).
         # Of a range the first is open, and no other.
         number = next(other.host_port for other in manifest.ports if other.name == exposed.name)
         count = 1

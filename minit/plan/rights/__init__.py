@@ -1,5 +1,5 @@
 """
-The rights of an app: its limits, isolators, filters of system calls, protected paths and users.
+The rights of an app: limits, isolators, filters of system calls, protected paths and users.
 
-Planning alone calls it, but for the filters, which the launcher compiles. Read `isolators.py` first.
+Only planning uses the folder, but for the filters, which the launcher compiles. Read `isolators.py` first.
 """

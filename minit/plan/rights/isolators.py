@@ -1,9 +1,9 @@
 """
-Deciding what the isolators of an app or a pod come to: capabilities, limits, the OOM killer's score.
+The effect of the isolators of an app or a pod: capabilities, limits, the OOM killer's score.
 
-stage1 contract 10; appc spec, ace.md, "Isolators". A value that makes no sense is refused with its place in the
-manifest, and so is a contradiction. An isolator that rkt's stage1 does not apply, that is unknown, or that this machine
-cannot keep is worth a warning.
+stage1 contract 10; appc spec, ace.md, "Isolators". A senseless value and a contradiction are refused with the place in
+the manifest. An isolator that rkt's stage1 does not apply, an unknown isolator, or an isolator beyond this machine
+causes a warning.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Isolation(Value):
 
 def plan_isolation(isolators: Sequence[Isolator], where: Node, facts: HostFacts) -> tuple[Isolation, list[str]]:
     """
-    Return what the isolators of an app come to, and the warnings to show; ManifestError for bad values.
+    Return the effect of an app's isolators, and the warnings to show; ManifestError for bad values.
 
-    `where` is the place of the list in its manifest. Of several isolators of one name the last one counts, but sets of
+    `where` is the place of the list in the manifest. Of several isolators of one name the last counts, but sets of
     capabilities add up.
     """
     retained, removed = read_capability_sets(isolators, where)
@@ -90,7 +90,7 @@ def plan_pod_limits(isolators: Sequence[Isolator], where: Node, facts: HostFacts
     nodes = _nodes(isolators, where)
     for name, node in nodes:
         if name in _OF_APPS:
-            # Not ignored: the pod would look confined in a way that it is not.
+            # Not ignored: the pod would look confined without being so.
             raise ManifestError(f"{node.where}: isolator {name} is one of apps, not of pods")
     return _plan_limits(nodes, facts.controllers)
 

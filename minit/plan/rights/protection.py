@@ -1,8 +1,8 @@
 """
-Deciding which paths of an app's /proc and /sys are hidden or read-only.
+The hidden and the read-only paths of an app's /proc and /sys.
 
-The kernel's files there are not all of one pod: some tell about the whole machine, some change it, and to uid 0 they
-are as open in a pod as on the host.
+Some files of the kernel there tell about the whole machine, some change the machine, and uid 0 of a pod can use such
+files as uid 0 of the host can. A caller may give other paths of the app's root in place of minit's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_ONLY = (
 )
 # systemd-nspawn, rkt's container, makes the whole of it read-only, not just the three files that rkt names.
 _PARAMETERS = "/proc/sys"
-# Those of which another network namespace than the machine's first has nothing but its own, since Linux 5.12. All else
+# In these, since Linux 5.12, another network namespace than the machine's first has only own entries. All else
 # stays read-only, as an entry may be there in every namespace and yet be the machine's: netfilter/nf_hooks_lwtunnel.
 _NETWORK_PARAMETERS = (
     *("/proc/sys/net/core/somaxconn", "/proc/sys/net/ipv4", "/proc/sys/net/ipv6"),
@@ -32,7 +32,7 @@ _NETWORK_PARAMETERS = (
 _MASKED = (
     *("/sys/firmware", "/sys/fs", "/sys/hypervisor", "/sys/module", "/sys/power"),
     *("/proc/config.gz", "/proc/kallsyms", "/proc/sched_debug", "/proc/kcore", "/proc/kmem", "/proc/mem"),
-    # Not in rkt's list: these too are the whole machine's (runc and crun hide them by default).
+    # Not in rkt's list: more files of the whole machine (runc and crun hide them by default).
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/keys", "/proc/latency_stats", "/proc/scsi"),
     *("/proc/timer_list", "/proc/timer_stats"),
     # Nor in anybody's: uid 0 may read them without any capability, or write to them.
@@ -44,26 +44,23 @@ _PID_1 = "/proc/1"
 
 _KEY_MASKED, _KEY_READ_ONLY = "masked", "readOnly"
 _MOST = 512
-# Under an app that is PID 1 a new /proc is mounted for each start, and what is over it would be in the way.
+# Each start of an app that is PID 1 mounts a new /proc; a mount over /proc would be in the way.
 _REFUSED = ("/", PROC.target)
 
 
 class Protection(Value):
-    """
-    Paths of an app's root that are treated once everything else is mounted; missing ones are ignored.
-
-    `masked` are replaced by empty files or directories that nobody may open; `read_only` can be read with all below
-    them, except that the `writable` ones stay as they are. Those that are given by the caller (`is_exact`) are treated
-    whatever is mounted there.
-    """
+    """Paths of an app's root that are changed after every mount; missing paths are ignored."""
 
     masked: tuple[str, ...] = ()
+    """Replaced by empty files or directories that nobody may open."""
     read_only: tuple[str, ...] = ()
+    """Read-only with everything below, but for `writable`."""
     writable: tuple[str, ...] = ()
     is_exact: bool = False
+    """Whether the caller gave the paths, which are then changed even where something is mounted."""
 
     def below(self, path: str) -> Protection:
-        """Return what of it is below a directory."""
+        """Return the part below a directory."""
 
         def of(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(each for each in paths if each.startswith(f"{path}/"))
@@ -86,13 +83,13 @@ def plan_protection(disabled: bool, own_network: bool) -> Protection:
 
 
 def with_pid_1(protection: Protection) -> Protection:
-    """Return what is protected in an app that sees the pod's PID 1: the files of that, too, unless nothing is."""
+    """Return the protection with the files of PID 1, for an app that sees PID 1; no protection stays none."""
     is_disabled = protection == Protection()
     return protection if is_disabled else replace(protection, read_only=(*protection.read_only, _PID_1))
 
 
 def plan_given_protection(runtime: RuntimeApp) -> Protection | None:
-    """Return exactly the paths of an app's annotation, None without one; ManifestError for what they cannot be."""
+    """Return the paths of an app's annotation, None without an annotation; ManifestError for bad paths."""
     text = runtime.annotation(Annotation.PROTECTED_PATHS)
     if text is None:
         return None

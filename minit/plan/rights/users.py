@@ -1,8 +1,8 @@
 """
-Deciding as whom an app runs: a user and a group, each by number, by the owner of a file, or by its name in the image.
+The user and groups of an app: each by number, by the owner of a file, or by a name in the image.
 
-A number beats a name of digits, as in rkt; the appc specification has it the other way round. The primary group of a
-user's passwd entry is used by nobody who does not ask for it (stage1 contract 7.2; `minit.plan.rights.users`).
+A number beats a name of digits, as in rkt; the appc specification has the reverse. The primary group of a user's passwd
+entry and the user's other groups are used on request only (stage1 contract 7.2).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Lookup(Value):
 
 class AppLookups(Value):
     """
-    The lookups for an app's user and group; one that is a number needs none.
+    The lookups for an app's user and group; a number needs no lookup.
 
-    `passwd` is looked at for the variables of a user that is not its image's, and of any user in a plain environment:
-    None else, and empty if there is no such file. `accounts` and `memberships` are its passwd and its group file, if
-    anybody asks for groups of them.
+    `passwd` is read for the variables of a user who is not the image's, and of any user in a plain environment: None
+    otherwise, and empty without such a file. `accounts` and `memberships` are the passwd and the group file, for
+    requested groups.
     """
 
     user: Lookup = Lookup()
@@ -66,7 +66,7 @@ def is_path(text: str) -> bool:
 
 
 def parse_id(text: str) -> int | None:
-    """Return the id that `text` is without any lookup, None if it is none; it may be out of range."""
+    """Return the id of a number or of root, which need no lookup, None for other texts; the range is not checked."""
     return 0 if text == "root" else parse_decimal(text)
 
 
@@ -80,10 +80,10 @@ def plan_ids(
     is_primary: bool = False,
 ) -> tuple[int, int]:
     """
-    Return uid and gid of app `name`; PlanError for what is not in its image, or not among the ids that are `mapped`.
+    Return uid and gid of app `name`; PlanError for names outside of the image, or ids outside of `mapped`.
 
-    None of those means that the pod has the host's ids. With `is_primary` the group is that of the user's passwd entry,
-    if there is one.
+    `mapped` None means the host's ids. With `is_primary` the group comes from the user's passwd entry, if the entry
+    exists.
     """
     uid = _resolve(name, USER, app.user, lookups.user, mapped)
     account = find_app_account(app, uid, lookups) if is_primary else None
@@ -148,7 +148,7 @@ def _has_docker_group(app: App, image: ImageManifest) -> bool:
 
 
 def plan_image_groups(runtime: RuntimeApp) -> frozenset[str]:
-    """Return which groups of its image's files an app has, PRIMARY and SUPPLEMENTARY; PlanError for other words."""
+    """Return the requested groups of the image's files, PRIMARY and SUPPLEMENTARY; PlanError for other words."""
     text = runtime.annotation(Annotation.IMAGE_GROUPS)
     words = frozenset(() if text is None else text.split(","))
     if not words <= {PRIMARY, SUPPLEMENTARY}:
@@ -161,9 +161,9 @@ def plan_supplementary(
     name: str, app: App, ids: tuple[int, int], lookups: AppLookups, wanted: frozenset[str], mapped: IdRange | None
 ) -> tuple[int, ...]:
     """
-    Return the supplementary groups of app `name`: its own, and where its image's are wanted those of its user as well.
+    Return the supplementary groups of app `name`: the app's own, and if `wanted` those of the user in the image.
 
-    Of these the group in `ids` is the first: no setgid program of the app can get rid of it (CVE-2022-36109).
+    Of the latter the group in `ids` is first: no setgid program of the app can get rid of that group (CVE-2022-36109).
     """
     if SUPPLEMENTARY not in wanted:
         return app.supplementary_gids

@@ -1,5 +1,5 @@
 """
-An app's root as values: its mounts, volumes, devices and the files that are written for it.
+An app's root as values: mounts, volumes, devices and written files.
 
-The launcher opens what is planned here and PID 1 mounts it. Read `mountoperations.py` first.
+The launcher opens the planned volumes and PID 1 mounts. Read `mountoperations.py` first.
 """

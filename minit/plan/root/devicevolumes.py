@@ -1,7 +1,7 @@
 """
-The devices that an app may use: rules for its control group, as values.
+The devices that an app may use: rules for the app's control group, as values.
 
-By default those of rkt's stage1 (stage1 contract 9.3): the nodes that every program expects in /dev, and the pod's
+The default is rkt's stage1 (stage1 contract 9.3): the nodes that every program expects in /dev, and the pod's
 terminals.
 """
 
@@ -24,7 +24,7 @@ class DeviceRule(Value):
     """
     Devices of one `kind` and number that may be used: `access` has r for reading, w for writing, m for mknod(2).
 
-    `minor` None stands for every one. It is written as the kernel's v1 devices controller reads it.
+    `minor` None stands for every minor number. The form is that of the kernel's v1 devices controller.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Device(Value):
     subsystem: str | None = None
 
     def rule(self, access: str) -> DeviceRule:
-        """Return what an app that has the node as a volume may do with it."""
+        """Return the rule for an app with the node as a volume."""
         return DeviceRule(kind=self.kind, major=self.major, minor=self.minor, access=access)
 
     def describe(self) -> str:
@@ -78,7 +78,7 @@ DEFAULT_RULES = (
 
 
 def merge_rules(rules: Iterable[DeviceRule]) -> tuple[DeviceRule, ...]:
-    """Return one rule for each number, with all that any of `rules` allows for it, in their order."""
+    """Return one rule for each number, with all accesses that any of `rules` allows, in the order of `rules`."""
     merged: dict[tuple[str, int, int | None], DeviceRule] = {}
     for rule in rules:
         known = merged.get(rule.number)
@@ -102,7 +102,7 @@ def common_rules(old: Iterable[DeviceRule], new: Iterable[DeviceRule]) -> tuple[
 
 
 def plan_hotplug(runtime: RuntimeApp, manifest: PodManifest) -> bool:
-    """Return whether an app's devices follow those of the host: its own annotation decides, then that of the pod."""
+    """Return whether an app's devices follow the host's: the app's annotation decides, then the pod's."""
     for where, text in (
         (f'app "{runtime.name}": ', runtime.annotation(Annotation.HOTPLUG)),
         ("", manifest.annotation(Annotation.HOTPLUG)),

@@ -1,8 +1,8 @@
 """
-Deciding what of /etc an app is given: the host name, a hosts file, the configuration of DNS.
+The files of /etc for an app: the host name, a hosts file, the configuration of DNS.
 
-Each app gets its own copies, so that one may change its own and nobody else's. The files of the host that
---dns-conf-mode may ask for instead are mounts like those of volumes (`volumes.host_files`).
+Each app gets own copies, which only that app may change. Files of the host by --dns-conf-mode are mounts like volumes
+instead (`volumes.host_files`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ _LOOPBACK = b"127.0.0.1"
 
 
 class AppFile(Value):
-    """
-    A file that an app finds at `target`, bound there once its volumes are mounted.
-
-    It is made with `text`, for this app alone, which may change it unless its root is read-only. `if_missing`: only if
-    the app has nothing at `target`. `yields`: only if that is in no volume. `required`: a volume in the way in which no
-    place can be made is an error, not a reason to do without.
-    """
+    """A file that is made for one app, which may change the file unless the root is read-only."""
 
     target: str
+    """The path of the file, bound there after the volumes are mounted."""
     text: bytes
     if_missing: bool = False
+    """Whether an existing file of the app stays."""
     yields: bool = False
+    """Whether the file is left out if `target` is in a volume."""
     required: bool = False
+    """Whether a volume without room for the file is an error, not a reason to do without the file."""
 
     def describe(self) -> str:
         """Return the file as a line for --debug."""
@@ -56,12 +54,12 @@ def text_sources(flags: RunFlags) -> tuple[str | None, str | None]:
 
 def plan_files(hostname: str, flags: RunFlags, texts: EtcTexts, *, has_own_hosts: bool = False) -> tuple[AppFile, ...]:
     """
-    Return the files of an app, in the order in which they are bound.
+    Return the files of an app, in the order of binding.
 
-    With `has_own_hosts` a hosts file of its image does not stand for the pod's.
+    With `has_own_hosts` a hosts file of the image does not replace the pod's.
     """
     files = [AppFile(target="/etc/hostname", text=_encode(hostname) + b"\n")]
-    # In the mode "default" this is what a network says (`connection.connect`), or else the image's own file stays.
+    # In the mode "default" a network may add a configuration (`connection.connect`); else the image's own file stays.
     if texts.resolv_conf is not None:
         files.append(resolv_conf(texts.resolv_conf))
     if texts.hosts is not None:
@@ -79,7 +77,7 @@ def plan_files(hostname: str, flags: RunFlags, texts: EtcTexts, *, has_own_hosts
 
 
 def plan_hidden_files(runtime: RuntimeApp, volumes: Iterable[VolumeMount]) -> tuple[str, ...]:
-    """Return the paths of these files at which an app has volumes in their place."""
+    """Return the paths of such files at which the app has volumes instead."""
     targets = {volume.target for volume in volumes} if is_set(runtime, Annotation.VOLUMES_OVER_FILES) else set()
     return tuple(target for target in paths.ETC_FILES if target in targets)
 
@@ -89,7 +87,7 @@ def _encode(hostname: str) -> bytes:
 
 
 def resolv_conf(text: bytes, *, yields: bool = False) -> AppFile:
-    """Return the configuration of DNS of an app; one that `yields` was not asked for."""
+    """Return the configuration of DNS of an app; an unrequested one `yields`."""
     return AppFile(target="/etc/resolv.conf", text=text, required=not yields, yields=yields)
 
 

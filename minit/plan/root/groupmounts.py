@@ -1,7 +1,7 @@
 """
-Showing an app its own control groups at /sys/fs/cgroup, where language runtimes look for their limits.
+An app sees the own control groups at /sys/fs/cgroup, where language runtimes look for limits.
 
-What else is in /sys/fs is hidden behind a directory of PID 1's with nothing in it but mount points.
+A directory of PID 1's with nothing but mount points hides the rest of /sys/fs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COVER = "/run/groups"
 # In there: what lies over GROUPS if HIDDEN is left open.
 COVER_OF_GROUPS = f"{COVER}/{os.path.basename(GROUPS)}"
 _MODE = 0o555
-# Those that tell how much of the machine there is for the app; the rest are but more mounts for each app.
+# Controllers that tell the app's share of the machine; more would only be more mounts for each app.
 _TOLD = frozenset(("cpu", "cpuacct", "cpuset", "memory", "pids"))
 
 Place = tuple[str, tuple[str, ...]]
@@ -26,7 +26,7 @@ Place = tuple[str, tuple[str, ...]]
 
 
 def is_shown(place: Place, *, is_unified: bool) -> bool:
-    """Tell whether apps see their groups in a hierarchy: v2 where it is the only one, v1 where limits are."""
+    """Tell whether apps see their groups in a hierarchy: v2 if no other hierarchy exists, v1 with limits."""
     point, controllers = place
     if is_unified:
         return point == GROUPS

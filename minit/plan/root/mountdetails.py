@@ -1,7 +1,9 @@
 """
-Deciding what a mount point of appc cannot say: a part of a volume, its propagation, and volumes in memory.
+Settings of volumes that a mount point of appc lacks: a part of a volume, propagation, memory, idmapped mounts.
 
-The annotation minit/mounts of an app is a JSON object by target, minit/memory-volumes of a pod one of empty volumes.
+The annotation minit/mounts of an app is a JSON object by target, minit/memory-volumes of a pod one of empty volumes. A
+volume of minit/idmap belongs in a pod with a user namespace to the ids on the disk, root included, and new files get
+such owners on the disk. So only the caller can ask for idmapped mounts, and an image cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _NONE = "false"
 def plan_mount_details(
     runtime: RuntimeApp, volumes: tuple[VolumeMount, ...], *, private_users: bool
 ) -> tuple[VolumeMount, ...]:
-    """Return the volumes of an app as its annotation has them; ManifestError or PlanError for what cannot be."""
+    """Return the volumes of an app with the annotation's settings; ManifestError or PlanError for bad settings."""
     text = runtime.annotation(Annotation.MOUNTS)
     if text is None:
         return volumes
@@ -57,7 +59,7 @@ def plan_mount_details(
 def plan_memory_volumes(
     manifest: PodManifest, planned: Sequence[tuple[VolumeMount, ...]]
 ) -> list[tuple[VolumeMount, ...]]:
-    """Return the volumes of each app, those of kind MEMORY that the pod's annotation names."""
+    """Return the volumes of each app, with kind MEMORY for the volumes in the pod's annotation."""
     names = {name for name, _ in _read_memory(manifest)}
     return [
         tuple(_in_memory(volume) if volume.volume in names else volume for volume in volumes) for volumes in planned
@@ -65,7 +67,7 @@ def plan_memory_volumes(
 
 
 def memory_mounts(manifest: PodManifest) -> tuple[MountOp, ...]:
-    """Return what is mounted in the stage1 root for the volumes in memory; PlanError for one that cannot be."""
+    """Return the mounts in the stage1 root for the volumes in memory; PlanError for a bad volume."""
     volumes = {volume.name: volume for volume in manifest.volumes}
     operations: list[MountOp] = []
     for name, size_bytes in _read_memory(manifest):
@@ -193,9 +195,9 @@ def plan_idmap(
     manifest: PodManifest, planned: Sequence[tuple[VolumeMount, ...]], *, private_users: bool
 ) -> list[tuple[VolumeMount, ...]]:
     """
-    Return the volumes of each app, in the manifest's order, with `idmap` in those that the annotations name.
+    Return the volumes of each app, in the manifest's order, with `idmap` by the annotations.
 
-    An app's own annotation decides, then that of the pod. PlanError for a name that is no volume of the host.
+    The app's annotation decides, then the pod's. PlanError for a name without a volume of the host.
     """
     of_pod = manifest.annotation(Annotation.IDMAP)
     if of_pod is not None:

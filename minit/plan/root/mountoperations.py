@@ -78,9 +78,9 @@ class MountFilesystem(Value):
 
 class BindTree(Value):
     """
-    The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all that lies on it.
+    The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all mounts below.
 
-    With `writable` it can be written even if the other one cannot.
+    With `writable` the new mount can be written even if the other cannot.
     """
 
     source: str
@@ -158,11 +158,11 @@ def pod_mounts(
     shm_bytes: int | None = None,
 ) -> tuple[MountOp, ...]:
     """
-    Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts.
+    Return the mounts in the stage1 root, for PID 1 and as the source of the apps' mounts.
 
-    `writable` leaves /sys to those who may change it. Root of a user namespace (`private_users`) may make no devices,
-    and mount sysfs only where the network namespace is made with it (`own_network`): it gets both from the launcher.
-    `has_queues` is for mq_overview(7), `shm_bytes` the size of the shared memory, None for the kernel's.
+    `writable` leaves /sys to users with the right. Root of a user namespace (`private_users`) may make no devices, and
+    may mount sysfs only if the network namespace is made with the user namespace (`own_network`): the launcher provides
+    both. `has_queues` is for mq_overview(7), `shm_bytes` the size of the shared memory, None for the kernel's.
     """
     size = () if shm_bytes is None else (("size", str(shm_bytes)),)
     sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
@@ -195,11 +195,11 @@ def _dev(private_users: bool) -> tuple[MountOp, ...]:
 
 def app_mounts(*, console: bool = False, private_users: bool = False, has_queues: bool = True) -> tuple[MountOp, ...]:
     """
-    Return what is mounted in an app's root: a /dev of its own, the pod's proc, devpts, shared memory and queues.
+    Return the mounts in an app's root: an own /dev, the pod's proc, devpts, shared memory and queues.
 
-    `console` is for an app with a stream that is the pod's console, `private_users` and `has_queues` as for the pod.
+    `console` is for an app with a stream on the pod's console, `private_users` and `has_queues` as for the pod.
 
-    The directories are those that rkt's stage1 makes in every image (stage1/prepare-app/prepare-app.c).
+    rkt's stage1 makes the same directories in every image (stage1/prepare-app/prepare-app.c).
     """
     return (
         MakeDirectory(target="/dev"),

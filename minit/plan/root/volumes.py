@@ -1,8 +1,8 @@
 """
-Deciding which volumes each app gets and where, from the mounts of the pod and the mount points of the apps.
+The volumes of each app and their targets, from the mounts of the pod and the mount points of the apps.
 
-The rules are those of rkt's stage1 (stage1 contract 8.1). An image's own mount points count only if the pod has no
-`app` section for it, since that replaces the image's as a whole.
+The rules come from rkt's stage1 (stage1 contract 8.1). Mount points of an image count only if the pod has no `app`
+section for the app, since such a section replaces the image's as a whole.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ _IMPLICIT = (
 
 
 class VolumeMount(Value):
-    """
-    A volume's place in an app.
-
-    `source` is a path of the host, for an `empty` volume relative to the pod directory. `mode`, `uid` and `gid` are
-    those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
-    `target`. With `idmap` its owners on the disk are ids of the pod. `place` is what asks for the mount, a JSON path or
-    a flag; `by_image` tells that the target is one that the image has chosen. With a `sub_path` it is only what that
-    leads to in the volume. `propagation` is PRIVATE, SLAVE or SHARED, None for what suits. The `source` of a `memory`
-    volume is a path in the stage1 root. With `flat_read_only` what is mounted below a read-only one can be written.
-    `options` are those of mount(8) for all of it. `device_access` is what may be done with devices, as in a DeviceRule;
-    empty for what suits.
-    """
+    """A volume's place in an app."""
 
     volume: str
     kind: str
     source: str
+    """A path of the host; of an empty volume relative to the pod directory, of a memory volume in the stage1 root."""
     target: str
     place: str
+    """The origin of the mount, a JSON path or a flag."""
     read_only: bool = False
     recursive: bool = False
     idmap: bool = False
+    """Whether the owners on the disk are ids of the pod."""
     by_image: bool = False
+    """Whether the image has chosen the target."""
     mode: int = 0o755
+    """The mode of the directory that is made for an empty volume; so with `uid` and `gid`."""
     uid: int = 0
     gid: int = 0
     implicit: bool = False
     copy_up: bool = False
+    """Whether an empty volume begins as a copy of the image's files at `target`."""
     sub_path: str = ""
+    """The path of the used part in the volume, empty for the whole volume."""
     propagation: str | None = None
+    """PRIVATE, SLAVE or SHARED, None for a suitable one."""
     flat_read_only: bool = False
+    """Whether mounts below a read-only volume can be written."""
     options: tuple[str, ...] = ()
+    """Options of mount(8) for the whole mount."""
     device_access: str = ""
+    """The access to devices, as in a DeviceRule; empty for a suitable one."""
 
     def describe(self) -> str:
         """Return the mount as a line for --debug."""
@@ -98,7 +98,7 @@ def plan_volumes(
 
 
 def names_file(uuid: str, mounts: Sequence[VolumeMount]) -> tuple[VolumeMount, ...]:
-    """Return the mount of the hosts file with the pods on the same networks, unless one of the app is in its place."""
+    """Return the mount of the hosts file of pods on the same networks, unless the app has a mount there."""
     targets = (posixpath.normpath(f"/./{mount.target}") for mount in mounts)
     if any(target in ("/", posixpath.dirname(HOSTS), HOSTS) for target in targets):
         return ()
@@ -152,7 +152,7 @@ def _plan_app(
 
 
 def _plan_mount(volume: Volume, target: str, place: str, read_only: bool) -> VolumeMount:
-    """Return the mount of a volume, which decides itself about writing if it says anything about it."""
+    """Return the mount of a volume, whose own setting about writing counts first."""
     _check_target(target, place)
     if volume.read_only is not None:
         read_only = volume.read_only
@@ -205,7 +205,7 @@ def _check_target(target: str, place: str) -> None:
 
 
 def _components(target: str) -> tuple[str, ...]:
-    """Return the names of a path as it is written, whatever the symlinks on it."""
+    """Return the names of a path as written, without a look at symlinks."""
     names: list[str] = []
     for name in target.split("/"):
         if name == "..":
