@@ -33,7 +33,10 @@ from tests.support.waiting import wait_for
 
 RUNS = 10
 PROBES = 20
+STEP_RUNS = 5
 PODS = 10
+CONTAINERS = 5
+"""In each of the larger pods."""
 FULL_PODS = 110
 """As many as a kubelet has on a node unless told otherwise."""
 
@@ -44,10 +47,12 @@ PROBE_PROCESSOR = f"CRI: processor time of a probe, each of {PROBES}"
 _IMAGE = "example.com/bench:1"
 _APP = "busybox"
 _SLEEP = (f"/bin/{_APP}", "sleep", "1000000")
+_NAMESPACES = api.NamespaceOption(network=api.NODE, pid=api.CONTAINER)
 _SETTLE_SECONDS = 2.0
 _IDLE_SECONDS = 20
 _STATUS_SECONDS = 5
 _STATS_SECONDS = 10
+_LISTS = 20
 _CONTAINERD = """\
 version = 2
 root = "{path}/root"
@@ -71,6 +76,8 @@ def main() -> None:
     """Print the tables of pods one at a time, and of some idle ones."""
     with _nodes() as nodes:
         _take(STARTED, "ms", _start_ms, nodes, RUNS)
+        for title, measure in _STEPS.items():
+            _take(title, "ms", measure, nodes, STEP_RUNS)
         _take(PROBE, "ms", partial(_probe, _wall_ms), nodes, 3)
         _take(PROBE_PROCESSOR, "ms", partial(_probe, Node.processor_ms), nodes, 3)
         _take_idle(PODS, nodes)
@@ -138,40 +145,59 @@ class Node:
         async with node_at(self.path / "node.sock") as client:
             await work(client)
 
-    async def start_pod(self, client: CriNode) -> tuple[str, str]:
-        """Start a pod of one container; gives the ids of both."""
+    async def run_pod(self, client: CriNode) -> tuple[str, api.PodSandboxConfig]:
+        """Run a sandbox; gives its id and its settings."""
         name = f"bench-{next(self._numbers)}"
         metadata = api.PodSandboxMetadata(name=name, namespace="default", uid=name)
-        options = api.NamespaceOption(network=api.NODE, pid=api.CONTAINER)
         config = api.PodSandboxConfig(metadata=metadata, log_directory=f"{self.path}/logs/{name}")
         config.linux.cgroup_parent = self._parent
-        config.linux.security_context.namespace_options.CopyFrom(options)
-        sandbox = (await client.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))).pod_sandbox_id
+        config.linux.security_context.namespace_options.CopyFrom(_NAMESPACES)
+        request = api.RunPodSandboxRequest(config=config)
+        made: api.SandboxId = await client.ask("RunPodSandbox", request)
+        return made.pod_sandbox_id, config
+
+    async def create(self, client: CriNode, sandbox: str, config: api.PodSandboxConfig, name: str) -> str:
+        """Create a container in a sandbox; gives its id."""
         container = api.ContainerConfig(
-            metadata=api.ContainerMetadata(name="main"),
+            metadata=api.ContainerMetadata(name=name),
             image=api.ImageSpec(image=_IMAGE),
             command=_SLEEP,
-            log_path="main.log",
+            log_path=f"{name}.log",
         )
-        container.linux.security_context.namespace_options.CopyFrom(options)
+        container.linux.security_context.namespace_options.CopyFrom(_NAMESPACES)
         request = api.CreateContainerRequest(pod_sandbox_id=sandbox, config=container, sandbox_config=config)
-        made = await client.ask("CreateContainer", request)
-        await client.ask("StartContainer", made)
-        return sandbox, made.container_id
+        made: api.ContainerId = await client.ask("CreateContainer", request)
+        return made.container_id
+
+    async def start_pod(self, client: CriNode, containers: int = 1) -> tuple[str, list[str]]:
+        """Start a pod of so many containers; gives the ids of all."""
+        sandbox, config = await self.run_pod(client)
+        made = []
+        for number in range(containers):
+            made.append(await self.create(client, sandbox, config, f"main-{number}"))
+            await client.ask("StartContainer", api.ContainerId(container_id=made[-1]))
+        return sandbox, made
+
+    async def end_pod(self, client: CriNode, sandbox: str, containers: Sequence[str]) -> None:
+        """Stop and remove a pod and its containers, as a kubelet does."""
+        for container in containers:
+            await client.ask("StopContainer", api.StopContainerRequest(container_id=container))
+        await client.ask("StopPodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
+        for container in containers:
+            await client.ask("RemoveContainer", api.ContainerId(container_id=container))
+        await client.ask("RemovePodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
 
     @asynccontextmanager
-    async def pods(self, client: CriNode, count: int) -> AsyncIterator[list[str]]:
+    async def pods(self, client: CriNode, count: int, containers: int = 1) -> AsyncIterator[list[str]]:
         """Have so many pods, which are removed afterwards; gives the ids of their containers."""
-        made: list[tuple[str, str]] = []
+        made: list[tuple[str, list[str]]] = []
         try:
             for _ in range(count):
-                made.append(await self.start_pod(client))
-            yield [container for _, container in made]
+                made.append(await self.start_pod(client, containers))
+            yield [container for _, each in made for container in each]
         finally:
-            for sandbox, container in made:
-                await client.ask("StopContainer", api.StopContainerRequest(container_id=container))
-                await client.ask("StopPodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
-                await client.ask("RemovePodSandbox", api.SandboxId(pod_sandbox_id=sandbox))
+            for sandbox, each in made:
+                await self.end_pod(client, sandbox, each)
 
     def processor_ms(self) -> float:
         """Return the processor time of all that was ever in the group, in milliseconds."""
@@ -277,6 +303,99 @@ def _start_ms(node: Node) -> float:
 
     node.do(work)
     return taken[0]
+
+
+async def _timed_ms(work: Awaitable[object]) -> float:
+    start = time.monotonic()
+    await work
+    return (time.monotonic() - start) * 1000
+
+
+def _of_one(node: Node, work: Callable[[CriNode], Awaitable[float]]) -> float:
+    taken: list[float] = []
+
+    async def take(client: CriNode) -> None:
+        taken.append(await work(client))
+
+    node.do(take)
+    return taken[0]
+
+
+def _create_ms(node: Node) -> float:
+    """Return the milliseconds of CreateContainer in a sandbox that has a container."""
+
+    async def work(client: CriNode) -> float:
+        sandbox, config = await node.run_pod(client)
+        first = await node.create(client, sandbox, config, "first")
+        taken = await _timed_ms(node.create(client, sandbox, config, "second"))
+        await node.end_pod(client, sandbox, [first])
+        return taken
+
+    return _of_one(node, work)
+
+
+def _remove_ms(node: Node) -> float:
+    """Return the milliseconds of RemoveContainer of a container that has ended."""
+
+    async def work(client: CriNode) -> float:
+        sandbox, [first, second] = await node.start_pod(client, 2)
+        await client.ask("StopContainer", api.StopContainerRequest(container_id=first))
+        taken = await _timed_ms(client.ask("RemoveContainer", api.ContainerId(container_id=first)))
+        await node.end_pod(client, sandbox, [second])
+        return taken
+
+    return _of_one(node, work)
+
+
+def _start_all_ms(node: Node) -> float:
+    """Return the milliseconds of all calls that start a pod of several containers."""
+
+    async def work(client: CriNode) -> float:
+        start = time.monotonic()
+        pod = await node.start_pod(client, CONTAINERS)
+        taken = (time.monotonic() - start) * 1000
+        await node.end_pod(client, *pod)
+        return taken
+
+    return _of_one(node, work)
+
+
+def _end_all_ms(node: Node) -> float:
+    """Return the milliseconds of all calls that stop and remove a pod of several containers."""
+
+    async def work(client: CriNode) -> float:
+        return await _timed_ms(node.end_pod(client, *await node.start_pod(client, CONTAINERS)))
+
+    return _of_one(node, work)
+
+
+def _list_ms(node: Node) -> float:
+    """Return the milliseconds of a list of all containers of many pods."""
+
+    async def work(client: CriNode) -> float:
+        async with node.pods(client, PODS, CONTAINERS) as containers:
+            listed = await client.ask("ListContainers", api.ListContainersRequest())
+            assert len(listed.containers) == len(containers)
+            start = time.monotonic()
+            for _ in range(_LISTS):
+                await client.ask("ListContainers", api.ListContainersRequest())
+            return (time.monotonic() - start) * 1000 / _LISTS
+
+    return _of_one(node, work)
+
+
+CREATED = "CRI: CreateContainer"
+REMOVED = "CRI: RemoveContainer, of one that has ended"
+STARTED_ALL = f"CRI: a pod of {CONTAINERS} containers, asked for to started"
+ENDED_ALL = f"CRI: a pod of {CONTAINERS} containers, stopped and removed"
+LISTED = f"CRI: ListContainers, of {PODS * CONTAINERS}"
+_STEPS: Mapping[str, Callable[[Node], float]] = {
+    CREATED: _create_ms,
+    REMOVED: _remove_ms,
+    STARTED_ALL: _start_all_ms,
+    ENDED_ALL: _end_all_ms,
+    LISTED: _list_ms,
+}
 
 
 def _wall_ms(node: Node) -> float:

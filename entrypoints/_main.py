@@ -8,28 +8,32 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, MinitError, UsageError, describe, kind_of
+from minit.base.jsontext import dump
 from minit.linux.process import forget_imports
 from minit.linux.stdio import complain
-from minit.podfiles.paths import FAILURE_KIND_VARIABLE
+from minit.podfiles.paths import FAILURE_VARIABLE
 
 
 def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:
     """Exit with what `work` returns for the arguments; a failure is one line on stderr, prefixed by `component`."""
     forget_imports()
-    code = outcome(component, usage, lambda: _telling_kinds(lambda: work(sys.argv[1:])))
+    code = outcome(component, usage, lambda: _telling_callers(lambda: work(sys.argv[1:])))
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
     os._exit(code)
 
 
-def _telling_kinds(work: Callable[[], int]) -> int:
-    """Return the exit code of some work; the kind of a failure goes to the descriptor that the environment names."""
-    kinds = read_descriptor(FAILURE_KIND_VARIABLE, os.environ.pop(FAILURE_KIND_VARIABLE, ""))
+def _telling_callers(work: Callable[[], int]) -> int:
+    """
+    Return the exit code of some work.
+
+    The kind of a failure and a line about it, as JSON, go to the descriptor that the environment names.
+    """
+    failures = read_descriptor(FAILURE_VARIABLE, os.environ.pop(FAILURE_VARIABLE, ""))
     try:
         return work()
     except (MinitError, OSError) as error:
-        kind = kind_of(error)
-        if kinds is not None and kind is not None:
-            os.write(kinds, kind.encode())
+        if failures is not None:
+            os.write(failures, dump({"kind": kind_of(error), "reason": describe(error)}))
         raise
 
 

@@ -25,9 +25,9 @@ def _run(words: list[str]) -> NoReturn:
         code = containerinit.main(words)
         if code is not None:
             sys.exit(code)
-    # The word of minit/cri/hands/protocol.py.
+    # The word of minit/pods/hand.py.
     if words == ["__hand"]:
-        from minit.cli.hand import main as be_hand
+        from minit.pods.hand import main as be_hand
 
         be_hand()
     from minit.cli.main import main as run_command_line

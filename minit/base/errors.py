@@ -40,6 +40,8 @@ class MinitError(Exception):
 
     exit_code = EXIT_FAILURE
     kind: FailureKind | None = None
+    reason: str | None = None
+    """The line of another program about the cause, which that program has printed itself."""
 
 
 class UsageError(MinitError):
@@ -168,6 +170,15 @@ def kind_of(error: BaseException | None) -> FailureKind | None:
         found = _own_kind(error) or found
         error = error.__cause__
     return found
+
+
+def told_reason(error: BaseException | None) -> str | None:
+    """Return the line of another program about the cause of a failure; None if none is known."""
+    while error is not None:
+        if isinstance(error, MinitError) and error.reason is not None:
+            return error.reason
+        error = error.__cause__
+    return None
 
 
 def _own_kind(error: BaseException) -> FailureKind | None:

@@ -1,6 +1,8 @@
-"""Valid host names of a pod or a machine: names of hostname(7), with underscores. Pure."""
+"""Host names of a pod or a machine, by hostname(7) with underscores, and IP addresses of either version. Pure."""
 
 from __future__ import annotations
+
+import socket
 
 _MAXIMUM_BYTES = 64  # of sethostname(2)
 _LONGEST_DOMAIN_NAME = 253
@@ -24,6 +26,16 @@ def default_name(uuid: str) -> str:
 def is_domain_name(text: str) -> bool:
     """Tell whether DNS may know a host of this name; a name with a number at its end is an address (RFC 3696, 2)."""
     return len(text) <= _LONGEST_DOMAIN_NAME and _has_labels(text) and not text.rpartition(".")[2].isdigit()
+
+
+def canonical_address(text: str) -> str | None:
+    """Return an IP address in its shortest spelling, None if `text` is none."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return socket.inet_ntop(family, socket.inet_pton(family, text))
+        except (OSError, UnicodeError, ValueError):
+            continue
+    return None
 
 
 def _has_labels(name: str) -> bool:

@@ -15,9 +15,10 @@ import click
 
 from minit.cli.commandtable import CommandTable
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words, suggest
-from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
+from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
 from minit.cli.otherwords import answer
 from minit.cli.uuidfile import with_uuids_of_files
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

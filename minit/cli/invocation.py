@@ -8,9 +8,9 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG, Caller
 
 DEFAULT_DATA = Path("/var/lib/rkt")
-DEFAULT_LOCAL_CONFIG = "/etc/rkt"
 
 # --insecure-options of rkt. minit verifies no signatures, so those about them have no effect.
 _RUN_OPTIONS = frozenset({"capabilities", "image-isolators", "paths", "seccomp"})
@@ -47,9 +47,15 @@ class Invocation:
         self._data = path
 
     @property
-    def verifies_tls(self) -> bool:
-        """Tell whether a registry has to prove who it is; skopeo has one option for it and for HTTP."""
-        return not self.insecure & _FETCH_OPTIONS
+    def caller(self) -> Caller:
+        """The global options as the service of pods takes them."""
+        return Caller(
+            data=self.data,
+            note=self.note,
+            local_config=self.local_config,
+            insecure=self.insecure,
+            debug=self.debug,
+        )
 
     @property
     def terminal_width(self) -> int | None:
@@ -75,9 +81,3 @@ class Invocation:
         """Raise MinitError unless root runs the command."""
         if os.geteuid() != 0:
             raise MinitError(f"cannot run as unprivileged user: minit {self.command} needs root")
-
-
-def flush_output() -> None:
-    """Write out what is buffered, before another program takes this process over."""
-    sys.stdout.flush()
-    sys.stderr.flush()

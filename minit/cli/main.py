@@ -16,9 +16,9 @@ from minit.base.errors import EXIT_FAILURE, EXIT_USAGE, FailureKind, MinitError,
 from minit.base.harmless import harmless
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.standardstreams import abandon_output, open_streams
-from minit.linux.stdio import open_standard_streams
+from minit.linux.stdio import flush_output, open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_SECONDS = 0.001

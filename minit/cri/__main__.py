@@ -8,6 +8,7 @@ from pathlib import Path
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.base.harmless import harmless
 from minit.cri.daemon import Settings, serve
+from minit.cri.sandboxcalls import UsualSandbox
 from minit.manifest.reader import Node, read_json
 
 
@@ -26,10 +27,12 @@ def _read(node: Node) -> Settings:
         data=Path(node["data"].absolute_path()),
         socket=Path(node["socket"].absolute_path()),
         program=node["program"].each(Node.string),
-        options=node["options"].each(Node.string),
+        local_config=node["local_config"].string(),
         stream_address=node["stream_address"].string(),
         stream_port=node["stream_port"].integer(0, 65535),
-        sandbox_words=node["sandbox_words"].each(Node.string),
+        usual=UsualSandbox(
+            network=node["network"].optional(Node.string), stage1_path=node["stage1_path"].optional(Node.string)
+        ),
         cdi_directories=tuple(map(Path, node["cdi_directories"].each(Node.absolute_path))),
         runtime_handlers=node["runtime_handlers"].each(Node.string),
     )

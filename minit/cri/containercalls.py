@@ -16,29 +16,27 @@ import trio
 from minit.base.errors import kind_of
 from minit.base.hostname import default_name
 from minit.cri.api import cri_pb2 as api
-from minit.cri.containerlogs import make_log
 from minit.cri.containerstops import ContainerStops
-from minit.cri.failurepipe import failure_pipe
-from minit.cri.filters import is_container_listed
 from minit.cri.grpc.framing import CallError, Code, code_of
+from minit.cri.hands import Hands, limited
 from minit.cri.hostdevices import with_cdi_devices, with_devices
-from minit.cri.images.imagecalls import ImageCalls
-from minit.cri.images.nodeimages import NodeImage
+from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.owncommands import OwnCommands, duration, limited
+from minit.cri.nodeimages import NodeImage
+from minit.cri.openfiles import failure_pipe
 from minit.cri.records import ContainerRecord
-from minit.cri.statuses import container_status, listed_container
-from minit.cri.translation.containerwords import container_words, environment_text, log_words
-from minit.cri.translation.mountwords import shared_memory_words
-from minit.cri.translation.refusal import refuse_unknown_words
-from minit.cri.translation.resourcewords import completed, resource_limits
-from minit.cri.translation.sandboxwords import hostname_of
-from minit.cri.translation.securitywords import check_pids
-from minit.cri.translation.userwords import user_ids
-from minit.cri.verboseinfo import container_info
+from minit.cri.refusal import check_message
+from minit.cri.statuses import container_info, container_status, is_container_listed, listed_container
+from minit.cri.translation.container import app_request, environment
+from minit.cri.translation.resources import completed, resource_limits
+from minit.cri.translation.sandbox import hostname_of, user_ids
+from minit.cri.translation.security import check_pids
+from minit.linux import syscalls
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.podfiles import paths
+from minit.podfiles.hostlogs import open_log
+from minit.pods.requests import AddRequest, AppRemoval, AppStart, AppStop, LogReopening
 from minit.stage0.apps.applimits import change_limits
 from minit.stage0.pods.poddirectory import open_pod
 
@@ -47,6 +45,9 @@ _EXIT_TIMED_OUT = 124
 _OUTPUT_BYTES = 7 << 20
 """Of each stream of ExecSync: both and the rest have to fit into a message."""
 
+_RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
 
 class ContainerCalls:
     """CreateContainer to ListContainers, UpdateContainerResources, ReopenContainerLog and ExecSync."""
@@ -54,13 +55,13 @@ class ContainerCalls:
     def __init__(
         self,
         node: Node,
-        commands: OwnCommands,
+        hands: Hands,
         stops: ContainerStops,
         images: ImageCalls,
         cdi_directories: Sequence[Path],
     ) -> None:
         self._node = node
-        self._commands = commands
+        self._hands = hands
         self._stops = stops
         self._images = images
         self._cdi_directories = cdi_directories
@@ -73,11 +74,9 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
         if not request.config.image.image:
             raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
-        refuse_unknown_words(request.config, "config")
+        check_message(request.config, "config")
         image = self._images.get(request.config.image.image)
         request = _settled(request, image)
-        more = log_words(sandbox.config.log_directory, request.config.log_path)
-        more += shared_memory_words(sandbox.config, request.config)
         target = sandbox.containers.get(request.config.linux.security_context.namespace_options.target_id)
         stored = image.stored[-1]
         config = with_cdi_devices(request.config, self._cdi_directories)
@@ -86,10 +85,10 @@ class ContainerCalls:
             raise CallError(Code.INVALID_ARGUMENT, "security_context.privileged: its sandbox is not privileged")
         if config.linux.security_context.selinux_options.ByteSize() and os.path.exists(paths.SELINUX):
             raise CallError(Code.INVALID_ARGUMENT, "selinux_options: minit sets no labels, and this kernel has SELinux")
-        words = container_words(
+        app = app_request(
+            sandbox.config,
             config,
             stored.id,
-            more,
             None if target is None else target.app,
             user_ids(sandbox.config.linux.security_context.namespace_options),
             image_has_group=_has_group(stored.manifest),
@@ -97,7 +96,8 @@ class ContainerCalls:
         of_sandbox = sandbox.config.linux.security_context.namespace_options
         check_pids(config.linux.security_context.namespace_options, of_sandbox)
         hostname = hostname_of(sandbox.config) or default_name(sandbox.uuid)
-        environment = environment_text(config, "" if _has_hostname(stored.manifest) else hostname)
+        variables = environment(config, "" if _has_hostname(stored.manifest) else hostname)
+        addition = AddRequest(uuid=sandbox.uuid, app=app, environment=variables)
         async with self._node.lock(sandbox.record.path.name):
             self._node.sandbox(sandbox.uuid)  # it may have been removed meanwhile
             for present in sandbox.containers.values():
@@ -106,7 +106,7 @@ class ContainerCalls:
                         return api.ContainerId(container_id=present.id)
                     name = f"{metadata.name}, attempt {metadata.attempt}"
                     raise CallError(Code.ALREADY_EXISTS, f"there is a container {name} already: {present.id}")
-            record = await self._make(sandbox, request, words, environment)
+            record = await self._make(sandbox, request, addition)
         return api.ContainerId(container_id=record.id)
 
     def _with_images(self, asked: api.ContainerConfig) -> api.ContainerConfig:
@@ -119,14 +119,13 @@ class ContainerCalls:
         return config
 
     async def _make(
-        self, sandbox: Sandbox, request: api.CreateContainerRequest, words: list[str], environment: bytes
+        self, sandbox: Sandbox, request: api.CreateContainerRequest, addition: AddRequest
     ) -> ContainerRecord:
         record = sandbox.record.keep_container(secrets.token_hex(_ID_BYTES), request)
         try:
             await _in_thread(partial(_make_host_paths, request.config.mounts))
-            first = ("app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid)
             with sandbox.record.held() as held:
-                await self._commands.run(*first, *words, stdin=environment, held=held)
+                await self._hands.carry_out(addition, held=held)
             record.mark_made()
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -146,7 +145,7 @@ class ContainerCalls:
         container = Container(sandbox, record)
         if self._node.has_app(container):
             with suppress(CallError):  # it goes with its sandbox
-                await self._do("rm", container)
+                await self._hands.carry_out(AppRemoval(uuid=container.sandbox.uuid, app=container.app))
         record.remove()
 
     async def start(self, request: api.ContainerId) -> api.Nothing:
@@ -159,7 +158,7 @@ class ContainerCalls:
                 state = api.ContainerState.Name(container.state)
                 raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} was started before: {state}")
             _make_log(container)
-            await self._do("start", container)
+            await self._hands.carry_out(AppStart(uuid=container.sandbox.uuid, app=container.app))
             self._node.follow(container.sandbox)
         return api.Nothing()
 
@@ -167,7 +166,7 @@ class ContainerCalls:
         """Make the log of a container that was renamed anew, and return when nothing is written to the old one."""
         container = self._node.running_container(request.container_id)
         _make_log(container)
-        await self._commands.run("logs", "--reopen", f"--app={container.app}", container.sandbox.uuid)
+        await self._hands.carry_out(LogReopening(uuid=container.sandbox.uuid, app=container.app))
         return api.Nothing()
 
     async def stop(self, request: api.StopContainerRequest) -> api.Nothing:
@@ -182,9 +181,10 @@ class ContainerCalls:
     async def _stop(self, container: Container, timeout_seconds: int) -> None:
         has_stopped = await self._stops.stop(container, limited(timeout_seconds))
         try:
-            if not has_stopped:  # the command knows why
-                timeout = f"--timeout={duration(timeout_seconds)}"
-                await self._do("stop", container, timeout, lasts=has_stopped is None and timeout_seconds > 0)
+            if not has_stopped:  # a hand knows why
+                grace_seconds = limited(timeout_seconds)
+                stop = AppStop(uuid=container.sandbox.uuid, app=container.app, grace_seconds=grace_seconds)
+                await self._hands.carry_out(stop, lasts=has_stopped is None and timeout_seconds > 0)
         except CallError:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
@@ -220,7 +220,7 @@ class ContainerCalls:
                 if container.state == api.CONTAINER_RUNNING:
                     await self._stop(container, 0)
                 try:
-                    await self._do("rm", container)
+                    await self._hands.carry_out(AppRemoval(uuid=container.sandbox.uuid, app=container.app))
                 except CallError:
                     if self._node.has_app(container):
                         raise
@@ -263,11 +263,6 @@ class ContainerCalls:
         if limit and answer.exit_code == _EXIT_TIMED_OUT and trio.current_time() >= begin + request.timeout:
             raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
         return answer
-
-    async def _do(self, verb: str, container: Container, *options: str, lasts: bool = False) -> None:
-        """Have a command of minit start, stop or remove a container's app."""
-        words = ("app", verb, f"--app={container.app}", *options, container.sandbox.uuid)
-        await self._commands.run(*words, lasts=lasts)
 
 
 async def _in_thread(action: Callable[[], None]) -> None:
@@ -342,3 +337,19 @@ def _make_log(container: Container) -> None:
         except OSError as error:
             path = posixpath.join(directory, name)
             raise CallError(code_of(kind_of(error)), f"log_path: cannot make {path}: {error.strerror}") from error
+
+
+def make_log(directory: str, path: str) -> None:
+    """Make a log and the directories that it is in, but for what is there; OSError if there is something else."""
+    parent = os.open(directory, _DIRECTORY | os.O_CLOEXEC)
+    try:
+        *parents, name = path.split("/")
+        for each in parents:
+            with suppress(FileExistsError):
+                os.mkdir(each, 0o755, dir_fd=parent)
+            inner = syscalls.openat2(parent, each, _DIRECTORY, resolve=_RESOLVE)
+            os.close(parent)
+            parent = inner
+        os.close(open_log(parent, name, os.O_WRONLY | os.O_CREAT, 0o640))
+    finally:
+        os.close(parent)

@@ -18,18 +18,16 @@ from minit.base.errors import MinitError, describe
 from minit.base.value import Value
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.containerstops import ContainerStops
-from minit.cri.eventcalls import EventCalls
 from minit.cri.grpc.server import Server
-from minit.cri.images.imagecalls import ImageCalls
-from minit.cri.methods import all_methods
+from minit.cri.hands import Hands
+from minit.cri.imagecalls import ImageCalls
+from minit.cri.methods import RuntimeCalls, all_methods
 from minit.cri.node import Node
 from minit.cri.openfiles import raise_limit
-from minit.cri.owncommands import OwnCommands
-from minit.cri.podwatch import PodWatch
+from minit.cri.podwatch import EventCalls, PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
-from minit.cri.runtimecalls import RuntimeCalls
-from minit.cri.sandboxcalls import SandboxCalls
-from minit.cri.stats.statscalls import StatsCalls
+from minit.cri.sandboxcalls import SandboxCalls, UsualSandbox
+from minit.cri.statscalls import StatsCalls
 from minit.cri.streaming.calls import StreamingCalls
 from minit.cri.streaming.server import StreamingServer, Wanted
 from minit.cri.streaming.tokens import Tokens
@@ -43,21 +41,20 @@ _PATIENCE_SECONDS = 6.0
 
 class Settings(Value):
     """
-    What the daemon serves, and where.
+    The pods that the daemon serves, and where.
 
-    `program` and `options` are minit and its global options; `sandbox_words` are options of every sandbox.
-    `cdi_directories` have the files of CDI, of which the last ones count most. `runtime_handlers` are names of
-    RuntimeClasses, beside the empty one, by which sandboxes may ask for minit. `stream_address` and `stream_port` are
-    where streams are served, by TCP; port 0 is any that is free.
+    `program` are the words of minit. `cdi_directories` have the files of CDI, of which the last ones count most.
+    `runtime_handlers` are names of RuntimeClasses, beside the empty one, by which sandboxes may ask for minit.
+    `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
     """
 
     data: Path
     socket: Path
     program: tuple[str, ...]
-    options: tuple[str, ...]
+    local_config: str
     stream_address: str
     stream_port: int
-    sandbox_words: tuple[str, ...] = ()
+    usual: UsualSandbox = UsualSandbox()
     cdi_directories: tuple[Path, ...] = ()
     runtime_handlers: tuple[str, ...] = ()
 
@@ -66,7 +63,8 @@ class Settings(Value):
         return {
             "dataDirectory": str(self.data),
             "socket": str(self.socket),
-            "sandboxOptions": list(self.sandbox_words),
+            "network": self.usual.network,
+            "stage1Path": self.usual.stage1_path,
             "cdiSpecDirs": [str(directory) for directory in self.cdi_directories],
             "streamAddress": self.stream_address,
             "runtimeHandlers": list(self.runtime_handlers),
@@ -141,13 +139,13 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
-            commands = OwnCommands(nursery, settings.program, settings.options)
+            hands = Hands(nursery, settings.program, settings.data, settings.local_config)
             watch = PodWatch(nursery, node)
             handlers = settings.runtime_handlers
-            sandboxes = SandboxCalls(node, records, commands, watch, settings.sandbox_words, handlers)
-            images = ImageCalls(node, commands, nursery)
+            sandboxes = SandboxCalls(node, records, hands, watch, settings.usual, handlers)
+            images = ImageCalls(node, hands, nursery)
             stops = ContainerStops(nursery, settings.data)
-            containers = ContainerCalls(node, commands, stops, images, settings.cdi_directories)
+            containers = ContainerCalls(node, hands, stops, images, settings.cdi_directories)
             await _restore(records, sandboxes, containers, note)
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, tokens, _base_url(streaming))

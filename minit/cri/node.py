@@ -16,18 +16,20 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from minit.base.errors import MinitError, PodError
+from minit.base.errors import LaunchError, MinitError, PodError
 from minit.base.harmless import harmless
 from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
-from minit.cri.containeruser import read_user
 from minit.cri.grpc.framing import CallError, Code
-from minit.cri.owncommands import refuse_impossible_words
 from minit.cri.records import ContainerRecord, SandboxRecord
+from minit.cri.refusal import refuse_impossible_words
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile
+from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.paths import enter_profile
 from minit.stage0.apps.appattach import attach_command
 from minit.stage0.apps.enter import enter_as_app
 from minit.stage0.images.treestore import tree_path
-from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, ENDED_STATES, PodState, open_pod
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, ENDED_STATES, Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
     APP_EXITED,
@@ -146,7 +148,7 @@ class Sandbox:
                 apps = {app.name: app for app in status.apps}
                 kill = read_kill(pod) if pod.state in ENDED_STATES else None
                 for container in self.containers.values():
-                    container.user = container.user or read_user(pod, container.app)
+                    container.user = container.user or _read_user(pod, container.app)
                     container.follow(apps.get(container.app), read_end(pod, container.app) or {}, kill)
         except MinitError as error:
             if isinstance(error, PodError):
@@ -317,3 +319,17 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
     for network in map(dict, status.networks):
         found += [network[field] for field in ("ip", "ip6") if network.get(field)]
     return tuple(found)
+
+
+def _read_user(pod: Pod, app: str) -> api.ContainerUser | None:
+    """Return as whom an app of a pod runs, None if the pod has not written that down."""
+    path = enter_profile(app)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=pod.fd)
+        profile = decode_profile(read_bounded(fd, path, MAXIMUM_PROFILE_BYTES), path)
+    except (OSError, LaunchError):
+        return None
+    ids = profile.confinement
+    # Dict for the order, in which the group itself is the first.
+    groups = dict.fromkeys((ids.gid, *ids.supplementary_gids))
+    return api.ContainerUser(linux=api.LinuxContainerUser(uid=ids.uid, gid=ids.gid, supplemental_groups=groups))

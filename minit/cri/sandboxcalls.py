@@ -15,17 +15,25 @@ from contextlib import asynccontextmanager
 import trio
 
 from minit.base.errors import kind_of
+from minit.base.value import Value
 from minit.cri.api import cri_pb2 as api
-from minit.cri.filters import is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code, code_of
+from minit.cri.hands import Hands
 from minit.cri.node import Node, Sandbox
-from minit.cri.owncommands import OwnCommands
 from minit.cri.podwatch import PodWatch
 from minit.cri.records import Records, SandboxRecord, sandbox_key
-from minit.cri.statuses import container_status, listed_sandbox, sandbox_status
-from minit.cri.translation.refusal import refuse_unknown_words
-from minit.cri.translation.sandboxwords import sandbox_words
-from minit.cri.verboseinfo import sandbox_info
+from minit.cri.refusal import check_message
+from minit.cri.statuses import container_status, is_sandbox_listed, listed_sandbox, sandbox_info, sandbox_status
+from minit.cri.translation.sandbox import run_options, sandbox_request
+from minit.pods.requests import PodRelease, PodRemoval, PodRequest, PodStop, SandboxRequest, Stage1Request
+from minit.stage0.stage1.entrypoints import RunOptions
+
+
+class UsualSandbox(Value):
+    """What all sandboxes of a node have: a network, None for the default one, and a stage1, None for minit's own."""
+
+    network: str | None = None
+    stage1_path: str | None = None
 
 
 class SandboxCalls:
@@ -35,17 +43,17 @@ class SandboxCalls:
         self,
         node: Node,
         records: Records,
-        commands: OwnCommands,
+        hands: Hands,
         watch: PodWatch,
-        usual_words: Sequence[str],
+        usual: UsualSandbox,
         handlers: Sequence[str],
     ) -> None:
-        """Make sandboxes with `usual_words`; `handlers` are names that RuntimeClasses have for minit."""
+        """Make sandboxes; `handlers` are names that RuntimeClasses have for minit."""
         self._node = node
         self._records = records
-        self._commands = commands
+        self._hands = hands
         self._watch = watch
-        self._usual_words = usual_words
+        self._usual = usual
         self._handlers = handlers
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.SandboxId:
@@ -57,8 +65,9 @@ class SandboxCalls:
         metadata = request.config.metadata
         if not metadata.name:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
-        refuse_unknown_words(request.config, "config")
-        words = [*self._usual_words, *sandbox_words(request.config)]
+        check_message(request.config, "config")
+        pod = sandbox_request(request.config, Stage1Request(path=self._usual.stage1_path))
+        options = run_options(request.config, self._usual.network)
         key = sandbox_key(metadata)
         async with self._node.lock(key):
             present = next((one for one in self._node.sandboxes.values() if one.record.path.name == key), None)
@@ -67,16 +76,16 @@ class SandboxCalls:
                     return api.SandboxId(pod_sandbox_id=present.uuid)
                 name = f"{metadata.namespace}/{metadata.name}, attempt {metadata.attempt}"
                 raise CallError(Code.ALREADY_EXISTS, f"there is a sandbox {name} already: {present.uuid}")
-            sandbox = await self._make(request, words)
+            sandbox = await self._make(request, pod, options)
         return api.SandboxId(pod_sandbox_id=sandbox.uuid)
 
-    async def _make(self, request: api.RunPodSandboxRequest, words: list[str]) -> Sandbox:
+    async def _make(self, request: api.RunPodSandboxRequest, pod: PodRequest, options: RunOptions) -> Sandbox:
         record = self._records.keep(request)
         try:
             _make_log_directory(request.config.log_directory)
             with record.held() as held:
-                first = ("app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}")
-                uuid = await self._commands.run(*first, *words, held=held, begins=True)
+                asked = SandboxRequest(pod=pod, options=options, uuid_file=record.uuid_file)
+                uuid = await self._hands.carry_out(asked, held=held, begins=True)
             record.mark_made()
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -106,7 +115,7 @@ class SandboxCalls:
         """Kill a sandbox with its containers, and return when its addresses are free; no error if there is none."""
         async with self._locked(request) as sandbox:
             if sandbox is not None and not sandbox.is_released:
-                sandbox.is_released = await self._stop(sandbox, "release", "--force")
+                sandbox.is_released = await self._stop(sandbox, PodRelease(uuid=sandbox.uuid))
         return api.Nothing()
 
     async def remove(self, request: api.SandboxId) -> api.Nothing:
@@ -115,7 +124,7 @@ class SandboxCalls:
             if sandbox is not None:
                 self._node.follow(sandbox)
                 if sandbox.is_ready:
-                    await self._stop(sandbox, "stop", "--force", "--wait")
+                    await self._stop(sandbox, PodStop(uuid=sandbox.uuid, force=True))
                 await self._remove_pod(sandbox.uuid)
                 self._watch.drop(sandbox)
                 sandbox.record.remove()
@@ -135,11 +144,11 @@ class SandboxCalls:
             # It may have been removed meanwhile, and another one be made of the same request.
             yield self._node.sandboxes.get(sandbox.uuid)
 
-    async def _stop(self, sandbox: Sandbox, *command: str) -> bool:
-        """Have a command stop a sandbox, and return whether that did all; what it did not the removal does."""
+    async def _stop(self, sandbox: Sandbox, request: PodRelease | PodStop) -> bool:
+        """Have a sandbox stopped, and return whether that did all; what it did not the removal does."""
         try:
             with sandbox.record.held() as held:
-                await self._commands.run(*command, sandbox.uuid, held=held)
+                await self._hands.carry_out(request, held=held)
         except CallError:
             self._node.follow(sandbox)
             if sandbox.is_ready:
@@ -150,7 +159,7 @@ class SandboxCalls:
 
     async def _remove_pod(self, uuid: str) -> None:
         try:
-            await self._commands.run("rm", "--force", uuid)
+            await self._hands.carry_out(PodRemoval(uuid=uuid))
         except CallError:
             if self._node.has_pod(uuid):
                 raise

@@ -117,7 +117,10 @@ _SCRIPTS = Path(__file__).parent
 
 # Modules for the host only, which would bring rich, codecs and this builder into the image; of the command a machine
 # has a part.
-_HOST_ONLY = ("minit.cli", "minit.cri", "minit.stage0", "minit.archives", "minit.image")
+_HOST_ONLY = (
+    *("minit.cli", "minit.cri", "minit.kubernetes", "minit.pods"),
+    *("minit.stage0", "minit.archives", "minit.image"),
+)
 
 # The importers work without these modules: hashlib has own digests, shutil only loses archive formats.
 _OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")

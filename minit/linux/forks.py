@@ -192,6 +192,11 @@ CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
 # Input and output of a command on the terminal are not for processes in the background.
 DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, "output", "output"), has_session=True)
+# Each leads a group of its own, so that a signal for the group of `play`, as Ctrl-C is one, reaches the pod once.
+PLAYED_POD = Forked(who="pod of a YAML file", keeps=("ready",))
+PLAYED_IN_BACKGROUND = Forked(
+    who="pod of a YAML file in the background", streams=(NULL, NULL, "errors"), has_session=True
+)
 # In the command that becomes the launcher. The remover waits for the end of everything else.
 END_REMOVER = Forked(
     who="remover of a pod at its end",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
 from collections.abc import Callable
 
 from minit.base.harmless import harmless
@@ -116,3 +117,9 @@ def reopen_without_blocking(fd: int, access: int) -> int:
         return os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return fd  # a FIFO that nobody reads, or not ours to open
+
+
+def flush_output() -> None:
+    """Write out what is buffered, before another program takes this process over."""
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -12,7 +12,7 @@ from typing import Any
 
 from minit.base.errors import ManifestError
 from minit.base.value import Value, replace
-from minit.manifest.app import CPU, CPU_SHARES, MEMORY
+from minit.manifest.app import CPU, CPU_SHARES, MEMORY, Isolator
 from minit.manifest.reader import Node, read_json
 
 UNLIMITED = -1
@@ -28,7 +28,7 @@ PERIOD_MICROSECONDS = 100_000  # the kernel's default, and systemd's
 _MICROSECONDS_PER_PERCENT = PERIOD_MICROSECONDS // 100
 _DEFAULT_SHARES, _DEFAULT_WEIGHT = 1024, 100
 _MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
-_MIN_MEMORY_BYTES = 4096  # a page; below, somebody most likely wrote 16m, a fraction of a byte, for 16M
+MIN_MEMORY_BYTES = 4096  # a page; below, somebody most likely wrote 16m, a fraction of a byte, for 16M
 _MAX_BYTES = (1 << 63) - 1
 _MAX_PROCESSORS = 100_000_000  # the kernel's quota ends not far above
 
@@ -47,6 +47,11 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 BILLION = 10**9
 """The number of units of parse_quantity in one."""
+
+
+def limit_isolator(name: str, limit: str, request: str | None = None) -> Isolator:
+    """Return the isolator of a limit by its quantity; what is requested is guaranteed and the limit, as rkt has it."""
+    return Isolator(name=name, value={"default": False, "request": request or limit, "limit": limit})
 
 
 class CpuQuota(Value):
@@ -210,8 +215,8 @@ def _read_memory(value: Node) -> int | None:
     if limit is None:
         return None
     count = -(-limit // BILLION)
-    if not _MIN_MEMORY_BYTES <= count <= _MAX_BYTES:
-        raise value["limit"].error(f"a quantity from {_MIN_MEMORY_BYTES} to {_MAX_BYTES} bytes")
+    if not MIN_MEMORY_BYTES <= count <= _MAX_BYTES:
+        raise value["limit"].error(f"a quantity from {MIN_MEMORY_BYTES} to {_MAX_BYTES} bytes")
     return count
 
 

@@ -82,7 +82,7 @@ MACHINE_SLOTS = ("a", "b")
 MACHINE_ROOT_OPENER = "usr/lib/minit/openroot"
 
 REMOVER_VARIABLE = "MINIT_REMOVER"
-FAILURE_KIND_VARIABLE = "MINIT_FAILURE_KIND"
+FAILURE_VARIABLE = "MINIT_FAILURE"
 """In the environment of `run`: the process that removes the pod, a child of this one, for which it is to wait."""
 
 READY_TARGET = "ready"

@@ -35,7 +35,7 @@ from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.poddirectory import PREPARE, Note, Pod, open_pod
 from minit.stage0.pods.podmanifest import plan_apps
 from minit.stage0.start.appfiles import remove_directory
-from minit.stage0.start.newpod import PodRequest, prepare_pod
+from minit.stage0.start.newpod import NewPod, prepare_pod
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -160,7 +160,7 @@ class Builder(Value):
         base = replace(self.base, manifest=_bare(self.base.manifest))
         defaults = PodDefaults(uid=0, gid=0, data=self.data, insecure=self.insecure)
         apps, manifest = plan_apps([(base, overrides)], defaults)
-        request = PodRequest(stage1=self.stage1, apps=apps, manifest_bytes=manifest, overlay=False)
+        request = NewPod(stage1=self.stage1, apps=apps, manifest_bytes=manifest, overlay=False)
         return prepare_pod(self.data, self.store, self.trees, request, self.progress, lambda uuid: None)
 
     def _copy(self, pod: Pod, copies: Sequence[CopyStep], working_directory: str | None) -> None:

@@ -140,7 +140,7 @@ def _read(path: Path) -> Node:
     if path.suffix == ".json":
         value = jsontext.parse(data, str(path))
     else:
-        from minit.stage0.kubernetes.reading.yamltext import parse_documents  # few hosts have a file in YAML
+        from minit.stage0.files.yamltext import parse_documents  # few hosts have a file in YAML
 
         documents = parse_documents(data, str(path))
         if len(documents) != 1:

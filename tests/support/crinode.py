@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from h2.errors import ErrorCodes
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import frame
-from minit.cri.hands.protocol import WORD
+from minit.pods.hand import WORD
 from tests.support.commands import Stage0
 from tests.support.grpcclient import Answer, GrpcClient, grpc_client
 
@@ -206,11 +206,11 @@ class Daemon:
         return {pid for pid in self.children() if _words(pid)[-1:] == [WORD]}
 
     def busy(self) -> set[int]:
-        """Return the processes that carry out calls: hands with a command, whose input is in memory, and all others."""
+        """Return the processes that carry out calls: hands with a request, a file in memory, and all others."""
         found = set()
         for pid in self.children():
             words = _words(pid)
-            if words and (words[-1] != WORD or "memfd:" in _input(pid)):
+            if words and (words[-1] != WORD or _has_request(pid)):
                 found.add(pid)
         return found
 
@@ -235,11 +235,13 @@ def _words(pid: int) -> list[str]:
         return []
 
 
-def _input(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/0")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+def _has_request(pid: int) -> bool:
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if "memfd:" in os.readlink(f"/proc/{pid}/fd/{name}"):
+                    return True
+    return False
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import MinitError
-from minit.cli.commands.run import chosendevices
-from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.flags.deviceflags import parse_device
 from minit.cli.flagwords import FlagError
+from minit.pods import hostfiles
+from minit.pods.hostfiles import with_devices
 from minit.stage0.pods.appsection import AppOverrides, Device
 
 PATHS = st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"])).map(lambda text: f"/{text}")
@@ -73,7 +73,7 @@ def test_devices_of_vendors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     }
     document = {"kind": "vendor.com/gpu", "devices": [{"name": "0", "containerEdits": edits}]}
     (tmp_path / "vendor.json").write_text(json.dumps(document))
-    monkeypatch.setattr(chosendevices, "CDI_DIRECTORIES", (str(tmp_path),))
+    monkeypatch.setattr(hostfiles, "CDI_DIRECTORIES", (str(tmp_path),))
     found = with_words("vendor.com/gpu=0", "vendor.com/gpu=0", environment=(("A", "own"),), supplementary_gids=(7,))
     assert found.environment == (("GPU", "0"), ("A", "vendor"), ("A", "own"))
     assert found.supplementary_gids == (7, 44)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from minit.base.value import replace
 from minit.cli.commandgroups import app_group, commands
 from minit.cli.flags.appoptions import APP_FLAGS
-from minit.cli.flags.imageargs import ImageArgument, scan_images
+from minit.cli.flags.imageargs import scan_images
 from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
 from minit.manifest.pod import Mount
+from minit.pods.requests import AppRequest
 from minit.stage0.pods.appsection import AppOverrides
 
 SHARED_FLAGS = frozenset({"--mount", "--name"})
@@ -29,7 +30,7 @@ IMAGE_NAMES = st.text(min_size=1).filter(lambda word: not word.startswith("-"))
 ARGUMENTS = st.lists(st.text().filter(lambda word: word != "---"))
 
 
-def scan(line: str) -> tuple[list[tuple[str, str]], tuple[ImageArgument, ...]]:
+def scan(line: str) -> tuple[list[tuple[str, str]], tuple[AppRequest, ...]]:
     """Scan a line that is split as a shell does."""
     return scan_images(shlex.split(line), FLAGS, APP_FLAGS, SHARED_FLAGS)
 
@@ -39,7 +40,7 @@ def test_the_line_of_the_manual() -> None:
     found, images = scan("--net=none busybox.aci --exec /bin/sh -- -c 'exit 42'")
     assert found == [("--net", "none")]
     overrides = AppOverrides(exec="/bin/sh", arguments=("-c", "exit 42"))
-    assert images == (ImageArgument(reference="busybox.aci", overrides=overrides),)
+    assert images == (AppRequest(reference="busybox.aci", overrides=overrides),)
 
 
 def test_several_images() -> None:

@@ -1,4 +1,4 @@
-"""minit.cri.eventcalls: clients that take no events, too many of them, and those that leave."""
+"""minit.cri.podwatch: clients that take no events, too many of them, and those that leave."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from minit.cri.api import cri_pb2 as api
-from minit.cri.eventcalls import MOST_CLIENTS, MOST_WAITING, EventCalls
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Sandbox
+from minit.cri.podwatch import MOST_CLIENTS, MOST_WAITING, EventCalls
 
 
 def sandbox() -> Sandbox:

@@ -1,4 +1,4 @@
-"""minit.cri.images.imagelist: the store is read when it has changed, and not otherwise."""
+"""minit.cri.nodeimages: the store is read when it has changed, and not otherwise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.cri.images import imagelist
-from minit.cri.images.imagelist import ImageList
+from minit.cri import nodeimages
+from minit.cri.nodeimages import ImageList
 from minit.stage0.images.store import Store
 from tests import tars
 
@@ -35,7 +35,7 @@ def settle(data: Path) -> None:
 
 def test_following_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Imports, removals, tags that are lost and repeated imports are seen; without any nothing is read."""
-    monkeypatch.setattr(imagelist, "Store", CountingStore)
+    monkeypatch.setattr(nodeimages, "Store", CountingStore)
     data, images = tmp_path / "data", ImageList(tmp_path / "data")
     store = Store(data)
 
@@ -63,7 +63,7 @@ def test_following_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_changes_at_one_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What has just changed is read again, as a second change need not have another time."""
-    monkeypatch.setattr(imagelist, "Store", CountingStore)
+    monkeypatch.setattr(nodeimages, "Store", CountingStore)
     images = ImageList(tmp_path)
     with Store(tmp_path) as store:
         store.import_file(tars.write_image(tmp_path / "x.aci", manifest_bytes=tars.manifest(name="example.com/one")))

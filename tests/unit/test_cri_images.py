@@ -9,8 +9,7 @@ import pytest
 
 from minit.base import jsontext
 from minit.base.processors import processor_of_appc
-from minit.cri.images.imageinfo import image_info
-from minit.cri.images.nodeimages import NodeImage, find_image, node_images, outdated
+from minit.cri.nodeimages import NodeImage, find_image, image_info, node_images, outdated
 from minit.manifest.image import parse_image_manifest
 from minit.stage0.images.storedimage import ImageDigests, StoredImage
 

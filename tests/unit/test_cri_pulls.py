@@ -11,8 +11,7 @@ import trio.testing
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError
-from minit.cri.images.credentials import authfile
-from minit.cri.images.sharedpulls import SharedPulls
+from minit.cri.imagecalls import SharedPulls, authfile
 
 
 @pytest.mark.parametrize(

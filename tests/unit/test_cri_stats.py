@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from minit.cri.stats import writablelayers
-from minit.cri.stats.writablelayers import WritableLayers
+from minit.cri import statscalls
+from minit.cri.statscalls import WritableLayers
 from minit.stage0.files.untrusted import DiskUsage
 from minit.stage0.reports.usage import Pressure, Stall, parse_pressure
 
@@ -39,7 +39,7 @@ async def test_measuring_now_and_then(monkeypatch: pytest.MonkeyPatch, mock_cloc
         measured.append(app)
         return DiskUsage(size_bytes=len(measured))
 
-    monkeypatch.setattr(writablelayers, "_measure", measure)
+    monkeypatch.setattr(statscalls, "_measure", measure)
     one = container("one")
     async with trio.open_nursery() as nursery:
         layers = WritableLayers(Path("/nowhere"), nursery)
@@ -66,8 +66,8 @@ async def test_a_layer_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
         go.wait()
         return DiskUsage(size_bytes=7)
 
-    monkeypatch.setattr(writablelayers, "_measure", measure)
-    monkeypatch.setattr(writablelayers, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(statscalls, "_measure", measure)
+    monkeypatch.setattr(statscalls, "_PATIENCE_SECONDS", 0)
     slow = container("slow")
     async with trio.open_nursery() as nursery:
         layers = WritableLayers(Path("/nowhere"), nursery)

@@ -1,4 +1,4 @@
-"""minit.cri.translation: sandboxes and containers in the words of the command line, and what is refused."""
+"""minit.cri.translation: sandboxes and containers as requests to the service of pods, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,80 +11,104 @@ from typing import Any, cast
 import pytest
 from google.protobuf.message import Message
 
-from minit.base.goduration import parse_duration
-from minit.cli.flags.environmentflags import parse_environment_files
-from minit.cli.flags.isolatorflags import parse_caps_remove
+from minit.base.idrange import IdRange
+from minit.base.value import replace
 from minit.cri.api import cri_pb2 as api
-from minit.cri.filters import is_container_listed, is_sandbox_listed
 from minit.cri.grpc.framing import CallError, Code
+from minit.cri.hands import limited
 from minit.cri.node import Container, Sandbox, app_name
-from minit.cri.owncommands import duration, failure
 from minit.cri.records import Records
-from minit.cri.translation.containerwords import container_words, environment_text
-from minit.cri.translation.mountwords import mount_words
-from minit.cri.translation.refusal import refuse_unknown_words
-from minit.cri.translation.sandboxwords import sandbox_words
-from minit.cri.translation.securitywords import check_pids
-from minit.cri.translation.userwords import check_users, user_ids
+from minit.cri.refusal import check_message
+from minit.cri.statuses import is_container_listed, is_sandbox_listed
+from minit.cri.translation.container import app_request, environment
+from minit.cri.translation.sandbox import check_users, run_options, sandbox_request, user_ids
+from minit.cri.translation.security import check_pids
+from minit.manifest.app import Isolator, Port
 from minit.manifest.capabilities import DEFAULT, capability_names
+from minit.manifest.pod import ExposedPort, Mount, Volume
+from minit.pods.requests import PodRequest, Stage1Request
+from minit.stage0.pods.appsection import AppOverrides
+from minit.stage0.pods.nameservice import NameService
+from minit.stage0.stage1.entrypoints import RunOptions
 
 ROOT = Path(__file__).parents[2]
-USUAL = (
-    '--annotation=minit/protected-paths={"masked":[],"readOnly":[]}',
-    "--annotation=minit/no-new-privileges=false",
-    "--annotation=minit/image-groups=primary,supplementary",
-    "--annotation=minit/late-executable=true",
-    "--annotation=minit/make-working-directory=true",
-    "--annotation=minit/plain-environment=true",
-    "--annotation=minit/volumes-over-files=true",
-    "--seccomp=guarded",
-    *("--stdout=log+stream", "--stderr=log+stream"),
-)
+USUAL = {
+    "minit/protected-paths": '{"masked":[],"readOnly":[]}',
+    "minit/no-new-privileges": "false",
+    "minit/image-groups": "primary,supplementary",
+    "minit/late-executable": "true",
+    "minit/make-working-directory": "true",
+    "minit/plain-environment": "true",
+    "minit/volumes-over-files": "true",
+}
+PLAIN = AppOverrides(name="main-0", seccomp="guarded", stdout="log+stream", stderr="log+stream")
 MAIN = api.ContainerMetadata(name="main")
+NODE = api.PodSandboxConfig()
 
 
-def sandbox(**fields: Any) -> list[str]:
-    """Return the words for a sandbox."""
-    words = sandbox_words(api.PodSandboxConfig(**fields))
-    assert words[:2] == ["--annotation=minit/pod-names=own", "--annotation=minit/shm-size=64Mi"]
-    return words[2:]
+def sandbox(**fields: Any) -> PodRequest:
+    """Return the request for a sandbox, with the annotations that not all have."""
+    request = sandbox_request(api.PodSandboxConfig(**fields), Stage1Request())
+    habits = (("minit/pod-names", "own"), ("minit/shm-size", "64Mi"))
+    assert request.is_mutable and {*habits} <= {*request.annotations}
+    return replace(request, annotations=tuple(pair for pair in request.annotations if pair not in habits))
 
 
-def container(**fields: Any) -> list[str]:
-    """Return the words for a container, without its image and name."""
-    words = container_words(api.ContainerConfig(**({"metadata": MAIN} | fields)), "sha512-1")
-    assert words[:2] == ["sha512-1", "--name=main-0"]
-    return [word for word in words[2:] if word not in USUAL]
+def container(**fields: Any) -> AppOverrides:
+    """Return the settings for a container, with the annotations that not all have."""
+    options = {name: fields.pop(name) for name in ("target", "ids", "image_has_group") if name in fields}
+    config = api.ContainerConfig(**({"metadata": MAIN} | fields))
+    request = app_request(NODE, config, "sha512-1", **options)
+    assert request.reference == "sha512-1"
+    usual = {*USUAL.items()}
+    return replace(
+        request.overrides, annotations=tuple(pair for pair in request.overrides.annotations if pair not in usual)
+    )
 
 
-def secured(**fields: Any) -> list[str]:
-    """Return the words for what a container may do."""
+def secured(**fields: Any) -> AppOverrides:
+    """Return the settings for what a container may do."""
     return container(linux=security(**fields))
 
 
+def annotated(**fields: Any) -> dict[str, str]:
+    """Return the annotations of a container that not all have."""
+    return dict(container(**fields).annotations)
+
+
+def volume(name: str, source: str, target: str, *, kind: str = "host", read_only: bool = False) -> Mount:
+    """Return the mount of a volume of the app's own."""
+    own = Volume(name=name, kind=kind, source=source, read_only=read_only)
+    return Mount(volume=name, path=target, app_volume=own)
+
+
 def test_sandboxes() -> None:
-    """Names, name servers, ports and namespaces are options of `app sandbox`."""
+    """Names, name servers, ports and namespaces are those of the pod, and of its run."""
     ports = [
         api.PortMapping(container_port=80, host_port=8080),
         api.PortMapping(container_port=81),
         api.PortMapping(protocol=api.UDP, container_port=53, host_port=53, host_ip="::1"),
     ]
     dns = api.DNSConfig(servers=["10.0.0.10"], searches=["svc.local"], options=["ndots:5"])
-    assert sandbox(hostname="web", dns_config=dns, port_mappings=ports) == [
-        "--hostname=web",
-        "--dns=10.0.0.10",
-        "--dns-search=svc.local",
-        "--dns-opt=ndots:5",
-        "--port=port0:tcp:80:0.0.0.0:8080",
-        "--port=port2:udp:53:::1:53",
-    ]
+    config = api.PodSandboxConfig(hostname="web", dns_config=dns, port_mappings=ports)
+    service = NameService(resolv="stage0", nameservers=("10.0.0.10",), search=("svc.local",), options=("ndots:5",))
+    assert run_options(config, "lan") == RunOptions(
+        networks=("lan",), hostname="web", name_service=service, mutable=True
+    )
+    web, names = Port(name="port0", protocol="tcp", port=80), Port(name="port2", protocol="udp", port=53)
+    assert sandbox(port_mappings=ports).ports == (
+        ExposedPort(name="port0", host_port=8080, host_ip="0.0.0.0", pod_port=web),
+        ExposedPort(name="port2", host_port=53, host_ip="::1", pod_port=names),
+    )
     options = api.NamespaceOption(network=api.NODE, ipc=api.NODE, pid=api.CONTAINER)
     context = api.LinuxSandboxSecurityContext(namespace_options=options)
     linux = api.LinuxPodSandboxConfig(security_context=context, cgroup_parent="/kubepods/burstable/pod5e5b")
-    assert sandbox(linux=linux, port_mappings=ports) == [
-        *("--net=host", f"--hostname={os.uname().nodename}"),
-        *("--annotation=minit/cgroup-parent=/kubepods/burstable/pod5e5b", "--ipc=parent"),
-    ]
+    of_host = sandbox(linux=linux, port_mappings=ports)
+    assert (of_host.ports, of_host.host_pids) == ((), False)
+    assert of_host.annotations == (("minit/cgroup-parent", "/kubepods/burstable/pod5e5b"),)
+    assert run_options(api.PodSandboxConfig(linux=linux), "lan") == RunOptions(
+        networks=("host",), hostname=os.uname().nodename, ipc="parent", mutable=True
+    )
     for root in ("", "/", "//"):
         assert sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent=root)) == sandbox()
     for bad in ("kubepods-pod5e5b.slice", "/a ", "/a /", "/ a", "/a\n", "//a", "/a\0"):
@@ -92,43 +116,56 @@ def test_sandboxes() -> None:
             sandbox(linux=api.LinuxPodSandboxConfig(cgroup_parent=bad))
 
 
+@pytest.mark.parametrize(
+    ("port", "named"),
+    [
+        (api.PortMapping(container_port=80, host_port=65536), "host_port: expected a number from 1 to 65535"),
+        (api.PortMapping(container_port=0, host_port=80), "container_port: expected a number from 1 to 65535"),
+        (api.PortMapping(container_port=1, host_port=1, host_ip="localhost"), "host_ip: expected an IP address"),
+        (api.PortMapping(container_port=1, host_port=1, protocol=api.SCTP), "protocol: expected TCP or UDP"),
+    ],
+)
+def test_ports_that_cannot_be(port: api.PortMapping, named: str) -> None:
+    """Their field is named."""
+    with pytest.raises(CallError, match=rf"^port_mappings\[0\]\.{named}"):
+        sandbox(port_mappings=[port])
+
+
 def test_containers() -> None:
-    """Commands, mounts, devices, limits and signals are options of `app add`; any path can be written."""
+    """Commands, mounts, devices, limits and signals are settings of an app."""
     resources = api.LinuxContainerResources(
         memory_limit_in_bytes=64 << 20, cpu_quota=50_000, cpu_period=100_000, cpu_shares=1, oom_score_adj=-997
     )
-    assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="//none/../srv/") == [
-        *("--working-dir=/srv", "--exec=/bin/sh", "--", "-c", "a b")
-    ]
+    assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="//none/../srv/") == replace(
+        PLAIN, working_directory="/srv", exec="/bin/sh", arguments=("-c", "a b")
+    )
     options = api.NamespaceOption(pid=api.CONTAINER)
-    linux = api.LinuxContainerConfig(security_context=api.LinuxContainerSecurityContext(namespace_options=options))
-    assert container(linux=linux) == ["--annotation=minit/pid-namespace=app"]
+    assert secured(namespace_options=options).annotations == (("minit/pid-namespace", "app"),)
     options = api.NamespaceOption(pid=api.TARGET, target_id="1f")
-    security = api.LinuxContainerSecurityContext(namespace_options=options)
-    config = api.ContainerConfig(metadata=MAIN, linux=api.LinuxContainerConfig(security_context=security))
-    assert "--annotation=minit/pid-namespace=app:db-0" in container_words(config, "x", (), "db-0")
-    assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
-    assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
-        "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true",
-        '--annotation=minit/mounts={"/a,b":{"propagation":"private","recursiveReadOnly":false}}',
-    ]
+    assert annotated(linux=security(namespace_options=options), target="db-0") == {"minit/pid-namespace": "app:db-0"}
+    assert container(args=["serve", "-v"]) == replace(PLAIN, command="serve", arguments=("-v",))
+    made = container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)])
+    assert made.mounts == (volume("mount0", "/x y&z", "/a,b", read_only=True),)
+    details = '{"/a,b":{"propagation":"private","recursiveReadOnly":false}}'
+    assert dict(made.annotations) == {"minit/mounts": details}
     device = api.Device(container_path="x/", host_path="/dev/a", permissions="mr")
-    assert container(mounts=[api.Mount(container_path="/x", host_path="/a")], devices=[device]) == [
-        "--mnt-volume=name=device0,kind=host,source=/dev/a,target=/x,readOnly=true",
-        '--annotation=minit/mounts={"/x":{"deviceAccess":"mr"}}',
-    ]
-    assert container(devices=[api.Device(host_path="/dev/fuse", permissions="rw")]) == [
-        "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false",
-        '--annotation=minit/mounts={"/dev/fuse":{"deviceAccess":"rw"}}',
-    ]
-    assert container(linux=api.LinuxContainerConfig(resources=resources)) == [
-        *(f"--memory={64 << 20}", "--cpu-shares=2", "--oom-score-adj=-997"),
-        '--annotation=minit/limits={"cpuQuota": 50000, "cpuPeriod": 100000}',
-    ]
-    assert container(stdin=True) == ["--stdin=stream"]
-    assert {*USUAL} <= {*container_words(api.ContainerConfig(metadata=MAIN), "sha512-1")}
-    assert container(tty=True) == ["--stdin=tty", "--stdout=log+tty", "--stderr=log+tty"]
-    assert container(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == ["--annotation=minit/stop-signal=RTMIN+3"]
+    made = container(mounts=[api.Mount(container_path="/x", host_path="/a")], devices=[device])
+    assert made.mounts == (volume("device0", "/dev/a", "/x", read_only=True),)
+    assert dict(made.annotations) == {"minit/mounts": '{"/x":{"deviceAccess":"mr"}}'}
+    made = container(devices=[api.Device(host_path="/dev/fuse", permissions="rw")])
+    assert made.mounts == (volume("device0", "/dev/fuse", "/dev/fuse"),)
+    made = container(linux=api.LinuxContainerConfig(resources=resources))
+    assert dict(made.annotations) == {"minit/limits": '{"cpuQuota": 50000, "cpuPeriod": 100000}'}
+    size = str(64 << 20)
+    assert made.isolators == (
+        Isolator(name="resource/memory", value={"default": False, "request": size, "limit": size}),
+        Isolator(name="os/linux/cpu-shares", value=2),
+        Isolator(name="os/linux/oom-score-adj", value=-997),
+    )
+    assert container() == PLAIN
+    assert container(stdin=True) == replace(PLAIN, stdin="stream")
+    assert container(tty=True) == replace(PLAIN, stdin="tty", stdout="log+tty", stderr="log+tty")
+    assert annotated(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == {"minit/stop-signal": "RTMIN+3"}
 
 
 def mount(**fields: Any) -> api.Mount:
@@ -136,25 +173,23 @@ def mount(**fields: Any) -> api.Mount:
     return api.Mount(container_path="/x", host_path="/y", **fields)
 
 
+def details(**fields: Any) -> str:
+    """Return what stage1 is told of the mounts of a container."""
+    return annotated(**fields)["minit/mounts"]
+
+
 def test_mount_details() -> None:
     """Propagation, depth of read-only and options are details of a mount; what the interface forbids is refused."""
     both = api.PROPAGATION_BIDIRECTIONAL
     host = mount(propagation=api.PROPAGATION_HOST_TO_CONTAINER, mount_options=["nosuid", "noexec"])
-    assert container(mounts=[host])[1:] == [
-        '--annotation=minit/mounts={"/x":{"propagation":"slave","options":["noexec","nosuid"]}}'
-    ]
-    assert mount_words([mount(propagation=both)], [], privileged=True)[1:] == [
-        '--annotation=minit/mounts={"/x":{"propagation":"shared"}}'
-    ]
+    assert details(mounts=[host]) == '{"/x":{"propagation":"slave","options":["noexec","nosuid"]}}'
+    shared = details(mounts=[mount(propagation=both)], linux=security(privileged=True))
+    assert shared == '{"/x":{"propagation":"shared"}}'
     deep = mount(readonly=True, recursive_read_only=True)
-    assert container(mounts=[deep])[1:] == [
-        '--annotation=minit/mounts={"/x":{"propagation":"private","recursiveReadOnly":true}}'
-    ]
+    assert details(mounts=[deep]) == '{"/x":{"propagation":"private","recursiveReadOnly":true}}'
     of_image = api.Mount(container_path="/x", image=api.ImageSpec(image="sha512-2"), image_sub_path="a", readonly=True)
-    assert container(mounts=[of_image]) == [
-        "--mnt-volume=name=mount0,kind=image,source=sha512-2,target=/x,readOnly=true",
-        '--annotation=minit/mounts={"/x":{"propagation":"private","subPath":"a"}}',
-    ]
+    assert container(mounts=[of_image]).mounts == (volume("mount0", "sha512-2", "/x", kind="image", read_only=True),)
+    assert details(mounts=[of_image]) == '{"/x":{"propagation":"private","subPath":"a"}}'
     for wrong, message in (
         (mount(propagation=both), "propagation: expected another one in a container that is not priv"),
         (mount(recursive_read_only=True), "recursive_read_only: expected readonly"),
@@ -181,17 +216,17 @@ def users_of(**fields: Any) -> api.NamespaceOption:
     return api.NamespaceOption(userns_options=api.UserNamespace(**(usual | fields)))
 
 
-def sandbox_of(options: api.NamespaceOption) -> list[str]:
-    """Return the words for a sandbox with these namespaces."""
+def sandbox_of(options: api.NamespaceOption) -> PodRequest:
+    """Return the request for a sandbox with these namespaces."""
     context = api.LinuxSandboxSecurityContext(namespace_options=options)
     return sandbox(linux=api.LinuxPodSandboxConfig(security_context=context))
 
 
 def test_users_of_a_sandbox() -> None:
     """One range for users and groups, which begins with root; containers and their mounts have the same."""
-    assert "--private-users=131072:65536" in sandbox_of(users_of())
+    assert sandbox_of(users_of()).private_users == IdRange(shift=131072, count=65536)
     for none in (api.NamespaceOption(), users_of(mode=api.NODE, uids=[], gids=[])):
-        assert not any(word.startswith("--private-users") for word in sandbox_of(none))
+        assert sandbox_of(none).private_users is False
     inner = api.IDMapping(host_id=131072, container_id=1, length=65536)
     wrong: list[dict[str, Any]] = [
         {"mode": api.CONTAINER},
@@ -218,9 +253,8 @@ def test_users_of_a_sandbox() -> None:
 def test_the_processes_of_the_host() -> None:
     """A container has them in a sandbox that has them, be it as that sandbox's, and nowhere else."""
     host, own = api.NamespaceOption(pid=api.NODE), api.NamespaceOption(pid=api.CONTAINER)
-    assert "--pid=host" in sandbox_of(host)
-    assert "--pid=host" not in sandbox_of(own)
-    assert not any("pid-namespace" in word for word in secured(namespace_options=host))
+    assert sandbox_of(host).host_pids and not sandbox_of(own).host_pids
+    assert secured(namespace_options=host) == PLAIN
     check_pids(host, host)
     check_pids(api.NamespaceOption(pid=api.POD), host)
     for container_has, sandbox_has in ((host, own), (own, host)):
@@ -235,55 +269,71 @@ def test_mounts_with_the_ids_of_a_sandbox() -> None:
     plain = api.Mount(host_path="/b", container_path="/b")
     hidden = api.Mount(host_path="/c", container_path="/c", uidMappings=[MAPPING], gidMappings=[MAPPING])
     shown = api.Mount(host_path="/d", container_path="/c")
-    words = mount_words([mapped, plain, hidden, shown, mapped], [], ids, privileged=False)
-    assert [word for word in words if "idmap" in word] == ["--annotation=minit/idmap=mount4"]
-    assert not any("idmap" in word for word in mount_words([plain], [], ids, privileged=False))
+    assert annotated(mounts=[mapped, plain, hidden, shown, mapped], ids=ids)["minit/idmap"] == "mount4"
+    assert "minit/idmap" not in annotated(mounts=[plain], ids=ids)
     for bad in (
         (mapped, None),
         (api.Mount(host_path="/a", container_path="/a", uidMappings=[MAPPING]), ids),
         (api.Mount(host_path="/a", container_path="/a", uidMappings=[OTHER], gidMappings=[OTHER]), ids),
     ):
         with pytest.raises(CallError, match=r"mounts\[0\].uidMappings: expected the range of the sandbox"):
-            mount_words([bad[0]], [], bad[1], privileged=False)
+            container(mounts=[bad[0]], ids=bad[1])
 
 
-def test_users_and_capabilities() -> None:
-    """A user without a group has group 0; capabilities are added to the default ones, then dropped."""
+def test_users() -> None:
+    """A user without a group has group 0; the groups of the image are those that the interface has."""
     user = api.Int64Value(value=1000)
-    assert secured(run_as_user=user, supplemental_groups=[5, 6], readonly_rootfs=True) == [
-        *("--user=1000", "--group=0", "--supplementary-gids=5,6", "--readonly-rootfs")
-    ]
-    assert secured(run_as_username="web", run_as_group=user) == [
-        *("--user=web", "--group=1000", "--annotation=minit/image-groups=supplementary")
-    ]
-    assert secured(run_as_user=user, supplemental_groups_policy=api.Strict) == [
-        *("--user=1000", "--group=0", "--annotation=minit/image-groups=primary")
-    ]
-    assert secured(run_as_user=user, run_as_group=user, supplemental_groups_policy=api.Strict) == [
-        *("--user=1000", "--group=1000")
-    ]
-    config = api.ContainerConfig(metadata=MAIN)
-    assert "--annotation=minit/image-groups=supplementary" in container_words(config, "", image_has_group=True)
-    assert secured(masked_paths=["/proc/kcore", "/a b"], readonly_paths=["/proc/sys"]) == [
-        '--annotation=minit/protected-paths={"masked":["/proc/kcore","/a b"],"readOnly":["/proc/sys"]}'
-    ]
-    assert secured(privileged=True, capabilities=api.Capability(drop_capabilities=["ALL"])) == [
-        "--annotation=minit/privileged=true"
-    ]
+    made = secured(run_as_user=user, supplemental_groups=[5, 6], readonly_rootfs=True)
+    assert made == replace(PLAIN, user="1000", group="0", supplementary_gids=(5, 6), read_only_root_fs=True)
+    made = secured(run_as_username="web", run_as_group=user)
+    assert (made.user, made.group, dict(made.annotations)) == (
+        *("web", "1000"),
+        {"minit/image-groups": "supplementary"},
+    )
+    made = secured(run_as_user=user, supplemental_groups_policy=api.Strict)
+    assert (made.group, dict(made.annotations)) == ("0", {"minit/image-groups": "primary"})
+    made = secured(run_as_user=user, run_as_group=user, supplemental_groups_policy=api.Strict)
+    assert (made.group, made.annotations) == ("1000", ())
+    assert annotated(image_has_group=True) == {"minit/image-groups": "supplementary"}
+
+
+def test_confinement() -> None:
+    """Paths, profiles and privileges are annotations; a privileged container has neither filter nor capabilities."""
+    assert secured(masked_paths=["/proc/kcore", "/a b"], readonly_paths=["/proc/sys"]).annotations == (
+        ("minit/protected-paths", '{"masked":["/proc/kcore","/a b"],"readOnly":["/proc/sys"]}'),
+    )
+    made = secured(privileged=True, capabilities=api.Capability(drop_capabilities=["ALL"]))
+    assert made == replace(PLAIN, seccomp=None, annotations=(("minit/privileged", "true"),))
     profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref="web-1")
     for fields in ({"apparmor": profile}, {"apparmor_profile": "localhost/web-1"}):
-        assert secured(**fields) == ["--annotation=minit/apparmor-profile=web-1"]
+        assert secured(**fields).annotations == (("minit/apparmor-profile", "web-1"),)
     for fields in ({"apparmor": api.SecurityProfile()}, {"apparmor_profile": "runtime/default"}):
-        assert secured(**fields) == []
-    assert secured(no_new_privs=True) == ["--annotation=minit/no-new-privileges=true"]
-    [none] = secured(capabilities=api.Capability(drop_capabilities=["ALL"]))
-    assert parse_caps_remove(*none.split("=")).value == {"set": list(capability_names(DEFAULT))}
-    [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
-    assert kept == "--caps-retain=CAP_NET_ADMIN"
-    [kept] = secured(capabilities=api.Capability(drop_capabilities=["CAP_CHOWN"], add_capabilities=["SYS_TIME"]))
-    assert "CAP_SYS_TIME" in kept and "CAP_KILL" in kept and "CAP_CHOWN" not in kept
-    [kept] = secured(capabilities=api.Capability(drop_capabilities=["ALL"], add_capabilities=["ALL", "CHOWN"]))
-    assert kept == "--caps-retain=CAP_CHOWN"
+        assert secured(**fields) == PLAIN
+    assert secured(no_new_privs=True).annotations == (("minit/no-new-privileges", "true"),)
+    for kind, word in (("RuntimeDefault", "by-capabilities"), ("Unconfined", "unconfined")):
+        asked = api.SecurityProfile(profile_type=kind)
+        assert secured(seccomp=asked).seccomp == word
+    profile = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref="/p.json")
+    for fields in ({"seccomp": profile}, {"seccomp_profile_path": "localhost//p.json"}):
+        assert secured(**fields).seccomp == "profile=/p.json"
+
+
+@pytest.mark.parametrize(
+    ("add", "drop", "name", "has", "lacks"),
+    [
+        ([], ["ALL"], "remove", [*capability_names(DEFAULT)], []),
+        (["net_admin"], ["all"], "retain", ["CAP_NET_ADMIN"], ["CAP_KILL"]),
+        (["SYS_TIME"], ["CAP_CHOWN"], "retain", ["CAP_SYS_TIME", "CAP_KILL"], ["CAP_CHOWN"]),
+        (["ALL", "CHOWN"], ["ALL"], "retain", ["CAP_CHOWN"], ["CAP_KILL"]),
+        (["ALL"], ["KILL"], "retain", ["CAP_SYS_ADMIN"], ["CAP_KILL"]),
+    ],
+)
+def test_capabilities(add: list[str], drop: list[str], name: str, has: list[str], lacks: list[str]) -> None:
+    """They are added to the default ones, then dropped."""
+    [found] = secured(capabilities=api.Capability(add_capabilities=add, drop_capabilities=drop)).isolators
+    value = cast("dict[str, list[str]]", found.value)["set"]
+    assert found.name == f"os/linux/capabilities-{name}-set"
+    assert {*has} <= {*value} and not {*lacks} & {*value}
 
 
 @pytest.mark.parametrize(
@@ -318,43 +368,27 @@ def test_environments() -> None:
     """The last of several of a name counts, values may have several lines, and what is no name is refused."""
     pairs = [api.KeyValue(key="A", value=b"1"), api.KeyValue(key="B", value=b"=x"), api.KeyValue(key="A", value=b"2")]
     pairs += [api.KeyValue(key="a.b-C", value=b" x\r"), api.KeyValue(key="#-L 1", value=b"#1\n2=3\n")]
-    text = environment_text(api.ContainerConfig(envs=pairs)).decode()
-    assert parse_environment_files("", [("", text)]) == (
+    assert environment(api.ContainerConfig(envs=pairs)) == (
         ("A", "2"),
         ("B", "=x"),
         ("a.b-C", " x\r"),
         ("#-L 1", "#1\n2=3\n"),
     )
-    assert parse_environment_files("", [("", environment_text(api.ContainerConfig()).decode())]) == ()
-    assert environment_text(api.ContainerConfig(envs=pairs[:1]), "web") == b"HOSTNAME=web\0A=1\0"
+    assert environment(api.ContainerConfig()) == ()
+    assert environment(api.ContainerConfig(envs=pairs[:1]), "web") == (("HOSTNAME", "web"), ("A", "1"))
     own = api.ContainerConfig(envs=[api.KeyValue(key="HOSTNAME", value=b"own")])
-    assert environment_text(own, "web") == b"HOSTNAME=own\0"
-    with pytest.raises(CallError, match="envs: A: expected a value without a NUL"):
-        environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\0B=2")]))
+    assert environment(own, "web") == (("HOSTNAME", "own"),)
+    for value, wanted in ((b"1\0B=2", "without a NUL"), (b"\xff", "in UTF-8")):
+        with pytest.raises(CallError, match=f"envs: A: expected a value {wanted}"):
+            environment(api.ContainerConfig(envs=[api.KeyValue(key="A", value=value)]))
     for name in ("", "A=B", "=", "A=1\nB", "A\nB", "A\0", "日"):
         with pytest.raises(CallError, match="expected a name"):
-            environment_text(api.ContainerConfig(envs=[api.KeyValue(key=name, value=b"1")]))
+            environment(api.ContainerConfig(envs=[api.KeyValue(key=name, value=b"1")]))
 
 
 def test_times() -> None:
-    """A time that no option can have is a year, and one that is over is none."""
-    assert [duration(seconds) for seconds in (-(2**63), 0, 30, 2**63 - 1)] == ["0s", "0s", "30s", "31536000s"]
-    assert parse_duration(duration(2**63 - 1)) == 31536000
-
-
-@pytest.mark.parametrize(
-    ("errors", "told"),
-    [
-        ("stage1 app add: no user\nadd: app/add failed: exit status 254\n", "app/add failed: exit status 254: no user"),
-        ("rm: it is busy\nrm: failed to remove one or more pods\n", "failed to remove one or more pods: it is busy"),
-        ("add: warning: it is old\nadd: no image\x1b\n", "no image\\x1b"),
-        ("killed", "killed"),
-        ("", ""),
-    ],
-)
-def test_reasons_of_failures(errors: str, told: str) -> None:
-    """The error of a command has what stage1 said before it, but no warning."""
-    assert failure(errors.encode()) == told
+    """A time that nobody waits for is a year, and one that is over is none."""
+    assert [limited(seconds) for seconds in (-(2**63), 0, 30, 2**63 - 1)] == [0, 0, 30, 31536000]
 
 
 def test_names_of_apps() -> None:
@@ -444,6 +478,21 @@ UNKNOWN = cast("Any", 99)  # by a client of a later interface
 def test_values_of_no_enumeration(message: Message, place: str) -> None:
     """A word that is not known may be a restriction: it is refused at any depth, and those that are known are not."""
     with pytest.raises(CallError, match=f"^{place}: expected one of "):
-        refuse_unknown_words(message, "config")
+        check_message(message, "config")
     known = api.ContainerConfig(annotations={"a": "b"}, stop_signal=api.SIGNAL_SIGUSR1, mounts=[api.Mount()])
-    refuse_unknown_words(known, "config")
+    check_message(known, "config")
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (api.ContainerConfig(args=["a\0"]), "^config.args: a value has a NUL"),
+        (api.ContainerConfig(labels={"a": "\0"}), "^config.labels: a value has a NUL"),
+        (api.ContainerConfig(args=["a" * (32 * 4096)]), "^config.args: a value has at most 131072 bytes"),
+        (api.ContainerConfig(args=["a" * 100_000] * 22), "^config: expected at most 2097152 bytes"),
+    ],
+)
+def test_texts_that_no_program_can_have(config: api.ContainerConfig, named: str) -> None:
+    """They are refused at any depth, with their field."""
+    with pytest.raises(CallError, match=named):
+        check_message(config, "config")

@@ -1,43 +1,51 @@
-"""A hand of the daemon: one command line after the other in one process."""
+"""A hand of the daemon: one request after the other in one process."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from minit.base.errors import FailureKind
-from minit.cli import hand
+from minit.base.errors import FailureKind, PodError
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.pods import hand
+from minit.pods.hand import CODEC, HandRequest
+from minit.pods.requests import AppStart
 
 
-def count_words(words: Sequence[str]) -> tuple[int, FailureKind | None]:
-    """Pass the input on to the output, and return how many words there are."""
-    sys.stdout.write(open(0, closefd=False).read())
-    sys.stdout.flush()
-    print("an error", file=sys.stderr)
-    return len(words), None
+def echo(asked: HandRequest) -> str:
+    """Return the app of the request."""
+    assert isinstance(asked.request, AppStart)
+    return asked.request.app
 
 
-def leave_a_descriptor(words: Sequence[str]) -> tuple[int, FailureKind | None]:
+def fail(asked: HandRequest) -> str:
+    """Fail as a start does whose reason another program has told."""
+    error = PodError("it failed")
+    error.kind = FailureKind.STATE
+    error.reason = "no room"
+    raise error
+
+
+def leave_a_descriptor(asked: HandRequest) -> str:
     """Leave a descriptor open."""
     os.dup(0)
-    return 0, None
+    return ""
 
 
-def leave_a_child(words: Sequence[str]) -> tuple[int, FailureKind | None]:
+def leave_a_child(asked: HandRequest) -> str:
     """Leave a process that nobody waits for."""
     if os.fork() == 0:
         os._exit(0)
-    return 0, None
+    return ""
 
 
-def be_ended(words: Sequence[str]) -> tuple[int, FailureKind | None]:
-    """End as a command does that gets a SIGTERM."""
+def be_ended(asked: HandRequest) -> str:
+    """End as a request does that gets a SIGTERM."""
     raise SystemExit(143)
 
 
@@ -62,41 +70,52 @@ def a_hand(run: hand.CarryOut) -> Iterator[Socket]:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def ask(link: Socket, *words: str) -> tuple[dict[str, object] | None, bytes, bytes]:
-    """Return the answer to a command line whose input is "text", and what the command wrote."""
-    files = [os.memfd_create(name) for name in ("words", "stdin", "stdout", "stderr")]
-    os.pwrite(files[0], b"".join(word.encode() + b"\0" for word in words), 0)
-    os.pwrite(files[1], b"text", 0)
-    send_message(link, {}, files)
-    answer, _ = receive_message(link)
-    written = [os.pread(fd, 100, 0) for fd in files[2:]]
-    for fd in files:
-        os.close(fd)
-    return answer, written[0], written[1]
+def send(link: Socket, data: bytes) -> None:
+    """Send a hand a request."""
+    fd = os.memfd_create("request")
+    os.pwrite(fd, data, 0)
+    send_message(link, {}, [fd])
+    os.close(fd)
+
+
+def ask(link: Socket, app: str = "web") -> dict[str, object] | None:
+    """Return the answer to a request."""
+    request = AppStart(uuid="2d38", app=app)
+    send(link, CODEC.encode(HandRequest(data=Path("/data"), local_config="/etc/rkt", request=request)))
+    return receive_message(link)[0]
+
+
+def answer(**fields: object) -> dict[str, object]:
+    """Return an answer that differs in some fields from the usual one."""
+    return {"result": "", "kind": None, "error": None, "is_last": False} | fields
 
 
 def test_one_after_the_other() -> None:
-    """Each command has its own words, streams and exit code, and the next one may follow."""
-    with a_hand(count_words) as link:
-        assert ask(link, "a", "b") == ({"code": 2, "kind": None, "is_last": False}, b"text", b"an error\n")
-        assert ask(link, "c") == ({"code": 1, "kind": None, "is_last": False}, b"text", b"an error\n")
+    """Each request has its own result, and the next one may follow, also after a failure."""
+    with a_hand(echo) as link:
+        assert ask(link, "a") == answer(result="a")
+        send(link, b"{}")
+        told = receive_message(link)[0]
+        assert told is not None and "not one of this version" in str(told["error"])
+        assert ask(link, "c") == answer(result="c")
+    with a_hand(fail) as link:
+        assert ask(link) == ask(link) == answer(kind="state", error="it failed: no room")
 
 
 @pytest.mark.parametrize(
-    ("run", "code"), [(leave_a_descriptor, 0), (leave_a_child, 0), (be_ended, 143)], ids=["descriptor", "child", "end"]
+    ("run", "error"),
+    [(leave_a_descriptor, None), (leave_a_child, None), (be_ended, "ended by a signal")],
+    ids=["descriptor", "child", "end"],
 )
-def test_the_last_one(run: hand.CarryOut, code: int) -> None:
-    """A hand ends, and says so, with a command that leaves a descriptor or a child, or that is told to end."""
+def test_the_last_one(run: hand.CarryOut, error: str | None) -> None:
+    """A hand ends, and says so, with a request that leaves a descriptor or a child, or that is told to end."""
     with a_hand(run) as link:
-        assert ask(link)[0] == {"code": code, "kind": None, "is_last": True}
+        assert ask(link) == answer(error=error, is_last=True)
         assert receive_message(link) == (None, [])
 
 
 def test_end_of_the_daemon() -> None:
-    """A hand whose daemon has ended meanwhile ends after its command, with no error."""
-    with a_hand(count_words) as link:
-        fds = [os.memfd_create("stream") for _ in range(4)]
-        send_message(link, {}, fds)
+    """A hand whose daemon has ended meanwhile ends after its request, with no error."""
+    with a_hand(echo) as link:
+        send(link, CODEC.encode(HandRequest(data=Path("/"), local_config="", request=AppStart(uuid="u", app="a"))))
         link.shutdown(socket.SHUT_RDWR)
-        for fd in fds:
-            os.close(fd)

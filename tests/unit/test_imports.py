@@ -47,7 +47,7 @@ def test_the_help_of_minit_imports_no_command() -> None:
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
         *("minit.cli.otherwords", "minit.cli.standardstreams", "minit.cli.uuidfile"),
         *("minit.base", "minit.base.errors", "minit.base.goflags", "minit.base.harmless", "minit.base.value"),
-        *("minit.linux", "minit.linux.loop", "minit.linux.stdio"),
+        *("minit.linux", "minit.linux.loop", "minit.linux.stdio", "minit.pods", "minit.pods.caller"),
     }
 
 

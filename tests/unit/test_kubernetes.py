@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,21 +14,23 @@ from hypothesis import strategies as st
 
 from minit.base.errors import ManifestError, PodError
 from minit.cli.commands.generatecommands import write_documents
+from minit.kubernetes.containers import expand
+from minit.kubernetes.documents import read_file
+from minit.kubernetes.fields import Findings
+from minit.kubernetes.generate import generate_pod, profile_files
+from minit.kubernetes.pods import KubernetesPod
+from minit.kubernetes.references import Machine
+from minit.kubernetes.request import pod_request
 from minit.manifest.annotations import Place, known_annotations
 from minit.manifest.app import Isolator, Port
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, RuntimeApp, Volume, parse_pod_manifest
 from minit.plan.life.health import plan_health
 from minit.plan.life.hooks import plan_hooks
+from minit.pods.caller import Caller
+from minit.pods.preparing import defaults_of
+from minit.stage0.files.yamltext import parse_documents
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.kubernetes.container.containers import expand
-from minit.stage0.kubernetes.documents import read_file
-from minit.stage0.kubernetes.generate import generate_pod, profile_files
-from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
-from minit.stage0.kubernetes.pods import KubernetesPod
-from minit.stage0.kubernetes.reading.fields import Findings
-from minit.stage0.kubernetes.reading.yamltext import parse_documents
-from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.podmanifest import plan_apps
@@ -71,11 +75,24 @@ def image(annotations: dict[str, str] | None = None) -> StoredImage:
     )
 
 
+def planned(
+    pod: KubernetesPod,
+    images: Mapping[str, StoredImage],
+    data: Path = DATA,
+    profiles: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[object, bytes]:
+    """Return the apps of a Pod and its manifest, as `prepare` plans them."""
+    request = pod_request(pod, images, profiles)
+    caller = Caller(data=data, note=print)
+    chosen = [(next(iter(images.values())), app.overrides) for app in request.apps]
+    return plan_apps(chosen, defaults_of(caller, request))
+
+
 def manifest(spec: str, *, more: str = "", annotations: dict[str, str] | None = None) -> dict[str, Any]:
     """Return the pod manifest of a spec."""
     pod = read(spec, more=more)
     images = {container.name: image(annotations) for container in (*pod.init_containers, *pod.containers)}
-    _, data = plan_kubernetes_pod(pod, images, 0, 0, DATA)
+    _, data = planned(pod, images)
     value: dict[str, Any] = json.loads(data)
     return value
 
@@ -99,7 +116,7 @@ def test_the_pod() -> None:
         "  annotations: {minit/pids-limit: '50', minit/dns: none, note: x}\nspec:\n  terminationGracePeriodSeconds: 7\n"
     )
     [pod] = read_file((head + container()).encode(), "pod.yaml", Findings())
-    _, data = plan_kubernetes_pod(pod, {"main": image()}, 0, 0, DATA)
+    _, data = planned(pod, {"main": image()})
     value = json.loads(data)
     assert value["userLabels"] == {"a": "b"}
     assert value["userAnnotations"] == {
@@ -405,7 +422,7 @@ def test_jobs() -> None:
     text = job(spec="completions: 2, parallelism: 2, backoffLimit: 3, completionMode: Indexed,")
     pods = read_file(text.encode(), "pod.yaml", Findings())
     assert [(pod.names.name, pod.job and pod.job.parallel) for pod in pods] == [("web-0", 2), ("web-1", 2)]
-    [app] = json.loads(plan_kubernetes_pod(pods[1], {"main": image()}, 0, 0, Path("/data"))[1])["apps"]
+    [app] = json.loads(planned(pods[1], {"main": image()}, data=Path("/data"))[1])["apps"]
     assert {"name": "JOB_COMPLETION_INDEX", "value": "1"} in app["app"]["environment"]
     assert {"name": "minit/restart-limit", "value": "3"} in app["annotations"]
 
@@ -425,7 +442,7 @@ def test_deadlines() -> None:
     def deadlines(text: str) -> list[str | None]:
         pods = read_file(text.encode(), "pod.yaml", findings := Findings())
         assert findings.unsupported == []
-        manifests = [json.loads(plan_kubernetes_pod(pod, {"main": image()}, 0, 0, DATA)[1]) for pod in pods]
+        manifests = [json.loads(planned(pod, {"main": image()})[1]) for pod in pods]
         every = [{each["name"]: each["value"] for each in found["annotations"]} for found in manifests]
         return [each.get("minit/deadline") for each in every]
 
@@ -481,7 +498,7 @@ def test_a_pod_is_written_down() -> None:
     images = dict.fromkeys(("one", "side", "main"), "app")
     text = write_documents([generate_pod(parsed, "other", images, {}, DATA, None, said.append)])
     [pod] = read_file(text.encode(), "again.yaml", Findings())
-    again = json.loads(plan_kubernetes_pod(pod, dict.fromkeys(images, image()), 0, 0, DATA)[1])
+    again = json.loads(planned(pod, dict.fromkeys(images, image()))[1])
     marks = [
         next(iter(json.loads({pair["name"]: pair["value"] for pair in app["annotations"]}["minit/expand"])))
         for app in (first["apps"][-1], again["apps"][-1])
@@ -502,7 +519,7 @@ def write_down(
     users = {name: ("0", "0")}
     document = generate_pod(parsed, "web", {name: "app"}, users, DATA, run, said.append)
     [pod] = read_file(write_documents([document]).encode(), "again.yaml", Findings())
-    return json.loads(data), document, json.loads(plan_kubernetes_pod(pod, {name: image()}, 0, 0, DATA)[1])
+    return json.loads(data), document, json.loads(planned(pod, {name: image()})[1])
 
 
 def test_processes_of_the_host() -> None:
@@ -784,7 +801,7 @@ def test_profiles_of_system_calls(of_pod: str, of_container: str, expected: str 
     spec = f"  securityContext: {{seccompProfile: {of_pod}}}\n" if of_pod else ""
     spec += container(f", securityContext: {{seccompProfile: {of_container}}}" if of_container else "")
     profiles = {"a/b.json": '{"a":1}', "c.json": '{"c":1}'}
-    _, data = plan_kubernetes_pod(read(spec), {"main": image()}, 0, 0, DATA, profiles=profiles)
+    _, data = planned(read(spec), {"main": image()}, profiles=profiles)
     [app] = json.loads(data)["apps"]
     found = annotations_of(app).get("minit/seccomp")
     assert found == profiles.get(expected or "")
@@ -823,7 +840,7 @@ def test_rights_are_written_down() -> None:
     document = generate_pod(parsed, "shop", {"web": "app"}, {"web": ("0", "0")}, DATA, None, said.append)
     assert (profile_files(document, parsed), said) == ({"shop-web.json": profile}, [])
     [pod] = read_file(write_documents([document]).encode(), "again.yaml", Findings())
-    _, data = plan_kubernetes_pod(pod, {"web": image()}, 0, 0, DATA, profiles={"shop-web.json": profile})
+    _, data = planned(pod, {"web": image()}, profiles={"shop-web.json": profile})
     [app] = json.loads(data)["apps"]
     del given["minit/no-new-privileges"]
     assert annotations_of(app) == given

@@ -25,7 +25,6 @@ from minit.stage0.pods.podmanifest import (
     mount_target,
     plan_added_app,
     plan_apps,
-    plan_sandbox,
     unused_volumes,
     with_app,
     without_app,
@@ -325,12 +324,14 @@ def test_any_manifest_is_read_or_refused(data: bytes) -> None:
         image_ids(data, "m")
 
 
-SANDBOX = plan_sandbox(DEFAULTS, (), (), ())
+MUTABLE = replace(DEFAULTS, is_mutable=True)
+SANDBOX = plan_apps([], MUTABLE)[1]
 
 
 def test_a_sandbox() -> None:
     """It is mutable whatever the user says, and empty."""
-    data = plan_sandbox(DEFAULTS, (("coreos.com/rkt/stage1/mutable", "false"), ("a", "b")), (("u", "v"),), ())
+    given = (("coreos.com/rkt/stage1/mutable", "false"), ("a", "b"))
+    _, data = plan_apps([], replace(MUTABLE, annotations=given, user_annotations=(("u", "v"),)))
     pod = parse_pod_manifest(data, "pod")
     assert (pod.is_mutable, pod.apps, pod.annotation("a"), pod.user_annotations) == (True, (), "b", (("u", "v"),))
 

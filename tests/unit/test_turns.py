@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minit.cri.hands.turns import Turns
+from minit.cri.hands import Turns
 
 
 class Workers:

@@ -12,8 +12,9 @@ import click
 from minit.base import jsontext
 from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.owncommand import own_command, own_module
+from minit.linux.stdio import flush_output
 from minit.stage0.devices import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
@@ -101,7 +102,6 @@ def cri(
         )
     if not listen.startswith(f"{_SCHEME}/"):
         raise click.UsageError(f'--listen: expected unix://PATH with an absolute path, got "{listen}"')
-    options = (f"--dir={invocation.data}", f"--local-config={invocation.local_config}")
     settings = {
         "data": str(invocation.data),
         "socket": listen.removeprefix(_SCHEME),
@@ -110,11 +110,9 @@ def cri(
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
         "runtime_handlers": runtime_handler,
         "program": own_command(),
-        "options": options,
-        "sandbox_words": [
-            *([f"--stage1-path={stage1_path}"] if stage1_path else []),
-            *([f"--net={net}"] if net else []),
-        ],
+        "local_config": invocation.local_config,
+        "network": net,
+        "stage1_path": None if stage1_path is None else os.path.abspath(stage1_path),
     }
     flush_output()
     # With packages of its own, that no other command needs.

@@ -17,10 +17,10 @@ from minit.base.errors import MinitError, PodError, describe
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import one_pod
+from minit.kubernetes.generate import generate_pod, profile_files, volume_of_files
 from minit.podfiles import paths
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.kubernetes.generate import generate_pod, profile_files, volume_of_files
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_manifest

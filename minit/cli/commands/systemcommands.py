@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import click
 
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
-from minit.cli.commands.ownprogram import PROGRAMS
-from minit.cli.commands.pods.endingcommands import cleanup_of
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -16,6 +14,8 @@ from minit.cli.pruning import confirm, dry_run_option, force_option
 from minit.cli.text.columns import align
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.sizes import readable_size
+from minit.pods.ending import cleanup_of
+from minit.pods.ownprogram import PROGRAMS
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.storegc import collect_images, collect_trees, prune_volumes
 from minit.stage0.garbage.survey import Item, Survey, survey
@@ -96,7 +96,7 @@ def _prune(invocation: Invocation, *, volumes: bool) -> bool:
     failures: list[MinitError] = []
     with Store(data) as store:
         podgc.mark(data, note)
-        with cleanup_of(invocation, store) as cleanup:
+        with cleanup_of(invocation.caller, store) as cleanup:
             is_finished = podgc.collect(data, 0, cleanup, invocation.say, note)
         with stage1_kept(data, store) as kept:
             collect_trees(data, TreeStore(data, store), kept, note)

@@ -11,21 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
-from minit.base.value import Value, replace
+from minit.base.value import replace
 from minit.cli.flags.appoptions import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import AppOption, MinitCommand, SharedAppOption
-from minit.stage0.pods.appsection import AppOverrides
+from minit.pods.requests import AppRequest
 
 IMAGES = "minit.images"
 """The key of an ImageCommand's images in click's `Context.meta`."""
-
-
-class ImageArgument(Value):
-    """An image as the user named it, and what its app is to have of its own."""
-
-    reference: str
-    overrides: AppOverrides = AppOverrides()
 
 
 class ImageCommand(MinitCommand):
@@ -56,7 +49,7 @@ def scan_images(
     shared_flags: frozenset[str] = frozenset(),
     *,
     one_image: bool = False,
-) -> tuple[list[tuple[str, str]], tuple[ImageArgument, ...]]:
+) -> tuple[list[tuple[str, str]], tuple[AppRequest, ...]]:
     """
     Return the flags for the whole command, and the images.
 
@@ -65,7 +58,7 @@ def scan_images(
     """
     words = list(arguments)
     found: list[tuple[str, str]] = []
-    images: list[ImageArgument] = []
+    images: list[AppRequest] = []
     while words:
         if words[0] == "--":
             if not images:
@@ -79,7 +72,7 @@ def scan_images(
         elif words[0] == "---":
             words.pop(0)  # means nothing without arguments, but people write it between any two images
         elif not is_flag(words[0]):
-            images.append(ImageArgument(reference=words.pop(0)))
+            images.append(AppRequest(reference=words.pop(0)))
         else:
             name, value = take_flag(words, flags)
             if name not in app_flags or (name in shared_flags and not images):

@@ -17,34 +17,32 @@ from minit.manifest.app import (
     SECCOMP_RETAIN,
     Isolator,
 )
-from minit.manifest.limits import BILLION, parse_quantity
+from minit.manifest.limits import BILLION, MIN_MEMORY_BYTES, limit_isolator, parse_quantity
 from minit.manifest.seccomp import SECCOMP_WORDS
+from minit.stage0.pods.appsection import PROFILE_FILE
 
-# rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.
-_MIN_MEMORY_BYTES = 4096
 _MAX_QUANTITY = (1 << 63) - 1
 
 _CALL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./@")
 _CAPABILITY_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 _SECCOMP_FORM = "mode=retain|remove[,errno=NAME],CALL,..."
-PROFILE_FILE = "profile="
 _SECCOMP_NAMES = {"retain": SECCOMP_RETAIN, "remove": SECCOMP_REMOVE}
 
 
 def parse_memory(flag: str, text: str) -> Isolator:
     """Return the isolator of a limit of memory, in bytes."""
     limit = _quantity(flag, text)
-    if limit < _MIN_MEMORY_BYTES * BILLION:
-        raise FlagError(f'{flag}: expected at least {_MIN_MEMORY_BYTES} bytes, for example 16M, got "{text}"')
-    return _limit(MEMORY, text)
+    if limit < MIN_MEMORY_BYTES * BILLION:
+        raise FlagError(f'{flag}: expected at least {MIN_MEMORY_BYTES} bytes, for example 16M, got "{text}"')
+    return limit_isolator(MEMORY, text)
 
 
 def parse_cpu(flag: str, text: str) -> Isolator:
     """Return the isolator of a limit of processor time, in processors."""
     if _quantity(flag, text) <= 0:
         raise FlagError(f'{flag}: expected more than no processor, for example 500m for half of one, got "{text}"')
-    return _limit(CPU, text)
+    return limit_isolator(CPU, text)
 
 
 def parse_cpu_shares(flag: str, text: str) -> Isolator:
@@ -98,11 +96,6 @@ def _quantity(flag: str, text: str) -> int:
     if quantity > _MAX_QUANTITY * BILLION:
         raise FlagError(f'{flag}: expected less than 8Ei, got "{text}"')
     return quantity
-
-
-def _limit(name: str, text: str) -> Isolator:
-    # A request is both guaranteed and the limit, as rkt has it.
-    return Isolator(name=name, value={"default": False, "request": text, "limit": text})
 
 
 def _capabilities(flag: str, text: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from minit.cli.flags.scalars import canonical_address, parse_number
+from minit.base.hostname import canonical_address
+from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_PORT, Port
 from minit.manifest.names import is_ac_name

@@ -1,8 +1,6 @@
-"""Whole numbers and IP addresses of either version on the command line. Pure."""
+"""Whole numbers on the command line. Pure."""
 
 from __future__ import annotations
-
-import socket
 
 from minit.cli.flagwords import FlagError
 
@@ -15,13 +13,3 @@ def parse_number(place: str, text: str, lowest: int, highest: int) -> int:
     if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS and lowest <= int(text) <= highest:
         return int(text)
     raise FlagError(f'{place}: expected a number from {lowest} to {highest}, got "{text}"')
-
-
-def canonical_address(text: str) -> str | None:
-    """Return an IP address in its shortest spelling, None if `text` is none."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            return socket.inet_ntop(family, socket.inet_pton(family, text))
-        except (OSError, UnicodeError, ValueError):
-            continue
-    return None

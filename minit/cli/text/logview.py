@@ -19,12 +19,11 @@ from minit.base.utctime import utc_text_ns
 from minit.base.value import Value
 from minit.cli.flags.moments import SECOND_NS
 from minit.cli.invocation import Invocation
-from minit.podfiles.controlmessages import ReopenLogs
-from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
+from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
-from minit.stage0.reports.logreader import Pass, await_writers, open_app_logs, open_log_directory, passes
-from minit.stage0.stage1.calls import ask_stage1
+from minit.stage0.reports.logreader import Pass, open_app_logs, open_log_directory, passes
+from minit.stage0.reports.logreader import reopen_logs as reopen_moved_logs
 
 _BOTH_STREAMS = 2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")
@@ -158,14 +157,7 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
 def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
     """Have a running pod let go of log files that were moved; then it writes to none. PodError if it cannot."""
     with find_pod(invocation.data, uuid, invocation.note) as pod:
-        if pod.state is not PodState.RUNNING:
-            raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
-        directory = open_log_directory(pod, wait=False)
-        for app in _chosen_apps(pod, apps):
-            if ask_stage1(pod, ReopenLogs(app=app)) is None:
-                raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
-            if directory is not None:
-                await_writers(app, directory)
+        reopen_moved_logs(pod, _chosen_apps(pod, apps))
 
 
 def _last(entries: Iterable[Entry], tail: int | None) -> Iterable[Entry]:

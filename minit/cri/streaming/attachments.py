@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 import trio
 
 from minit.base.errors import AttachError
-from minit.cri.failurepipe import FailurePipe, failure_pipe
 from minit.cri.node import Container, Node
+from minit.cri.openfiles import FailurePipe, failure_pipe
 from minit.cri.streaming.processes import Input, Process, Streams, Terminal, running_process
 from minit.cri.streaming.remotecommand import Ready
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, nullcontext
 
 from minit.base.errors import PodError
 from minit.cri.api import cri_pb2 as api
-from minit.cri.failurepipe import failure_pipe
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.owncommands import refuse_impossible_words
+from minit.cri.openfiles import failure_pipe
+from minit.cri.refusal import refuse_impossible_words
 from minit.cri.streaming.attachments import attached
 from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
 from minit.cri.streaming.processes import Streams, Terminal, running_process

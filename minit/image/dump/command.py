@@ -22,7 +22,10 @@ from minit.image.pythonmodules import Module, module_name, package_directories, 
 from minit.manifest.image import APPC_VERSION
 
 _PROJECT = Path(__file__).parents[3]
-_WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
+_WHOLE = (
+    *("minit.archives", "minit.cli", "minit.image", "minit.kubernetes", "minit.manifest", "minit.pods"),
+    "minit.stage0",
+)
 # Separate programs, and scripts that the builder reads as texts.
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
@@ -32,7 +35,7 @@ _LEFT_OUT = (
 )
 # Imported by name or in functions, so that imports of other modules do not show these modules.
 _IMPORTED_LATE = (
-    *("minit.__main__", "minit.containerinit", "minit.linux.importedlate", "minit.linux.libcrypto", "encodings.idna"),
+    *("minit.__main__", "minit.linux.importedlate", "minit.linux.libcrypto", "encodings.idna"),
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")

@@ -25,6 +25,7 @@ from minit.manifest.app import (
     SECCOMP_RETAIN,
     App,
     Isolator,
+    MountPoint,
     Port,
 )
 from minit.manifest.excess import excess_of
@@ -47,6 +48,8 @@ _REPLACED_ISOLATORS = (
 )
 
 IMAGE_ISOLATORS = "image-isolators"
+PROFILE_FILE = "profile="
+"""What stands before the path in AppOverrides.seccomp."""
 # How a user gives what an image may not.
 _OPTIONS = {
     OOM_SCORE_ADJ: "--oom-score-adj",
@@ -81,6 +84,8 @@ class AppOverrides(Value):
     supplementary_gids: tuple[int, ...] | None = None
     environment: Pairs = ()
     read_only_root_fs: bool = False
+    mount_points: tuple[MountPoint, ...] = ()
+    """Before those of the image: the first of several for a volume decides."""
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device | str, ...] = ()
     """Some by the name that their vendor's file has for them, `vendor/class=name`."""
@@ -105,6 +110,8 @@ class PodDefaults(Value):
     """The data directory, where named volumes are."""
     private_users: bool = False
     host_pids: bool = False
+    is_mutable: bool = False
+    """Apps are added while the pod runs."""
     inherited: Pairs = ()
     """Environment, only for names that nothing else sets."""
     from_file: Pairs = ()
@@ -112,6 +119,11 @@ class PodDefaults(Value):
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
     ports: tuple[ExposedPort, ...] = ()
+    ports_place: str = "--port"
+    """The words of the user for ports, which errors name."""
+    annotations: Pairs = ()
+    user_annotations: Pairs = ()
+    user_labels: Pairs = ()
     insecure: frozenset[str] = frozenset()
     """Words of --insecure-options."""
 
@@ -142,6 +154,7 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
         app,
         exec=command + overrides.arguments,
         environment=merge_environment(app.environment, overrides.environment, defaults),
+        mount_points=(*overrides.mount_points, *app.mount_points),
         isolators=merge_isolators(app.isolators, overrides.isolators),
         **{field: value for field, value in changes.items() if value is not None},
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from minit.base.errors import PodError, describe
+from minit.base.hostname import canonical_address
 from minit.base.value import Value
 from minit.linux import syscalls
 
@@ -49,6 +51,49 @@ class NameService(Value):
     def is_default(self) -> bool:
         """Tell whether nothing was asked for, and stage1 need not be told."""
         return self.resolv == self.hosts == MODE_DEFAULT
+
+
+def stated_service(
+    nameservers: Sequence[str],
+    search: Sequence[str],
+    options: Sequence[str],
+    host_names: Sequence[tuple[str, tuple[str, ...]]] = (),
+) -> NameService:
+    """Return the service of a caller that states what is in the files; what is not stated is as by default."""
+    return NameService(
+        resolv=MODE_STAGE0 if nameservers or search or options else MODE_DEFAULT,
+        hosts=MODE_STAGE0 if host_names else MODE_DEFAULT,
+        nameservers=tuple(nameservers),
+        search=tuple(search),
+        options=tuple(options),
+        host_names=tuple(host_names),
+    )
+
+
+def find_name_fault(service: NameService) -> tuple[str, str] | None:
+    """
+    Return the field of a service that the files cannot have, and what is wrong with its value; None if nothing is.
+
+    resolv.conf(5) and hosts(5) have words that white space separates, comments, and no way to quote.
+    """
+    domain = () if service.domain is None else (service.domain,)
+    names = tuple(name for _, names in service.host_names for name in names)
+    addresses = tuple(address for address, _ in service.host_names)
+    for field, words, characters in (
+        ("search", service.search, "-_."),
+        ("options", service.options, "-_.:"),
+        ("domain", domain, "-_."),
+        ("host_names", names, "-_."),
+    ):
+        for word in words:
+            if not word or not all(character.isalnum() or character in characters for character in word):
+                shown = " ".join(characters)
+                return field, f'expected one name of letters, digits and any of {shown}, got "{word}"'
+    for field, words in (("nameservers", service.nameservers), ("host_names", addresses)):
+        for word in words:
+            if canonical_address(word) is None:
+                return field, f'expected an IP address, got "{word}"'
+    return None
 
 
 def resolv_conf(service: NameService) -> str:

@@ -59,7 +59,7 @@ class PlannedApp(Value):
 def plan_apps(
     images: Sequence[tuple[StoredImage, AppOverrides]], defaults: PodDefaults
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
-    """Return the apps of a new immutable pod and its manifest; PodError for what cannot be one."""
+    """Return the apps of a new pod and its manifest; PodError for what cannot be one."""
     apps: list[PlannedApp] = []
     entries: list[Json] = []
     for image, overrides in images:
@@ -69,21 +69,16 @@ def plan_apps(
             raise PodError(f'several apps are named "{name}": give them different names with --name')
         apps.append(PlannedApp(name=name, image=image))
         entries.append(_runtime_app_json(name, image, overrides, defaults))
-    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"), *_annotations(defaults)))
-
-
-def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pairs, user_labels: Pairs) -> bytes:
-    """Return the manifest of a new pod without apps, which may be added while it runs."""
-    # Whether a pod is mutable is not the user's to say.
-    chosen = {paths.ANNOTATION_MUTABLE: "true"}
-    for name, value in (dict(_annotations(defaults)) | dict(annotations)).items():
-        chosen.setdefault(name, value)
-    user: Json = {"userAnnotations": dict(user_annotations), "userLabels": dict(user_labels)}
-    return _new_manifest([], defaults, tuple(chosen.items()), {key: value for key, value in user.items() if value})
+    return tuple(apps), _new_manifest(entries, defaults)
 
 
 def _annotations(defaults: PodDefaults) -> Pairs:
-    return (*DEFAULT_ANNOTATIONS, *((HOST_PIDS,) if defaults.host_pids else ()))
+    # Whether a pod is mutable is not the user's to say.
+    chosen = {paths.ANNOTATION_MUTABLE: "true" if defaults.is_mutable else "false"}
+    usual = (*DEFAULT_ANNOTATIONS, *((HOST_PIDS,) if defaults.host_pids else ()))
+    for name, value in (dict(usual) | dict(defaults.annotations)).items():
+        chosen.setdefault(name, value)
+    return tuple(chosen.items())
 
 
 def plan_added_app(
@@ -207,22 +202,21 @@ def _app_name(image: StoredImage, overrides: AppOverrides) -> str:
     return name
 
 
-def _new_manifest(
-    entries: Sequence[Json], defaults: PodDefaults, annotations: Pairs, others: Mapping[str, object] | None = None
-) -> bytes:
+def _new_manifest(entries: Sequence[Json], defaults: PodDefaults) -> bytes:
+    user: Json = {"userAnnotations": dict(defaults.user_annotations), "userLabels": dict(defaults.user_labels)}
     manifest = {
         "acVersion": APPC_VERSION,
         "acKind": "PodManifest",
         "apps": entries,
         "volumes": [_volume_json(located(volume, defaults.data)) for volume in defaults.volumes] or None,
         "isolators": None,
-        "annotations": pairs_json(annotations),
+        "annotations": pairs_json(_annotations(defaults)),
         "ports": [_port_json(port) for port in defaults.ports] or None,
-        **(others or {}),
+        **{key: value for key, value in user.items() if value},
     }
     data = jsontext.dump(manifest)
     # Text that no reader would take, such as bytes of the command line, is better refused now.
-    check_ports(parse_pod_manifest(data, "new pod"), "--port")
+    check_ports(parse_pod_manifest(data, "new pod"), defaults.ports_place)
     return data
 
 

@@ -21,10 +21,12 @@ from minit.linux.loop import wait_events
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.podfiles import paths
+from minit.podfiles.controlmessages import ReopenLogs
 from minit.podfiles.hostlogs import open_parent
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
+from minit.stage0.stage1.calls import ask_stage1
 
 # The kernel tells no process when the pod's lock is given up, so the lock is checked.
 _POLL_SECONDS = 0.1
@@ -224,3 +226,15 @@ def pod_events(pod: Pod, wanted: Wanted, output: int, *, follow: bool) -> Iterat
     finally:
         log.close()
         os.close(directory)
+
+
+def reopen_logs(pod: Pod, apps: Sequence[str]) -> None:
+    """Have a running pod let go of log files of apps that were moved; PodError if a file may still be written to."""
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+    directory = open_log_directory(pod, wait=False)
+    for app in apps:
+        if ask_stage1(pod, ReopenLogs(app=app)) is None:
+            raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
+        if directory is not None:
+            await_writers(app, directory)

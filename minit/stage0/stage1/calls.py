@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from minit.base import jsontext
 from minit.base.errors import ControlError, FailureKind, ManifestError, MinitError, PodError, describe
+from minit.base.harmless import harmless
 from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest
 from minit.podfiles import paths
@@ -26,7 +27,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _STDERR = 2
 _NO_SUCH_APP = 5
-_LONGEST_KIND_BYTES = 100
+_LONGEST_FAILURE_BYTES = 1 << 16
 
 
 def ask_stage1(pod: Pod, request: Request) -> Answer | None:
@@ -98,12 +99,15 @@ class EntrypointFailed(PodError):
     """
     An entrypoint of stage1 was executed and failed; `was_killed` if by a signal, so that work may be unfinished.
 
-    The entrypoint reports the kind of the failure.
+    The entrypoint reports kind and reason of the failure.
     """
 
-    def __init__(self, text: str, kind: FailureKind | None = None, *, was_killed: bool) -> None:
+    def __init__(
+        self, text: str, kind: FailureKind | None = None, reason: str | None = None, *, was_killed: bool
+    ) -> None:
         super().__init__(text)
         self.kind = kind
+        self.reason = reason
         self.was_killed = was_killed
 
 
@@ -125,10 +129,10 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     program = pod.path / paths.POD_STAGE1_ROOTFS / entrypoints.require_path(manifest, entrypoint)
-    told = os.memfd_create("kind", os.MFD_CLOEXEC)
+    told = os.memfd_create("failure", os.MFD_CLOEXEC)
     # Entrypoints of another stage1 get the same environment as under rkt.
     tells = manifest.annotation(paths.ANNOTATION_CONTROL) is not None
-    more = {paths.FAILURE_KIND_VARIABLE: str(told)} if tells else {}
+    more = {paths.FAILURE_VARIABLE: str(told)} if tells else {}
     try:
         code = subprocess.run(
             [str(program), *arguments],
@@ -142,7 +146,7 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
             preexec_fn=ending_with_caller(),
             check=False,
         ).returncode
-        kind = _kind(os.pread(told, _LONGEST_KIND_BYTES, 0))
+        kind, reason = _failure(os.pread(told, _LONGEST_FAILURE_BYTES, 0))
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
     finally:
@@ -152,11 +156,20 @@ def call_crossing(pod: Pod, entrypoint: str, arguments: Sequence[str], *, alone:
         raise EntrypointFailed(f"stage1's {entrypoint} was killed by {name}", was_killed=True)
     # Some stage1 report a failure for an app that is not known.                          rkt stage0, app_rm.go
     if code != 0 and (entrypoint, code) != ("app/stop", _NO_SUCH_APP):
-        raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", kind, was_killed=False)
+        raise EntrypointFailed(f"stage1's {entrypoint} failed: exit status {code}", kind, reason, was_killed=False)
 
 
-def _kind(text: bytes) -> FailureKind | None:
-    return next((kind for kind in FailureKind if kind.encode() == text), None)
+def _failure(data: bytes) -> tuple[FailureKind | None, str | None]:
+    """Return kind and reason as an entrypoint has told them, None for what it has not told."""
+    try:
+        told = jsontext.parse(data, "failure") if data else None
+    except ManifestError:
+        told = None
+    if not isinstance(told, dict):
+        return None, None
+    kind = next((kind for kind in FailureKind if kind == told.get("kind")), None)
+    reason = told.get("reason")
+    return kind, harmless(reason) if isinstance(reason, str) else None
 
 
 def stop_pod(pod: Pod, *, force: bool) -> bool:

@@ -38,7 +38,7 @@ from minit.stage0.start.volumefilling import provide_volumes
 _COPY_BYTES = 1 << 30  # at most this many per system call
 
 
-class PodRequest(Value):
+class NewPod(Value):
     """A pod to be made; `private_users` are its ids on the host, or whether some are chosen."""
 
     stage1: StoredImage
@@ -53,7 +53,7 @@ def prepare_pod(
     data: Path,
     store: Store,
     trees: TreeStore,
-    request: PodRequest,
+    request: NewPod,
     progress: Progress,
     announce: Callable[[str], None],
 ) -> Pod:
@@ -105,7 +105,7 @@ def check_kernel() -> None:
         raise PodError(f"Linux {release} is too old: minit needs {needed} or newer")
 
 
-def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:
+def _fill(pod: Pod, store: Store, trees: TreeStore, request: NewPod, progress: Progress) -> None:
     """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
     wanted = request.private_users
     ids = claim_ids(pod, wanted if isinstance(wanted, IdRange) else None) if wanted else None
@@ -127,7 +127,7 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
 
 
 def _fill_stage1(
-    pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, ids: IdRange | None, progress: Progress
+    pod: Pod, trees: TreeStore, request: NewPod, tree_id: str, ids: IdRange | None, progress: Progress
 ) -> None:
     rootfs = trees.path(tree_id) / "rootfs"
     if request.overlay and not (rootfs / paths.STATUS_DIRECTORY).is_dir():

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import click
 
 from minit.base.value import replace
 from minit.cli.commandgroups import APP_COMMANDS
-from minit.cli.commands.apps.appcommands import failing_as
-from minit.cli.commands.run.chosendevices import with_devices
 from minit.cli.commands.run.podrequest import variables_of_files
-from minit.cli.commands.run.seccompfile import with_profile
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import added_app_options, environment_file_option
 from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
@@ -21,12 +17,9 @@ from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import invocation_of
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.stage0.apps.appadd import add_app
-from minit.stage0.images.fetching import resolve_image
+from minit.pods import apps
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy
-from minit.stage0.images.treestore import ImageVolumes, TreeStore
-from minit.stage0.pods.mutablepods import require_controllable
 from minit.stage0.pods.poddirectory import find_pod
 
 
@@ -91,31 +84,5 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
         Store(invocation.data) as store,
         show_progress(invocation, quiet=quiet) as progress,
     ):
-        require_controllable(pod)
-        image = resolve_image(
-            store, chosen.reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
-        )
-        with failing_as("error adding app to pod"):
-            overrides = with_devices(with_profile(chosen.overrides))
-            trees = TreeStore(invocation.data, store)
-            find = partial(
-                resolve_image,
-                store,
-                progress=progress,
-                policy=PullPolicy(pull_policy),
-                verify_tls=invocation.verifies_tls,
-            )
-            of_images = ImageVolumes(store, trees, find, progress)
-            mounts = of_images.provide_mounts(overrides.mounts)
-            overrides = replace(overrides, only_arguments=True, mounts=mounts)
-            add_app(
-                pod,
-                store,
-                trees,
-                image,
-                overrides,
-                progress,
-                debug=invocation.debug,
-                insecure=invocation.insecure,
-                from_file=from_file,
-            )
+        request = replace(chosen, pull_policy=PullPolicy(pull_policy))
+        apps.add(invocation.caller, pod, store, request, from_file, progress)

@@ -8,19 +8,17 @@ from typing import Any
 
 import click
 
-from minit.base.errors import MinitError, PodError, describe
 from minit.cli.flags.sharedoptions import privileged_option, read_duration
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
+from minit.linux.stdio import flush_output
 from minit.manifest.names import is_ac_name
-from minit.stage0.apps.appcontrol import start_app, stop_app
-from minit.stage0.apps.appremove import remove_app
+from minit.pods import apps
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.mutablepods import require_controllable
-from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, find_pod
+from minit.stage0.pods.poddirectory import Pod, find_pod
 
 _DEFAULT_COMMAND = "/bin/bash"
 
@@ -107,9 +105,7 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
     """
     with app_of_pod(invocation, uuid, app, "start") as (pod, name):
-        require_controllable(pod)
-        with failing_as("error starting app"):
-            start_app(pod, name, debug=invocation.debug)
+        apps.start(invocation.caller, pod, name)
 
 
 @click.command(cls=MinitCommand)
@@ -133,17 +129,8 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: flo
 
     """
     with app_of_pod(invocation, uuid, app, "stop") as (pod, name):
-        if pod.state not in ENDED_STATES:
-            try:
-                require_controllable(pod)
-                with failing_as("error stopping app"):
-                    stop_app(pod, name, timeout, debug=invocation.debug)
-                return
-            except (MinitError, OSError):
-                # It may have ended meanwhile.
-                if not pod.refresh() or pod.state not in ENDED_STATES:
-                    raise
-        invocation.say(f'pod "{pod.uuid}" is already stopped')
+        if not apps.stop(invocation.caller, pod, name, timeout):
+            invocation.say(f'pod "{pod.uuid}" is already stopped')
 
 
 @click.command("rm", cls=MinitCommand)
@@ -159,17 +146,8 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
       minit app rm --app=web 2d381b2a
 
     """
-    with app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
-        remove_app(pod, name, debug=invocation.debug)
-
-
-@contextmanager
-def failing_as(action: str) -> Iterator[None]:
-    """Put what failed before the reason, as rkt does."""
-    try:
-        yield
-    except (MinitError, OSError) as error:
-        raise PodError(f"{action}: {describe(error)}") from error
+    with app_of_pod(invocation, uuid, app, "remove") as (pod, name):
+        apps.remove(invocation.caller, pod, name)
 
 
 @contextmanager

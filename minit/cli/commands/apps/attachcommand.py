@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
+from minit.linux.stdio import flush_output
 from minit.stage0.apps.appattach import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 

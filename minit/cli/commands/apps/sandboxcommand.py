@@ -11,9 +11,8 @@ import click
 from minit.base.errors import MinitError
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.apps.appviewcommands import failed_in_app_group
-from minit.cli.commands.run.podrequest import make_sandbox_request
-from minit.cli.commands.run.podstart import start_pod
-from minit.cli.commands.run.runcommands import collect_run_options, refuse_ports, save_uuid
+from minit.cli.commands.run.podrequest import refuse_ports, run_options, sandbox_request
+from minit.cli.commands.run.runcommands import save_uuid, start_pod
 from minit.cli.flags.runoptions import (
     background_options,
     ipc_option,
@@ -27,9 +26,9 @@ from minit.cli.flags.runoptions import (
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.pods.preparing import prepare
+from minit.pods.requests import StartRequest
 from minit.stage0.images.store import Store
-from minit.stage0.images.treestore import TreeStore
-from minit.stage0.start.newpod import prepare_pod
 
 
 @click.command(cls=MinitCommand, short_help=APP_COMMANDS["sandbox"].help)
@@ -74,11 +73,10 @@ def _run_sandbox(
     invocation: Invocation, uuid_file_save: Path | None, options: dict[str, Any], *, detach: bool, removed: bool
 ) -> None:
     invocation.require_root()
-    how = collect_run_options(invocation, options, mutable=True)
+    how = StartRequest(options=run_options(**options, mutable=True), is_detached=detach, is_removed=removed)
     refuse_ports(options["net"], options["port"])
+    request = sandbox_request(**options)
     with Store(invocation.data) as store:
-        trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=False) as progress:
-            request = make_sandbox_request(invocation, store, progress, **options)
-            pod = prepare_pod(invocation.data, store, trees, request, progress, partial(save_uuid, uuid_file_save))
-        start_pod(invocation, store, pod, how, detach=detach, removed=removed)
+            pod = prepare(invocation.caller, store, request, progress, partial(save_uuid, uuid_file_save))
+        start_pod(invocation, store, pod, how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from minit.base.errors import ManifestError
-from minit.cli.commands.apps.appcommands import app_of_pod, failing_as
+from minit.cli.commands.apps.appcommands import app_of_pod
 from minit.cli.flags.isolatorflags import parse_cpu, parse_memory
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
@@ -23,9 +23,7 @@ from minit.manifest.limits import (
     parse_quantity,
     with_annotation,
 )
-from minit.stage0.apps.applimits import change_limits
-from minit.stage0.pods.mutablepods import require_app
-from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.pods import apps
 
 
 @click.command(cls=MinitCommand)
@@ -62,9 +60,8 @@ def update(
         raise click.UsageError(str(error)) from error
     if wanted == Limits():
         raise click.UsageError("must provide a limit, as with --memory=256M")
-    with app_of_pod(invocation, uuid, app, "update") as (pod, name), failing_as("error updating app"):
-        require_app(read_pod_manifest(pod), name)
-        change_limits(pod, name, wanted)
+    with app_of_pod(invocation, uuid, app, "update") as (pod, name):
+        apps.update(pod, name, wanted)
 
 
 def _read_limits(memory: str | None, cpu: str | None, cpu_shares: str | None, further: str | None) -> Limits:

@@ -9,16 +9,18 @@ from typing import Any
 import click
 
 from minit.base.progress import Progress
-from minit.cli.commands.pods.endingcommands import cleanup_of
-from minit.cli.commands.run.runcommands import collect_run_options
-from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.flags.environmentflags import parse_variable
 from minit.cli.flags.sharedoptions import networks_option, pull_policy_option, quiet_option, stage1_path_option
 from minit.cli.flagwords import Flag, FlagError
 from minit.cli.grammar import MinitCommand, invocation_of
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import ImageFields, build_app_image
+from minit.linux.stdio import flush_output
+from minit.pods.ending import cleanup_of
+from minit.pods.requests import Stage1Request
+from minit.pods.running import options_for
+from minit.pods.stage1 import choose_stage1
 from minit.stage0.apps.export import write_image
 from minit.stage0.building import Builder, CopyStep, RunStep, Step, built_manifest
 from minit.stage0.files.temporary import output_file, scratch_directory
@@ -26,7 +28,9 @@ from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.nameservice import MODE_HOST, NameService
 from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.run import run_pod
 
 _STEPS = f"{__name__}.steps"
@@ -196,19 +200,17 @@ def _build_from(
     stage1_path: str | None,
 ) -> None:
     invocation.require_root()
-    names = "none" if "none" in net else "host"
-    options: dict[str, Any] = dict.fromkeys(("dns_search", "dns_opt", "hosts_entry"), ())
-    options |= {"dns_domain": None, "hostname": None, "net": net, "dns": () if names == "none" else ("host",)}
-    how = collect_run_options(invocation, options)
+    names = NameService() if "none" in net else NameService(resolv=MODE_HOST)
+    how = options_for(invocation.caller, RunOptions(networks=net, name_service=names))
     data = invocation.data
-    with Store(data) as store, cleanup_of(invocation, store) as cleanup:
+    with Store(data) as store, cleanup_of(invocation.caller, store) as cleanup:
         trees = TreeStore(data, store)
 
         def run(pod: Pod) -> int:
             run_pod(pod, trees, how, invocation.note, flush_output)
 
         with show_progress(invocation, quiet=quiet) as progress:
-            put_stage1 = choose_stage1(invocation, store, stage1_path, None)
+            put_stage1 = choose_stage1(invocation.caller, store, Stage1Request(path=stage1_path))
             image = resolve_image(store, base, progress, PullPolicy(pull_policy))
             manifest = built_manifest(image.manifest_bytes, fields)
             builder = Builder(

@@ -18,10 +18,9 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles.boundedfile import read_at_most
-from minit.stage0.images.fetching import resolve_image
+from minit.pods import images as service
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy
-from minit.stage0.images.treestore import TreeStore
 
 _AUTHFILE_LIMIT_BYTES = 1 << 20
 _SHORT_ID = len("sha512-") + 32
@@ -65,22 +64,19 @@ def fetch(
     """
     invocation.require_root()
     credentials = None if authfile is None else _read_authfile(authfile)
-    policy, verify_tls = PullPolicy(pull_policy), invocation.verifies_tls
     with Store(invocation.data) as store:
-        trees = TreeStore(invocation.data, store)
         for reference in images:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = resolve_image(
+                image = service.fetch(
+                    invocation.caller,
                     store,
                     reference,
                     progress,
-                    policy,
+                    policy=PullPolicy(pull_policy),
                     processor=processor,
-                    verify_tls=verify_tls,
                     authfile=credentials,
                 )
-                trees.render(image.id, progress)
-            invocation.say(image.id if full else image.id[:_SHORT_ID])
+            invocation.say(image if full else image[:_SHORT_ID])
 
 
 def _read_authfile(path: Path) -> bytes:

@@ -10,16 +10,10 @@ from pathlib import Path
 from minit.base.errors import ImageError, PodError, describe
 from minit.base.processors import processor_named, processor_of_appc
 from minit.base.progress import Progress
-from minit.cli.commands.ownprogram import PROGRAMS
-from minit.image.foreign import (
-    PROCESSORS,
-    ForeignProcessor,
-    build_foreign_stage1,
-    fetch_machine,
-    foreign_stage1,
-)
+from minit.image.foreign import PROCESSORS, ForeignProcessor, build_foreign_stage1, fetch_machine, foreign_stage1
 from minit.image.kernelmodules import KernelModules
 from minit.image.stage1 import appc_architecture
+from minit.pods.ownprogram import PROGRAMS
 from minit.stage0.images.storedimage import StoredImage
 
 MACHINES = PROGRAMS / "machines"

@@ -23,8 +23,6 @@ from minit.cli.commands.images.otherprocessor import (
     other_processor,
     stage1_for,
 )
-from minit.cli.commands.run.podrequest import apps_of_manifest
-from minit.cli.commands.run.stage1choice import choose_stage1
 from minit.cli.flags.sharedoptions import arch_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
@@ -39,6 +37,9 @@ from minit.manifest.machineconfig import MachineConfig, parse_machine
 from minit.manifest.machinefields import is_module_name
 from minit.manifest.machineupdate import read_public_key
 from minit.podfiles import paths
+from minit.pods.preparing import apps_of_manifest
+from minit.pods.requests import Stage1Request
+from minit.pods.stage1 import choose_stage1
 from minit.stage0.files.temporary import output_directory, output_file, scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
@@ -236,7 +237,7 @@ def _choose_stage1(
         if obstacle is not None:
             invocation.note(obstacle)
         path = str(image)
-    return choose_stage1(invocation, store, path, None)(progress)
+    return choose_stage1(invocation.caller, store, Stage1Request(path=path))(progress)
 
 
 def _time_of_build() -> int | None:

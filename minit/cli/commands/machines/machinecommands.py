@@ -16,12 +16,12 @@ import click
 from minit.base.errors import PodError
 from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.main import run
 from minit.linux import syscalls
 from minit.linux.forks import PROMPT_COMMAND, fork
 from minit.linux.loop import wait_readable
-from minit.linux.stdio import write_all
+from minit.linux.stdio import flush_output, write_all
 from minit.machine.requests import request_ending
 from minit.manifest.machineconfig import POWEROFF, REBOOT
 from minit.podfiles import paths

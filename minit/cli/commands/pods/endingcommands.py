@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import click
 
 from minit.base.errors import EXIT_FAILURE
@@ -12,13 +10,10 @@ from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_pods
+from minit.pods import ending
+from minit.pods.ending import cleanup_of
 from minit.stage0.garbage import podgc as collection
-from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
-from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, find_pod
-from minit.stage0.pods.podwaiting import wait_until_ended
-from minit.stage0.stage1.calls import stop_pod
 
 
 @click.command("rm", cls=MinitCommand)
@@ -34,14 +29,11 @@ def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
 
     """
     invocation.require_root()
-    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+    with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
 
         def remove_one(uuid: str) -> None:
-            with find_pod(invocation.data, uuid, invocation.note) as pod:
-                # One of --rm removes itself.
-                if not force or _stop(pod):
-                    collection.remove(pod, cleanup, invocation.note)
-                invocation.say(f'"{pod.uuid}"')
+            removed = ending.remove(invocation.caller, cleanup, uuid, force=force)
+            invocation.say(f'"{removed}"')
 
         for_each(invocation, uuids, remove_one, "failed to remove one or more pods")
 
@@ -60,23 +52,13 @@ def release(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None
 
     """
     invocation.require_root()
-    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+    with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
 
         def release_one(uuid: str) -> None:
-            with find_pod(invocation.data, uuid, invocation.note) as pod:
-                if not force or _stop(pod, force=True):
-                    collection.release(pod, cleanup, invocation.note)
-                invocation.say(f'"{pod.uuid}"')
+            released = ending.release(invocation.caller, cleanup, uuid, force=force)
+            invocation.say(f'"{released}"')
 
         for_each(invocation, uuids, release_one, "failed to release one or more pods")
-
-
-def _stop(pod: Pod, *, force: bool = False) -> bool:
-    """Stop a pod if it runs, wait for its end, and return whether it is still there."""
-    if pod.state is PodState.RUNNING:
-        stop_pod(pod, force=force)
-        wait_until_ended(pod, math.inf)
-    return pod.refresh() and pod.state not in DELETED_STATES
 
 
 @click.command(cls=MinitCommand)
@@ -109,12 +91,7 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
         if mark_only:
             return
         collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
-        with cleanup_of(invocation, store) as cleanup:
+        with cleanup_of(invocation.caller, store) as cleanup:
             # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
             if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
                 raise click.exceptions.Exit(EXIT_FAILURE)
-
-
-def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
-    """Return what removing pods needs of the store."""
-    return Stage1Cleanup(TreeStore(invocation.data, store), invocation.local_config, debug=invocation.debug)

@@ -1,5 +1,5 @@
 """
 The commands that make pods and start them: run, prepare, run-prepared, play, start.
 
-Read `runcommands.py` first, then `podrequest.py`.
+Read `runcommands.py` first, then `podrequest.py`, which makes requests to the service of them.
 """

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
 from minit.base.errors import PodError, describe
-from minit.cli.commands.pods.endingcommands import cleanup_of
-from minit.cli.commands.run.playedrun import Play, run_all
 from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.text.progressdisplay import show_progress
+from minit.kubernetes.documents import read_file
+from minit.kubernetes.fields import Findings
+from minit.kubernetes.play import Play, find_played, run_all, run_in_background
+from minit.kubernetes.pods import KubernetesPod
+from minit.kubernetes.references import Machine
+from minit.linux.stdio import flush_output
 from minit.podfiles.paths import SELINUX
+from minit.pods.ending import cleanup_of, take_down
+from minit.pods.requests import Stage1Request
+from minit.stage0.files.yamltext import MAX_BYTES
 from minit.stage0.images.store import Store
-from minit.stage0.kubernetes.documents import read_file
-from minit.stage0.kubernetes.playedpods import find_played, take_down
-from minit.stage0.kubernetes.pods import KubernetesPod
-from minit.stage0.kubernetes.reading.fields import Findings
-from minit.stage0.kubernetes.reading.yamltext import MAX_BYTES
-from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.pods.poddirectory import PodState
 
 PROFILES = "/var/lib/kubelet/seccomp"
@@ -84,9 +87,20 @@ def play(
         _take_down(invocation, pods, silent=True)
     for pod in pods:
         _refuse_second(invocation, pod)
-    profiles = Path(seccomp_profile_root)
-    how = Play(networks=net, stage1_path=stage1_path, no_overlay=no_overlay, quiet=quiet, profiles=profiles)
-    run_all(invocation, pods, how, detach=detach)
+    how = Play(
+        networks=net,
+        stage1=Stage1Request(path=stage1_path),
+        wants_overlay=not no_overlay,
+        is_quiet=quiet,
+        profiles=Path(seccomp_profile_root),
+    )
+    show = partial(show_progress, invocation, quiet=quiet)
+    if detach:
+        run_in_background(invocation.caller, pods, how, show, invocation.say)
+        return
+    code = run_all(invocation.caller, pods, how, show)
+    flush_output()
+    raise SystemExit(code)
 
 
 def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -> tuple[KubernetesPod, ...]:
@@ -125,7 +139,7 @@ def _refuse_second(invocation: Invocation, pod: KubernetesPod) -> None:
 
 
 def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...], *, silent: bool = False) -> None:
-    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+    with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
         for pod in pods:
             found = find_played(invocation.data, pod.names)
             if not found and not silent:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import click
 
 from minit.base.errors import PodError, describe
-from minit.base.hostname import find_fault
 from minit.cli.commandgroups import COMMANDS
-from minit.cli.commands.pods.endingcommands import cleanup_of
-from minit.cli.commands.run.podrequest import make_request
-from minit.cli.commands.run.podstart import refuse_detached_terminal, start_pod
+from minit.cli.commands.run.podrequest import pod_request, refuse_ports
+from minit.cli.commands.run.podrequest import run_options as run_options_of
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import (
     app_options,
@@ -24,25 +21,21 @@ from minit.cli.flags.runoptions import (
     run_options,
     uuid_file_save_option,
 )
-from minit.cli.flags.scalars import canonical_address
-from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
+from minit.podfiles import paths
+from minit.pods import preparing, running
+from minit.pods.requests import StartRequest
+from minit.pods.running import make_way
 from minit.stage0.images.store import Store
-from minit.stage0.images.treestore import TreeStore
-from minit.stage0.kubernetes.playedpods import take_down
-from minit.stage0.pods.nameservice import MODE_DEFAULT, MODE_HOST, MODE_NONE, MODE_STAGE0, NameService
-from minit.stage0.pods.poddirectory import find_pod, uuid_of_name
+from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
-from minit.stage0.stage1.entrypoints import RunOptions
-from minit.stage0.start.newpod import check_kernel, finish, prepare_pod
+from minit.stage0.start.newpod import check_kernel, finish
 from minit.stage0.start.run import claim_prepared
 
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
-
-_WITHOUT_PORTS = ("host", "none")
 
 
 @click.command(cls=ImageCommand)
@@ -81,17 +74,18 @@ def run(
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
-    how = collect_run_options(invocation, options, quiet=quiet)
-    refuse_detached_terminal(how, detach=detach)
+    how = StartRequest(options=run_options_of(**options, quiet=quiet), is_detached=detach, is_removed=removed)
+    refuse_detached_terminal(how)
     refuse_ports(options["net"], options["port"])
+    request = pod_request(ctx.meta[IMAGES], **options)
     if replace:
-        _take_down(invocation, options["name"])
+        if request.name is None:
+            raise click.UsageError("--replace needs the name of the pod: --name before the first image")
+        make_way(invocation.caller, request.name)
     with Store(invocation.data) as store:
-        trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
-            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
-            pod = prepare_pod(invocation.data, store, trees, request, progress, partial(save_uuid, uuid_file_save))
-        start_pod(invocation, store, pod, how, detach=detach, removed=removed)
+            pod = preparing.prepare(invocation.caller, store, request, progress, partial(save_uuid, uuid_file_save))
+        start_pod(invocation, store, pod, how)
 
 
 @click.command(cls=ImageCommand, short_help=COMMANDS["prepare"].help)
@@ -114,14 +108,13 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
+    request = pod_request(ctx.meta[IMAGES], **options)
     with Store(invocation.data) as store:
-        trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
-            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
-            pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
+            pod = preparing.prepare(invocation.caller, store, request, progress)
         with pod:
             finish(pod)
-            for name in unused_volumes(request.manifest_bytes):
+            for name in unused_volumes(pod.read_file(paths.POD_MANIFEST)):
                 invocation.note(f'warning: no app mounts the volume "{name}"')
             invocation.say(pod.uuid)
 
@@ -142,64 +135,27 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
     """
     invocation.require_root()
     check_kernel()
-    how = collect_run_options(invocation, options)
-    refuse_detached_terminal(how, detach=detach)
+    how = StartRequest(options=run_options_of(**options), is_detached=detach, is_removed=removed)
+    refuse_detached_terminal(how)
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
         claim_prepared(pod)
-        start_pod(invocation, store, pod, how, detach=detach, removed=removed)
+        start_pod(invocation, store, pod, how)
 
 
-def _take_down(invocation: Invocation, name: str | None) -> None:
-    if name is None:
-        raise click.UsageError("--replace needs the name of the pod: --name before the first image")
-    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
-        uuid = uuid_of_name(invocation.data, name)
-        if uuid is not None:
-            # Its own supervisor knows how long its apps may take.
-            take_down(invocation.data, uuid, math.inf, cleanup, invocation.note)
+def start_pod(invocation: Invocation, store: Store, pod: Pod, how: StartRequest) -> None:
+    """Run a locked pod that is complete, and print its UUID if it runs in the background."""
+    if how.options.interactive and not how.options.quiet and os.isatty(0):
+        invocation.note("press ^] three times within 1s to kill the pod")
+    invocation.say(running.start(invocation.caller, store, pod, how))
 
 
-def collect_run_options(
-    invocation: Invocation, options: dict[str, Any], *, mutable: bool = False, quiet: bool = False
-) -> RunOptions:
-    """Return how the pod is to run; those of `options` that a command does not have are as if not given."""
-    try:
-        name_service = parse_name_service(
-            options["dns"], options["dns_search"], options["dns_opt"], options["dns_domain"], options["hosts_entry"]
-        )
-        _check_hostname(options["hostname"])
-    except FlagError as error:
-        raise click.UsageError(str(error)) from error
-    return RunOptions(
-        debug=invocation.debug,
-        networks=options["net"],
-        interactive=options.get("interactive", False),
-        local_config=invocation.local_config,
-        hostname=options["hostname"],
-        name_service=name_service,
-        disable_capabilities_restriction="capabilities" in invocation.insecure,
-        disable_paths="paths" in invocation.insecure,
-        disable_seccomp="seccomp" in invocation.insecure,
-        ipc=options.get("ipc"),
-        mutable=mutable,
-        quiet=quiet,
-    )
-
-
-def _check_hostname(name: str | None) -> None:
-    fault = find_fault(name) if name else None
-    if fault is not None:
-        raise FlagError(f'--hostname: "{name}" {fault}')
-
-
-def refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
-    """Refuse ports of a pod that has no address of its own to which they could lead."""
-    for network in (entry for value in networks for entry in value.split(",")):
-        if ports and network in _WITHOUT_PORTS:
-            raise click.UsageError(f"--port needs a network of the pod's own, --net={network} gives it none")
+def refuse_detached_terminal(how: StartRequest) -> None:
+    """Refuse a pod that is connected to the terminal that its command leaves."""
+    if how.is_detached and how.options.interactive:
+        raise click.UsageError("--interactive needs the terminal that --detach leaves")
 
 
 def save_uuid(path: Path | None, uuid: str) -> None:
@@ -212,72 +168,3 @@ def save_uuid(path: Path | None, uuid: str) -> None:
         # A write names no file.
         error.filename = path
         raise PodError(f"cannot save the UUID to {describe(error)}") from error
-
-
-# `--dns…` and `--hosts-entry`: how the apps of a pod look up names. Pure.
-
-
-def parse_name_service(
-    dns: Sequence[str], search: Sequence[str], options: Sequence[str], domain: str | None, hosts_entry: Sequence[str]
-) -> NameService:
-    """Return what the five options say together; FlagError names the one that is wrong."""
-    for flag, words, characters in (
-        ("--dns-search", search, "-_."),
-        ("--dns-opt", options, "-_.:"),
-        ("--dns-domain", () if domain is None else (domain,), "-_."),
-    ):
-        for word in words:
-            _check_word(flag, word, characters)
-    resolv, nameservers = _parse_dns(dns)
-    if resolv == MODE_DEFAULT and (search or options or domain):
-        resolv = MODE_STAGE0
-    if resolv in (MODE_HOST, MODE_NONE) and (search or options or domain):
-        raise FlagError(f"--dns={resolv} excludes --dns-search, --dns-opt and --dns-domain")
-    hosts, host_names = _parse_hosts(hosts_entry)
-    return NameService(
-        resolv=resolv,
-        hosts=hosts,
-        nameservers=nameservers,
-        search=tuple(search),
-        options=tuple(options),
-        domain=domain,
-        host_names=host_names,
-    )
-
-
-def _parse_dns(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the mode and the name servers."""
-    words = [word for value in values for word in value.split(",")]
-    for mode in (MODE_HOST, MODE_NONE):
-        if mode in words:
-            if set(words) != {mode}:
-                raise FlagError(f"--dns={mode} excludes other values of --dns")
-            return mode, ()
-    for word in words:
-        if canonical_address(word) is None:
-            raise FlagError(f'--dns: expected IP addresses separated by commas, host or none, got "{word}"')
-    return MODE_STAGE0 if words else MODE_DEFAULT, tuple(words)
-
-
-def _parse_hosts(values: Sequence[str]) -> tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Return the mode and each address with its names, both in the order in which they were given."""
-    words = [word for value in values for word in value.split(",")]
-    if MODE_HOST in words:
-        if set(words) != {MODE_HOST}:
-            raise FlagError("--hosts-entry=host excludes other values of --hosts-entry")
-        return MODE_HOST, ()
-    names: dict[str, tuple[str, ...]] = {}
-    for word in words:
-        address, separator, name = word.partition("=")
-        if not separator or canonical_address(address) is None:
-            raise FlagError(f'--hosts-entry: expected IP=NAME,... or host, got "{word}"')
-        _check_word("--hosts-entry", name, "-_.")
-        names[address] = (*names.get(address, ()), name)
-    return MODE_STAGE0 if words else MODE_DEFAULT, tuple(names.items())
-
-
-def _check_word(flag: str, word: str, characters: str) -> None:
-    # The files have words that white space separates, comments, and no way to quote.
-    if not word or not all(character.isalnum() or character in characters for character in word):
-        shown = " ".join(characters)
-        raise FlagError(f'{flag}: expected one name of letters, digits and any of {shown}, got "{word}"')

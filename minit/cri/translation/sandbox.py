@@ -1,0 +1,127 @@
+"""A PodSandboxConfig as the request for a pod without apps, and the way to run the pod."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+
+from minit.base.hostname import canonical_address
+from minit.base.idrange import IdRange, parse_id_range
+from minit.base.jsontext import dump
+from minit.cri.api import cri_pb2 as api
+from minit.cri.refusal import refuse
+from minit.manifest.annotations import Annotation
+from minit.manifest.app import MAX_PORT, Port
+from minit.manifest.pod import ExposedPort
+from minit.plan.groupparent import is_group_path
+from minit.pods.requests import PodRequest, Stage1Request
+from minit.stage0.pods.appsection import Pairs
+from minit.stage0.pods.nameservice import stated_service
+from minit.stage0.stage1.entrypoints import RunOptions
+
+# What other runtimes do: containers have the same files in /etc as there, which they may change, and as much memory.
+_HABITS = ((Annotation.POD_NAMES, "own"), (Annotation.SHM_SIZE, "64Mi"))
+_PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
+_ANY_ADDRESS = "0.0.0.0"
+
+
+def hostname_of(config: api.PodSandboxConfig) -> str:
+    """Return the host name of a sandbox: with the host's network the host's, if none is given; empty for any."""
+    has_host = config.linux.security_context.namespace_options.network == api.NODE
+    return config.hostname or (os.uname().nodename if has_host else "")
+
+
+def sandbox_request(config: api.PodSandboxConfig, stage1: Stage1Request) -> PodRequest:
+    """Return the request for the pod of a sandbox; CallError if the sandbox cannot be made."""
+    context = config.linux.security_context
+    options = context.namespace_options
+    refuse(options.network not in (api.POD, api.NODE), "namespace_options.network", "POD or NODE")
+    refuse(options.ipc not in (api.POD, api.NODE), "namespace_options.ipc", "POD or NODE")
+    # The rest is about the process of a pause container, which there is not.
+    only_group = context.HasField("run_as_group") and not context.HasField("run_as_user")
+    refuse(only_group, "security_context.run_as_group", "a user with it")
+    return PodRequest(
+        is_mutable=True,
+        stage1=stage1,
+        private_users=user_ids(options) or False,
+        host_pids=options.pid == api.NODE,
+        ports=() if options.network == api.NODE else tuple(_ports(config.port_mappings)),
+        ports_place="port_mappings",
+        annotations=_annotations(config),
+    )
+
+
+def run_options(config: api.PodSandboxConfig, network: str | None) -> RunOptions:
+    """Return the way to run a sandbox, in the `network` of the node's sandboxes if it has none of the host's."""
+    options = config.linux.security_context.namespace_options
+    own = () if network is None else (network,)
+    dns = config.dns_config
+    return RunOptions(
+        networks=("host",) if options.network == api.NODE else own,
+        hostname=hostname_of(config) or None,
+        name_service=stated_service(dns.servers, dns.searches, dns.options),
+        ipc="parent" if options.ipc == api.NODE else None,
+        mutable=True,
+    )
+
+
+def _annotations(config: api.PodSandboxConfig) -> Pairs:
+    parent = posixpath.normpath(f"{config.linux.cgroup_parent}/") if config.linux.cgroup_parent else "/"
+    has_parent = parent.lstrip("/") != ""  # that of a kubelet without groups of its own is the root
+    refuse(has_parent and not is_group_path(parent), "linux.cgroup_parent", "a path of cgroupfs, as in /kubepods/pod1")
+    refuse(bool(config.log_directory) and not config.log_directory.startswith("/"), "log_directory", "an absolute path")
+    own: dict[str, str] = dict(_HABITS)
+    own |= {Annotation.CGROUP_PARENT: parent} if has_parent else {}
+    own |= {Annotation.LOG_DIRECTORY: config.log_directory} if config.log_directory else {}
+    if config.linux.sysctls:
+        # Sorted, as the order in a message means nothing.
+        own[Annotation.SYSCTLS] = dump(dict(sorted(config.linux.sysctls.items()))).decode()
+    own |= {Annotation.ALLOW_PRIVILEGED: "true"} if config.linux.security_context.privileged else {}
+    return tuple(own.items())
+
+
+def _ports(mappings: Sequence[api.PortMapping]) -> Iterator[ExposedPort]:
+    for number, one in enumerate(mappings):
+        if not one.host_port:
+            continue
+        place = f"port_mappings[{number}]"
+        refuse(one.protocol not in _PROTOCOLS, f"{place}.protocol", "TCP or UDP")
+        address = canonical_address(one.host_ip or _ANY_ADDRESS)
+        refuse(address is None, f"{place}.host_ip", "an IP address")
+        for field, port in (("container_port", one.container_port), ("host_port", one.host_port)):
+            refuse(not 0 < port <= MAX_PORT, f"{place}.{field}", f"a number from 1 to {MAX_PORT}")
+        name = f"port{number}"
+        inner = Port(name=name, protocol=_PROTOCOLS[one.protocol], port=one.container_port)
+        yield ExposedPort(name=name, host_port=one.host_port, host_ip=address, pod_port=inner)
+
+
+def user_ids(options: api.NamespaceOption) -> IdRange | None:
+    """Return the ids of a sandbox, None without users of its own; CallError for others than one range of both kinds."""
+    users = options.userns_options
+    if not options.HasField("userns_options") or users.mode == api.NODE:
+        return None
+    refuse(users.mode != api.POD, "userns_options.mode", "POD or NODE")
+    refuse(len(users.uids) != 1 or [*users.gids] != [*users.uids], "userns_options", "one range for users and groups")
+    [mapping] = users.uids
+    refuse(mapping.container_id != 0, "userns_options.uids[0].container_id", "0")
+    ids = parse_id_range(f"{mapping.host_id}:{mapping.length}")
+    if ids is None:
+        refuse(True, "userns_options.uids[0]", "ids from 1 to 4294967294")
+    return ids
+
+
+def check_users(options: api.NamespaceOption, ids: IdRange | None) -> None:
+    """Raise CallError for a container that asks for other users than those of its sandbox."""
+    differs = options.HasField("userns_options") and user_ids(options) != ids
+    refuse(differs, "namespace_options.userns_options", "those of the sandbox")
+
+
+def is_mapped(place: str, mount: api.Mount, ids: IdRange | None) -> bool:
+    """Tell whether a mount has the owners that it has on the disk; CallError for others than those of the sandbox."""
+    mappings: Sequence[Sequence[api.IDMapping]] = (mount.uidMappings, mount.gidMappings)
+    if not any(mappings):
+        return False
+    own = [] if ids is None else [api.IDMapping(host_id=ids.shift, length=ids.count)]
+    refuse(not own or any([*each] != own for each in mappings), f"{place}.uidMappings", "the range of the sandbox")
+    return True

@@ -1,0 +1,240 @@
+"""From a Pod of Kubernetes and its images to the request for a pod, and the way to run it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from minit.base import jsontext
+from minit.base.errors import ManifestError, PodError
+from minit.base.value import replace
+from minit.kubernetes.containers import Container, ContainerMount
+from minit.kubernetes.pods import KubernetesPod
+from minit.manifest.annotations import OWN, Annotation
+from minit.manifest.app import MountPoint, Port
+from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
+from minit.manifest.pod import ExposedPort, Mount
+from minit.podfiles import paths
+from minit.pods.requests import AppRequest, PodRequest
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.pods.appsection import AppOverrides, Pairs
+from minit.stage0.pods.nameservice import MODE_NONE, stated_service
+from minit.stage0.stage1.entrypoints import RunOptions
+
+Json = dict[str, object]
+
+# Of the pod, so that it is found again; what speaks the Container Runtime Interface calls them so.
+NAME_ANNOTATION = "io.kubernetes.pod.name"
+NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
+GROUP_ANNOTATION = "io.kubernetes.pod.fs-group"
+
+_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+_NO_PROFILES: Mapping[str, str] = {}
+_RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
+
+
+def pod_request(
+    pod: KubernetesPod, images: Mapping[str, StoredImage], profiles: Mapping[str, str] = _NO_PROFILES
+) -> PodRequest:
+    """
+    Return the request for a Pod; `images` are those of its containers by their names.
+
+    `profiles` are values of the annotation minit/seccomp, by the paths that containers have.
+    """
+    apps: list[AppRequest] = []
+    before: list[str] = []
+
+    def add(container: Container, restart: str) -> None:
+        image = images[container.name]
+        overrides = _overrides(pod, container, image.manifest, before, restart, profiles)
+        apps.append(AppRequest(reference=image.id, overrides=overrides))
+
+    for container in pod.init_containers:
+        add(container, _init_restart(pod, container))
+        before.append(container.name if container.restart else f"{container.name}:completed")
+    for container in pod.containers:
+        add(container, _RESTARTS[pod.restart_policy])
+    return PodRequest(
+        apps=tuple(apps),
+        name=pod.names.name,
+        host_pids=pod.host_pids,
+        volumes=tuple(volume.volume for volume in pod.volumes),
+        ports=() if pod.host_network else tuple(_ports(pod)),
+        ports_place="hostPort",
+        annotations=_annotations(pod),
+        user_annotations=_user_annotations(pod),
+        user_labels=pod.names.labels,
+    )
+
+
+def run_options(pod: KubernetesPod, networks: tuple[str, ...]) -> RunOptions:
+    """Return the way to run a Pod; PodError for networks beside that of the host."""
+    if pod.host_network and networks:
+        raise PodError(f'--net: Pod "{pod.names.name}" has the network of the host (hostNetwork)')
+    dns = pod.dns
+    names: dict[str, tuple[str, ...]] = {}
+    for address, name in pod.hosts:
+        names[address] = (*names.get(address, ()), name)
+    service = stated_service(dns.servers, dns.searches, dns.options, tuple(names.items()))
+    return RunOptions(
+        networks=("host",) if pod.host_network else networks,
+        hostname=None if pod.host_network else pod.hostname,
+        name_service=replace(service, resolv=MODE_NONE) if dns.none else service,
+        ipc="parent" if pod.host_ipc else None,
+    )
+
+
+def _command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
+    """Return what is executed instead of the image's program, None for that, and the arguments after it."""
+    arguments = container.arguments or ()
+    if container.command is not None:
+        return container.command[0], (*container.command[1:], *arguments)
+    entrypoint = image.annotation(ANNOTATION_ENTRYPOINT)
+    if not arguments or entrypoint is None:
+        # An image that does not tell its program from the default arguments has none of these.
+        return None, arguments
+    words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}')
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ManifestError(f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}: expected a list of strings')
+    every = (*map(str, words), *arguments)
+    return every[0], every[1:]
+
+
+def _init_restart(pod: KubernetesPod, container: Container) -> str:
+    """Return when an init container is started again: one that is to stay always, others until they succeed."""
+    if container.restart is not None:
+        return _RESTARTS[container.restart]
+    return "never" if pod.restart_policy == "Never" else "on-failure"
+
+
+def _overrides(
+    pod: KubernetesPod,
+    container: Container,
+    image: ImageManifest,
+    before: Sequence[str],
+    restart: str,
+    profiles: Mapping[str, str],
+) -> AppOverrides:
+    program, arguments = _command_of(container, image)
+    security = container.security
+    annotations = {Annotation.RESTART: restart} if restart != "never" else {}
+    if pod.job is not None and container.restart is None:
+        # A pod is a whole row of attempts, be they pods of their own to Kubernetes.
+        annotations = {
+            Annotation.RESTART: "on-failure",
+            Annotation.RESTART_LIMIT: str(pod.job.retries),
+            Annotation.RESTART_RESET: "8760h",
+        }
+    if before:
+        annotations[Annotation.AFTER] = ",".join(before)
+    if container.working_directory is not None:
+        annotations[Annotation.MAKE_WORKING_DIRECTORY] = "true"
+    if container.health is not None:
+        annotations[Annotation.HEALTH] = container.health
+    if container.hooks is not None:
+        annotations[Annotation.HOOKS] = container.hooks
+    if security.privileged:
+        annotations[Annotation.PRIVILEGED] = "true"
+    if security.profile is not None:
+        annotations[Annotation.SECCOMP] = profiles[security.profile]
+    if security.apparmor is not None:
+        annotations[Annotation.APPARMOR_PROFILE] = security.apparmor
+    if container.restart is not None:
+        annotations[Annotation.SIDECAR] = "true"
+    if container.stop_signal is not None:
+        annotations[Annotation.STOP_SIGNAL] = container.stop_signal
+    later = pod.names.later(*arguments, *(value for _, value in container.environment))
+    if later:
+        annotations[Annotation.EXPAND] = jsontext.dump(later).decode("ascii")
+    if any(mount.path in paths.ETC_FILES for mount in container.mounts):
+        annotations[Annotation.VOLUMES_OVER_FILES] = "true"
+    details = _mount_details(container)
+    if details:
+        annotations[Annotation.MOUNTS] = jsontext.dump(details).decode("ascii")
+    stream = "tty" if container.tty else "stream"
+    return AppOverrides(
+        name=container.name,
+        exec=program,
+        arguments=arguments,
+        user=None if security.user is None else str(security.user),
+        group=None if security.group is None else str(security.group),
+        working_directory=container.working_directory,
+        supplementary_gids=pod.security.supplementary or None,
+        environment=(*container.environment, *_index(pod)),
+        read_only_root_fs=security.read_only_root,
+        mount_points=_read_only_points(container),
+        mounts=tuple(Mount(volume=mount.volume, path=mount.path) for mount in container.mounts),
+        isolators=(*container.resources.isolators(), *security.isolators),
+        annotations=tuple(annotations.items()),
+        stdin=stream if container.stdin else None,
+        stdout="log+tty" if container.tty else None,
+        stderr="log+tty" if container.tty else None,
+    )
+
+
+def _index(pod: KubernetesPod) -> tuple[tuple[str, str], ...]:
+    index = None if pod.job is None else pod.job.index
+    return () if index is None else ((_INDEX_VARIABLE, str(index)),)
+
+
+def _annotations(pod: KubernetesPod) -> Pairs:
+    """Return the annotations of the pod; those that its user gives win."""
+    in_memory = _in_memory(pod)
+    own: dict[str, str] = {Annotation.STOP_GRACE: f"{pod.grace_seconds}s"}
+    own |= {Annotation.MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    if pod.deadline_seconds is not None:
+        own[Annotation.DEADLINE] = f"{pod.deadline_seconds}s"
+    if pod.security.sysctls:
+        own[Annotation.SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
+    if any(container.security.privileged for container in (*pod.init_containers, *pod.containers)):
+        own[Annotation.ALLOW_PRIVILEGED] = "true"
+    own |= {name: value for name, value in pod.names.annotations if name.startswith(OWN)}
+    return tuple(own.items())
+
+
+def _user_annotations(pod: KubernetesPod) -> Pairs:
+    group = pod.security.group
+    return (
+        *((name, value) for name, value in pod.names.annotations if not name.startswith(OWN)),
+        (NAME_ANNOTATION, pod.names.name),
+        (NAMESPACE_ANNOTATION, pod.names.namespace),
+        *(() if group is None else ((GROUP_ANNOTATION, str(group)),)),
+    )
+
+
+def _read_only_points(container: Container) -> tuple[MountPoint, ...]:
+    """Return the volumes that a container mounts nowhere but read-only."""
+    by_volume: dict[str, list[ContainerMount]] = {}
+    for mount in container.mounts:
+        by_volume.setdefault(mount.volume, []).append(mount)
+    return tuple(
+        MountPoint(name=volume, path=mounts[0].path, read_only=True)
+        for volume, mounts in by_volume.items()
+        if all(mount.read_only for mount in mounts)
+    )
+
+
+def _mount_details(container: Container) -> Json:
+    """Return what stage1 is to know of mounts beside their places, by these."""
+    only = {point.name for point in _read_only_points(container)}
+    details: Json = {}
+    for mount in container.mounts:
+        detail: Json = {"subPath": mount.sub_path} if mount.sub_path else {}
+        detail |= {} if mount.propagation is None else {"propagation": mount.propagation}
+        detail |= {"readOnly": True} if mount.read_only and mount.volume not in only else {}
+        details |= {mount.path: detail} if detail else {}
+    return details
+
+
+def _in_memory(pod: KubernetesPod) -> Json:
+    return {
+        volume.volume.name: {} if volume.size is None else {"size": volume.size}
+        for volume in pod.volumes
+        if volume.in_memory
+    }
+
+
+def _ports(pod: KubernetesPod) -> Iterator[ExposedPort]:
+    for container in (*pod.init_containers, *pod.containers):
+        for port in container.ports:
+            inner = Port(name=port.name, protocol=port.protocol, port=port.port)
+            yield ExposedPort(name=port.name, host_port=port.host_port, host_ip=port.host_ip, pod_port=inner)

@@ -1,0 +1,225 @@
+"""Files that volumes of a Kubernetes pod consist of: keys of ConfigMaps and Secrets, and fields of the Pod itself."""
+
+from __future__ import annotations
+
+import posixpath
+
+from minit.base.value import Value, replace
+from minit.kubernetes.containers import PULL_POLICIES
+from minit.kubernetes.fields import INNER_FORM, Fields, Findings, is_inner, read_name
+from minit.kubernetes.references import (
+    CONFIG_MAP,
+    SECRET,
+    Config,
+    PodNames,
+    find_config,
+    read_amount,
+    read_field,
+    read_resource_field,
+)
+from minit.manifest.pod import Volume
+from minit.manifest.reader import Node
+from minit.stage0.images.treestore import IMAGE
+from minit.stage0.volumes import NAME_FORM, NAMED, is_volume_name
+
+_MODE_MAX = 0o777
+_USUAL_MODE = 0o644
+
+_HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
+_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "image")
+
+
+class VolumeFile(Value):
+    """A file of a volume: its path below it, what it holds, None for the pod's UUID, and its mode."""
+
+    path: str
+    data: bytes | None
+    mode: int
+
+
+class Sources(Value):
+    """The origins of a volume's files: the configs of the file, and the Pod. `group` is to read them, if not None."""
+
+    configs: tuple[Config, ...]
+    pod: PodNames
+    group: int | None = None
+
+
+def read_config_files(
+    fields: Fields, sources: Sources, kind: str, *, key: str = "name", usual: int
+) -> tuple[VolumeFile, ...]:
+    """Return the files of a ConfigMap or Secret, whose name is in the field `key`."""
+    with fields:
+        optional = fields["optional"].optional(Node.boolean) or False
+        config = find_config(sources.configs, kind, fields[key], optional)
+        if fields["items"].given:
+            found = fields.each("items", lambda node, findings: _read_item(node, findings, config, usual, optional))
+            return tuple(file for file in found if file is not None)
+        data = () if config is None else config.data
+        return tuple(VolumeFile(path=path, data=content, mode=usual) for path, content in data)
+
+
+def read_pod_files(fields: Fields, sources: Sources, usual: int) -> tuple[VolumeFile, ...]:
+    """Return the files of fields of the Pod."""
+    with fields:
+        found = fields.each("items", lambda node, findings: _read_pod_file(node, findings, sources, usual))
+        return tuple(file for file in found if file is not None)
+
+
+def read_projected(fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
+    """Return the files of several sources; of two with one path the later."""
+    with fields:
+        mode = read_default_mode(fields)
+        found = fields.each("sources", lambda node, findings: _read_source(node, findings, sources, mode))
+        return tuple({file.path: file for files in found for file in files}.values())
+
+
+def read_default_mode(fields: Fields) -> int:
+    """Return the mode of files that have none of their own."""
+    mode = fields["defaultMode"].optional(_read_mode)
+    return _USUAL_MODE if mode is None else mode
+
+
+def _read_source(node: Node, findings: Findings, sources: Sources, mode: int) -> tuple[VolumeFile, ...]:
+    with Fields(node, findings) as fields:
+        for field, kind in (("configMap", CONFIG_MAP), ("secret", SECRET)):
+            if fields[field].given:
+                return read_config_files(fields.within(field), sources, kind, usual=mode)
+        if fields["downwardAPI"].given:
+            return read_pod_files(fields.within("downwardAPI"), sources, mode)
+        for field in ("serviceAccountToken", "clusterTrustBundle", "podCertificate"):
+            if fields[field].given:
+                findings.refuse(fields[field], "there is no cluster that would issue it")
+                return ()
+    raise node.error("one of configMap, secret and downwardAPI")
+
+
+def _read_item(node: Node, findings: Findings, config: Config | None, mode: int, optional: bool) -> VolumeFile | None:
+    with Fields(node, findings) as fields:
+        path = fields["path"].matching(is_inner, INNER_FORM)
+        own = fields["mode"].optional(_read_mode)
+        key = fields["key"].non_empty()
+        data = config.get(key) if config is not None else None
+        if data is None:
+            if optional or config is None:
+                return None
+            raise fields["key"].error(f"a key of {config.kind} {config.name}")
+        return VolumeFile(path=posixpath.normpath(path), data=data, mode=mode if own is None else own)
+
+
+def _read_pod_file(node: Node, findings: Findings, sources: Sources, mode: int) -> VolumeFile | None:
+    with Fields(node, findings) as fields:
+        path = posixpath.normpath(fields["path"].matching(is_inner, INNER_FORM))
+        own = fields["mode"].optional(_read_mode)
+        mode = mode if own is None else own
+        if fields["resourceFieldRef"].given:
+            text = read_resource_field(fields.within("resourceFieldRef"), sources.pod, None)
+            return None if text is None else VolumeFile(path=path, data=text.encode(), mode=mode)
+        field = fields.within("fieldRef")
+        # What else there is to refer to is only for variables, in Kubernetes too.
+        name = field["fieldPath"].matching(lambda text: text.startswith("metadata."), "a field of metadata")
+        text = read_field(field, sources.pod)
+        if text is None:
+            return None
+        return VolumeFile(path=path, data=None if name == "metadata.uid" else text.encode(), mode=mode)
+
+
+def _read_mode(node: Node) -> int:
+    return node.integer(0, _MODE_MAX)
+
+
+class PodVolume(Value):
+    """
+    A volume, and what has to be there before the pod runs.
+
+    `files` are written into an empty volume, and `group` may read them if it is not None; a named volume is given to
+    it. `host_type` is what Kubernetes calls that which is to be at a path of the host, or is to be made there; empty
+    for anything. An empty one that is `in_memory` has at most `size`, a quantity, if that is not None. An image is
+    fetched by a `pull_policy`, None for the usual one.
+    """
+
+    volume: Volume
+    files: tuple[VolumeFile, ...] = ()
+    group: int | None = None
+    host_type: str = ""
+    in_memory: bool = False
+    size: str | None = None
+    pull_policy: str | None = None
+
+
+def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
+    """Read one of `spec.volumes`, which belongs to the group of `sources` if there is one and it is not the host's."""
+    with Fields(node, findings) as fields:
+        name = read_name(fields["name"])
+        kinds = [kind for kind in _KINDS if fields[kind].raw() is not None]
+        if len(kinds) > 1:
+            raise node.error("a volume of one kind", " and ".join(kinds))
+        if not kinds:
+            return _empty(name, None)
+        of_kind = fields.within(kinds[0])
+        if kinds == ["emptyDir"]:
+            return _read_empty(name, of_kind, sources.group)
+        if kinds == ["hostPath"]:
+            return _read_host(name, of_kind)
+        if kinds == ["image"]:
+            return _read_image(name, of_kind)
+        if kinds == ["persistentVolumeClaim"]:
+            return _read_claim(name, of_kind, sources.group)
+        return _with_files(name, _read_files(kinds[0], of_kind, sources), sources.group)
+
+
+def _read_files(kind: str, fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
+    if kind == "projected":
+        return read_projected(fields, sources)
+    mode = read_default_mode(fields)
+    if kind == "downwardAPI":
+        return read_pod_files(fields, sources, mode)
+    if kind == "secret":
+        return read_config_files(fields, sources, SECRET, key="secretName", usual=mode)
+    return read_config_files(fields, sources, CONFIG_MAP, usual=mode)
+
+
+def _with_files(name: str, files: tuple[VolumeFile, ...], group: int | None) -> PodVolume:
+    mode = "0755" if group is None else "2775"
+    volume = Volume(name=name, kind="empty", read_only=True, mode=mode, uid=0, gid=group or 0)
+    return PodVolume(volume=volume, files=files, group=group)
+
+
+def _read_empty(name: str, fields: Fields, group: int | None) -> PodVolume:
+    with fields:
+        medium = fields["medium"].optional(Node.string) or ""
+        in_memory = medium == "Memory"
+        if medium and not in_memory:
+            fields.findings.refuse(fields["medium"], "the disk and Memory are known")
+        size = fields["sizeLimit"].optional(read_amount)
+        if size is not None and not in_memory:
+            fields.findings.skip(fields["sizeLimit"], "not enforced on the disk")
+        return replace(_empty(name, group), in_memory=in_memory, size=size)
+
+
+def _empty(name: str, group: int | None) -> PodVolume:
+    # Everybody may write, as in Kubernetes.
+    mode = "0777" if group is None else "2777"
+    return PodVolume(volume=Volume(name=name, kind="empty", mode=mode, uid=0, gid=group or 0))
+
+
+def _read_claim(name: str, fields: Fields, group: int | None) -> PodVolume:
+    with fields:
+        claim = fields["claimName"].matching(is_volume_name, NAME_FORM)
+        read_only = fields["readOnly"].optional(Node.boolean) or None
+        volume = Volume(name=name, kind=NAMED, source=claim, read_only=read_only)
+        return PodVolume(volume=volume, group=None if read_only else group)
+
+
+def _read_image(name: str, fields: Fields) -> PodVolume:
+    with fields:
+        reference = fields["reference"].non_empty()
+        policy = fields["pullPolicy"].optional(lambda given: given.one_of(*PULL_POLICIES))
+        return PodVolume(volume=Volume(name=name, kind=IMAGE, source=reference, read_only=True), pull_policy=policy)
+
+
+def _read_host(name: str, fields: Fields) -> PodVolume:
+    with fields:
+        path = fields["path"].absolute_path()
+        kind = fields["type"].optional(lambda node: node.one_of(*_HOST_TYPES)) or ""
+        return PodVolume(volume=Volume(name=name, kind="host", source=posixpath.normpath(path)), host_type=kind)

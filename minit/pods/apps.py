@@ -1,0 +1,90 @@
+"""The apps of a pod that runs: one is added, started, stopped, changed or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.progress import Progress
+from minit.base.value import replace
+from minit.manifest.limits import Limits
+from minit.pods.caller import Caller
+from minit.pods.preparing import find_image, settled_overrides
+from minit.pods.requests import AppRequest
+from minit.stage0.apps import appadd, appcontrol, applimits, appremove
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.appsection import Pairs
+from minit.stage0.pods.mutablepods import require_app, require_controllable
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod
+from minit.stage0.pods.podstatus import read_pod_manifest
+
+
+def add(caller: Caller, pod: Pod, store: Store, request: AppRequest, from_file: Pairs, progress: Progress) -> None:
+    """
+    Add an app to a mutable pod that runs, to be started later; PodError if that fails, with all as it was before.
+
+    The arguments in the request, if there are any, replace those of the image, as in rkt. `from_file` are variables
+    that settings of the app go before.
+    """
+    require_controllable(pod)
+    image = find_image(caller, store, request, progress)
+    with _failing_as("error adding app to pod"):
+        trees = TreeStore(caller.data, store)
+        overrides = replace(settled_overrides(caller, store, trees, request, progress), only_arguments=True)
+        appadd.add_app(
+            pod,
+            store,
+            trees,
+            image,
+            overrides,
+            progress,
+            debug=caller.debug,
+            insecure=caller.insecure,
+            from_file=from_file,
+        )
+
+
+def start(caller: Caller, pod: Pod, app: str) -> None:
+    """Start an app that was added, or has exited; an app that runs goes on."""
+    require_controllable(pod)
+    with _failing_as("error starting app"):
+        appcontrol.start_app(pod, app, debug=caller.debug)
+
+
+def stop(caller: Caller, pod: Pod, app: str, grace_seconds: float | None = None) -> bool:
+    """Stop an app, and return when it has stopped; False if the pod has ended."""
+    if pod.state not in ENDED_STATES:
+        try:
+            require_controllable(pod)
+            with _failing_as("error stopping app"):
+                appcontrol.stop_app(pod, app, grace_seconds, debug=caller.debug)
+            return True
+        except (MinitError, OSError):
+            # It may have ended meanwhile.
+            if not pod.refresh() or pod.state not in ENDED_STATES:
+                raise
+    return False
+
+
+def remove(caller: Caller, pod: Pod, app: str) -> None:
+    """Stop an app if it runs, and remove all that is left of it."""
+    with _failing_as("error removing app"):
+        appremove.remove_app(pod, app, debug=caller.debug)
+
+
+def update(pod: Pod, app: str, limits: Limits) -> None:
+    """Change limits of an app while its pod runs; all stay as they were if one cannot be set."""
+    with _failing_as("error updating app"):
+        require_app(read_pod_manifest(pod), app)
+        applimits.change_limits(pod, app, limits)
+
+
+@contextmanager
+def _failing_as(action: str) -> Iterator[None]:
+    """Put what failed before the reason, as rkt does."""
+    try:
+        yield
+    except (MinitError, OSError) as error:
+        raise PodError(f"{action}: {describe(error)}") from error

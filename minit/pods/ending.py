@@ -1,0 +1,58 @@
+"""Stopping, releasing and removing pods."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from minit.pods.caller import Caller
+from minit.stage0.garbage import podgc
+from minit.stage0.garbage.stage1gc import Stage1Cleanup
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import DELETED_STATES, Note, Pod, PodState, find_pod, open_pod
+from minit.stage0.pods.podwaiting import wait_until_ended
+from minit.stage0.stage1.calls import stop_pod
+
+# After the grace period apps are killed; then what they leave in the kernel has to go.
+_KILL_SECONDS = 20.0
+
+
+def remove(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) -> str:
+    """Remove the pod of a UUID or name, and return its UUID; with `force` a pod that runs is stopped first."""
+    with find_pod(caller.data, name, caller.note) as pod:
+        # A pod of --rm removes itself.
+        if not force or stop(pod, force=False):
+            podgc.remove(pod, cleanup, caller.note)
+        return pod.uuid
+
+
+def release(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) -> str:
+    """Give back networks and leases of a pod, and return its UUID; with `force` a pod that runs is killed first."""
+    with find_pod(caller.data, name, caller.note) as pod:
+        if not force or stop(pod, force=True):
+            podgc.release(pod, cleanup, caller.note)
+        return pod.uuid
+
+
+def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanup, note: Note) -> None:
+    """Stop a pod, wait for its end and remove it; no error if somebody else removes it meanwhile."""
+    with open_pod(data, uuid) as pod:
+        if pod.state is PodState.RUNNING:
+            stop_pod(pod, force=False)
+            wait_until_ended(pod, grace_seconds + _KILL_SECONDS)
+        if pod.refresh() and pod.state not in DELETED_STATES:
+            podgc.remove(pod, cleanup, note)
+
+
+def cleanup_of(caller: Caller, store: Store) -> Stage1Cleanup:
+    """Return what removing pods needs of the store."""
+    return Stage1Cleanup(TreeStore(caller.data, store), caller.local_config, debug=caller.debug)
+
+
+def stop(pod: Pod, *, force: bool) -> bool:
+    """Stop a pod if it runs, wait for its end, and return whether it is still there."""
+    if pod.state is PodState.RUNNING:
+        stop_pod(pod, force=force)
+        wait_until_ended(pod, math.inf)
+    return pod.refresh() and pod.state not in DELETED_STATES

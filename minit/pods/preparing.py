@@ -1,0 +1,161 @@
+"""From the request for a pod to the pod: its images in the store, its manifest planned, its directory filled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.base.progress import Progress
+from minit.base.value import replace
+from minit.pods.caller import Caller
+from minit.pods.hostfiles import with_devices, with_profile
+from minit.pods.requests import AppRequest, PodRequest
+from minit.pods.stage1 import choose_stage1
+from minit.stage0.images.fetching import resolve_image
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import ImageVolumes, TreeStore
+from minit.stage0.pods import overlay
+from minit.stage0.pods.appsection import AppOverrides, PodDefaults
+from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.podmanifest import PlannedApp, check_platform, complete_manifest, image_ids, plan_apps
+from minit.stage0.pods.podnames import check_name
+from minit.stage0.pods.privateusers import supports_user_namespaces
+from minit.stage0.stage1.entrypoints import require_mutable_support
+from minit.stage0.start.newpod import NewPod, prepare_pod
+
+
+def prepare(
+    caller: Caller,
+    store: Store,
+    request: PodRequest,
+    progress: Progress,
+    announce: Callable[[str], None] = lambda uuid: None,
+) -> Pod:
+    """
+    Return a new pod, locked and complete; `announce` gets the UUID as soon as the pod's directory exists.
+
+    MinitError for a request that cannot be carried out, with nothing of the pod left behind.
+    """
+    if request.name is not None:
+        check_name(request.name)
+    overlay = _choose_overlay(caller, request)
+    put_stage1 = choose_stage1(caller, store, request.stage1)
+    trees = TreeStore(caller.data, store)
+    if request.manifest is None:
+        apps, manifest = _plan(caller, store, trees, request, progress)
+    else:
+        apps, manifest = apps_of_manifest(store, request.manifest, caller.insecure)
+    stage1 = put_stage1(progress)
+    if request.is_mutable:
+        require_mutable_support(stage1.manifest)
+    pod = NewPod(
+        stage1=stage1,
+        apps=apps,
+        manifest_bytes=manifest,
+        overlay=overlay,
+        private_users=request.private_users,
+        name=request.name,
+    )
+    return prepare_pod(caller.data, store, trees, pod, progress, announce)
+
+
+def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
+    """Return the settings of a request for all apps and for the pod."""
+    return PodDefaults(
+        uid=os.getuid(),
+        gid=os.getgid(),
+        data=caller.data,
+        insecure=caller.insecure,
+        private_users=bool(request.private_users),
+        host_pids=request.host_pids,
+        is_mutable=request.is_mutable,
+        inherited=request.inherited,
+        from_file=request.from_file,
+        set=request.environment,
+        volumes=request.volumes,
+        mounts=request.mounts,
+        ports=request.ports,
+        ports_place=request.ports_place,
+        annotations=request.annotations,
+        user_annotations=request.user_annotations,
+        user_labels=request.user_labels,
+    )
+
+
+def find_image(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
+    """Return the image of a request, fetched or imported if its policy says so."""
+    return _find(caller, store, request, progress, request.reference)
+
+
+def settled_overrides(
+    caller: Caller, store: Store, trees: TreeStore, request: AppRequest, progress: Progress
+) -> AppOverrides:
+    """Return the settings of an app with all that they name of the host read, and volumes that are images unpacked."""
+    overrides = with_devices(with_profile(request.overrides))
+    of_images = ImageVolumes(store, trees, partial(_find, caller, store, request, progress), progress)
+    return replace(overrides, mounts=of_images.provide_mounts(overrides.mounts))
+
+
+def _find(caller: Caller, store: Store, request: AppRequest, progress: Progress, reference: str) -> StoredImage:
+    return resolve_image(
+        store,
+        reference,
+        progress,
+        request.pull_policy,
+        processor=request.processor,
+        verify_tls=caller.verifies_tls,
+    )
+
+
+def _plan(
+    caller: Caller, store: Store, trees: TreeStore, request: PodRequest, progress: Progress
+) -> tuple[tuple[PlannedApp, ...], bytes]:
+    images = [_named(caller, store, app, progress, is_first=number == 0) for number, app in enumerate(request.apps)]
+    settings = [settled_overrides(caller, store, trees, app, progress) for app in request.apps]
+    volumes = request.volumes
+    if request.apps:
+        find = partial(_find, caller, store, request.apps[0], progress)
+        volumes = ImageVolumes(store, trees, find, progress).provide(volumes)
+    defaults = defaults_of(caller, replace(request, volumes=volumes))
+    return plan_apps([*zip(images, settings, strict=True)], defaults)
+
+
+def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *, is_first: bool) -> StoredImage:
+    """Return an image; the error of one behind another says where arguments of an app stand."""
+    try:
+        return find_image(caller, store, app, progress)
+    except (ImageError, StoreError) as error:
+        if is_first:
+            raise
+        raise StoreError(f"{describe(error)} (arguments of an app follow --)") from error
+
+
+def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tuple[tuple[PlannedApp, ...], bytes]:
+    """Return the apps of a user's pod manifest, their images in the store, and the manifest that stage1 gets."""
+    source = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PodError(f"cannot read the pod manifest {describe(error)}") from error
+    apps = tuple(PlannedApp(name=name, image=store.find(image_id)) for name, image_id in image_ids(data, source))
+    for app in apps:
+        check_platform(app.image.manifest)
+    return apps, complete_manifest(data, source, {app.name: app.image for app in apps}, insecure)
+
+
+def _choose_overlay(caller: Caller, request: PodRequest) -> bool:
+    """Return whether the pod gets overlays; PodError if the kernel has no user namespaces for one that wants one."""
+    if request.private_users and not supports_user_namespaces():
+        raise PodError("--private-users is not supported, kernel compiled without user namespace support")
+    if not request.wants_overlay:
+        return False
+    obstacle = overlay.overlay_obstacle(caller.data)
+    if obstacle is None and request.private_users:
+        obstacle = overlay.idmap_obstacle(caller.data)
+    if obstacle is not None:
+        caller.note(f"disabling overlay support: {obstacle}")
+    return obstacle is None

@@ -1,0 +1,145 @@
+"""Requests to the service of pods. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minit.base.idrange import IdRange
+from minit.base.processors import Processor
+from minit.base.value import Value
+from minit.manifest.pod import ExposedPort, Mount, Volume
+from minit.stage0.images.storedimage import PullPolicy
+from minit.stage0.pods.appsection import AppOverrides, Pairs
+from minit.stage0.stage1.entrypoints import RunOptions
+
+
+class Stage1Request(Value):
+    """A stage1 image: that of a file, or one of the store by name or id; with neither it is minit's own."""
+
+    path: str | None = None
+    reference: str | None = None
+
+
+class AppRequest(Value):
+    """An app: its image, and the settings beside those of the image."""
+
+    reference: str
+    """A file, a source of skopeo's, or an image of the store by name or id."""
+    overrides: AppOverrides = AppOverrides()
+    pull_policy: PullPolicy = PullPolicy.NEW
+    processor: Processor | None = None
+    """None for that of this machine."""
+
+
+class PodRequest(Value):
+    """A pod to be made: of images, of a manifest, or without apps if apps are to be added while it runs."""
+
+    apps: tuple[AppRequest, ...] = ()
+    manifest: Path | None = None
+    """A pod manifest of the caller's, which excludes all that a manifest can say."""
+    is_mutable: bool = False
+    stage1: Stage1Request = Stage1Request()
+    name: str | None = None
+    wants_overlay: bool = True
+    private_users: IdRange | bool = False
+    host_pids: bool = False
+    inherited: Pairs = ()
+    """Variables of all apps, for names that nothing else sets."""
+    from_file: Pairs = ()
+    environment: Pairs = ()
+    volumes: tuple[Volume, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[ExposedPort, ...] = ()
+    ports_place: str = "--port"
+    """The words of the caller for ports, which errors name."""
+    annotations: Pairs = ()
+    user_annotations: Pairs = ()
+    user_labels: Pairs = ()
+
+
+class StartRequest(Value):
+    """The way to run a pod that is prepared."""
+
+    options: RunOptions
+    is_detached: bool = False
+    """The pod is run by a process of its own."""
+    is_removed: bool = False
+    """The pod is removed when it ends."""
+
+
+class SandboxRequest(Value):
+    """A pod without apps, to run in the background."""
+
+    pod: PodRequest
+    options: RunOptions
+    uuid_file: Path
+    """The file that gets the UUID as soon as it is known."""
+
+
+class AddRequest(Value):
+    """An app to be added to a pod that runs; `environment` is for names that the app's settings leave alone."""
+
+    uuid: str
+    app: AppRequest
+    environment: Pairs = ()
+
+
+class AppStart(Value):
+    """An app to be started."""
+
+    uuid: str
+    app: str
+
+
+class AppStop(Value):
+    """An app to be stopped, after its own grace period unless one is given."""
+
+    uuid: str
+    app: str
+    grace_seconds: float | None = None
+
+
+class AppRemoval(Value):
+    """An app to be removed."""
+
+    uuid: str
+    app: str
+
+
+class LogReopening(Value):
+    """An app whose log files were moved."""
+
+    uuid: str
+    app: str
+
+
+class PodStop(Value):
+    """A pod to be stopped, and its end to be waited for; `force` kills it."""
+
+    uuid: str
+    force: bool = False
+
+
+class PodRelease(Value):
+    """A pod to be killed if it runs, whose networks and leases are given back."""
+
+    uuid: str
+
+
+class PodRemoval(Value):
+    """A pod to be removed, stopped before if it runs."""
+
+    uuid: str
+
+
+class ImagePull(Value):
+    """An image of a registry to be fetched and unpacked; `credentials` are containers-auth.json(5), none if empty."""
+
+    reference: str
+    credentials: bytes
+
+
+class ImageRemoval(Value):
+    """Images to be removed, and what was unpacked of images that are gone and that no pod refers to."""
+
+    ids: tuple[str, ...]

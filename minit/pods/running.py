@@ -1,0 +1,186 @@
+"""Running pods that are complete: this process becomes a pod's stage1, or a process in the background does."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from minit.base.errors import FailureKind, MinitError, PodError, describe
+from minit.base.harmless import harmless
+from minit.base.hostname import find_fault
+from minit.base.value import replace
+from minit.linux.stdio import flush_output, write_all
+from minit.pods.caller import Caller
+from minit.pods.ending import cleanup_of, take_down
+from minit.pods.requests import StartRequest
+from minit.stage0.garbage.podgc import remove, start_remover
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.nameservice import find_name_fault
+from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, open_pod, uuid_of_name
+from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.start.detached import start_detached
+from minit.stage0.start.newpod import discarded_on_failure
+from minit.stage0.start.run import run_pod
+from minit.stage0.start.startagain import claim_ended, clear_last_run, is_interactive, run_again
+
+_NAMES = {
+    "nameservers": "name server",
+    "search": "search domain",
+    "options": "option of resolv.conf",
+    "domain": "domain",
+    "host_names": "entry of /etc/hosts",
+}
+_OF_APP = re.compile(rb"[a-z0-9-]+\[[0-9]+\]: ")
+
+
+def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
+    """
+    Run a locked pod that is complete: this process becomes its stage1, unless the request is for the background.
+
+    Then return the pod's UUID when the pod is ready. A pod in the background that does not become ready is removed.
+    """
+
+    options = options_for(caller, request.options)
+
+    def run() -> NoReturn:
+        with discarded_on_failure(pod):
+            run_pod(pod, TreeStore(caller.data, store), options, caller.note, flush_output, remover)
+
+    def start_its_remover() -> int:
+        start = decided.reader if request.is_detached else None
+        return start_remover(pod, caller.local_config, caller.note, debug=caller.debug, start=start)
+
+    remover = start_its_remover if request.is_removed else None
+    if not request.is_detached:
+        run()
+    decided = _Decision()
+    uuid = pod.uuid
+    try:
+        _start_in_background(caller, pod, run, decided.make)
+    except BaseException:
+        with suppress(MinitError, OSError):
+            _remove(caller, store, uuid)
+        raise
+    return uuid
+
+
+def options_for(caller: Caller, options: RunOptions) -> RunOptions:
+    """
+    Return the options of a run with the words of the caller that are about every request.
+
+    PodError for a name or an address that no file of the pod can have.
+    """
+    fault = find_name_fault(options.name_service)
+    if fault is not None:
+        raise _invalid(f"{_NAMES[fault[0]]}: {fault[1]}")
+    fault_of_name = find_fault(options.hostname) if options.hostname else None
+    if fault_of_name is not None:
+        raise _invalid(f'host name: "{options.hostname}" {fault_of_name}')
+    return replace(
+        options,
+        debug=caller.debug,
+        local_config=caller.local_config,
+        disable_capabilities_restriction="capabilities" in caller.insecure,
+        disable_paths="paths" in caller.insecure,
+        disable_seccomp="seccomp" in caller.insecure,
+    )
+
+
+def start_again(caller: Caller, store: Store, pod: Pod) -> str:
+    """Run a pod that has ended as the last time, in the background unless it had the terminal; return its UUID."""
+    arguments = claim_ended(pod)
+    with cleanup_of(caller, store) as cleanup:
+        clear_last_run(pod, cleanup, caller.note)
+
+    def run() -> NoReturn:
+        run_again(pod, TreeStore(caller.data, store), arguments, flush_output, caller.note)
+
+    if is_interactive(arguments):
+        run()
+    uuid = pod.uuid
+    _start_in_background(caller, pod, run)
+    return uuid
+
+
+def _start_in_background(
+    caller: Caller, pod: Pod, run: Callable[[], NoReturn], decided: Callable[[], None] = lambda: None
+) -> None:
+    """Have `run` become the stage1 of a locked pod elsewhere; as start_detached, with its output told to the user."""
+    flush_output()
+    said = _Said()
+    try:
+        start_detached(pod, run, lambda error: caller.note(describe(error)), said.take, decided)
+    except BaseException as error:
+        said.tell_rest()
+        if isinstance(error, MinitError):
+            error.reason = said.reason
+        raise
+
+
+def make_way(caller: Caller, name: str) -> None:
+    """Stop and remove the pod of a name, if there is one; its own supervisor knows how long its apps may take."""
+    uuid = uuid_of_name(caller.data, name)
+    if uuid is not None:
+        with Store(caller.data) as store, cleanup_of(caller, store) as cleanup:
+            take_down(caller.data, uuid, math.inf, cleanup, caller.note)
+
+
+def _invalid(text: str) -> PodError:
+    error = PodError(text)
+    error.kind = FailureKind.INVALID
+    return error
+
+
+class _Decision:
+    """Whether the pod has been ready: when that is decided, a pipe ends."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+
+    def make(self) -> None:
+        """End the pipe."""
+        os.close(self._writer)
+
+
+class _Said:
+    """Output of a pod that starts: lines of stage1 are told at once, lines of apps only if the start fails."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+        self._held: list[bytes] = []
+        self.reason: str | None = None
+        """The last line of stage1 that is no warning, without the name of its part."""
+
+    def take(self, data: bytes) -> None:
+        """Take more output."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            if _OF_APP.match(line):
+                self._held.append(line)
+                continue
+            _tell(line)
+            name, _, text = harmless(line.decode(errors="replace")).partition(": ")
+            self.reason = self.reason if text.startswith("warning: ") else text or name
+
+    def tell_rest(self) -> None:
+        """Tell the lines that are held back."""
+        for line in (*self._held, *([self._begun] if self._begun else [])):
+            _tell(line)
+
+
+def _tell(line: bytes) -> None:
+    sys.stderr.flush()
+    with suppress(OSError):
+        write_all(2, line + b"\n")
+
+
+def _remove(caller: Caller, store: Store, uuid: str) -> None:
+    with open_pod(caller.data, uuid) as pod, cleanup_of(caller, store) as cleanup:
+        if pod.state not in DELETED_STATES:
+            remove(pod, cleanup, caller.note)
