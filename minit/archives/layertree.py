@@ -3,7 +3,7 @@ The tree of layers that are applied one after the other, and the entry that each
 
 Whiteouts, opaque directories, files in the place of directories and the reverse, hard links to files of lower layers,
 names that lead through a symbolic link: names are treated here as containerd treats files on disk. Only names and
-link targets are kept in memory. OCI layer.md
+link targets are kept in memory. Pure, and so apart from recipe.py. OCI layer.md
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ The layout of a machine's disk: a table of partitions (GPT), two slots for the p
     boot-b, root-b      the same for the next version, empty at first
     data                a file system that grows to the disk's end at the first boot
 
-Pure. The layout never changes on a machine: an update writes the other slot's two partitions as a whole, from the first
-byte to the last, and no table, nor a file system that the running version needs.
+Pure, and so apart from disk.py. The layout never changes on a machine: an update writes the other slot's two partitions
+as a whole, from the first byte to the last, and no table, nor a file system that the running version needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """
 The extractor's child process: writes entries of images into a directory that the process cannot leave.
 
+The code of the confined child is apart from extract.py, the code of the parent.
+
 The process pivots into the directory in a mount namespace of its own before it reads a single byte of an image, and
 still resolves every parent with openat2(2) below the new root, following no link. From that moment on nothing can be
 imported, or a python file of the image would run with minit's privileges.
