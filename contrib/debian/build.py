@@ -23,7 +23,7 @@ import minit
 from minit.base.processors import this_processor
 from minit.base.progress import silent
 from minit.cli.commandgroups import commands
-from minit.cli.completioncommand import SHELLS
+from minit.cli.completion import SHELLS
 from minit.cli.manual import render
 from minit.image.stage1 import SHIPPED, build_stage1
 

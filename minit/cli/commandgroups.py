@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from minit.cli.commandtable import CommandTable, Listing
-from minit.cli.grammar import MinitGroup
+from minit.cli.grammar import CommandTable, Listing, MinitGroup
 
 _RUNNING = "Running pods"
 _MANAGING = "Managing pods"
@@ -15,22 +14,22 @@ _OTHER = "Other"
 
 COMMANDS = {
     "run": Listing(
-        place="commands.run.runcommands:run",
+        place="commands.runcommands:run",
         help="Run images in a new pod, in the foreground.",
         section=_RUNNING,
     ),
     "prepare": Listing(
-        place="commands.run.runcommands:prepare",
+        place="commands.runcommands:prepare",
         help="Make a pod to be run later; print its UUID.",
         section=_RUNNING,
     ),
     "run-prepared": Listing(
-        place="commands.run.runcommands:run_prepared",
+        place="commands.runcommands:run_prepared",
         help="Run a pod that prepare made, in the foreground.",
         section=_RUNNING,
     ),
     "enter": Listing(
-        place="commands.apps.appcommands:enter",
+        place="commands.appcommands:enter",
         help="Run a command, by default /bin/bash, in an app of a running pod.",
         section=_RUNNING,
     ),
@@ -40,12 +39,12 @@ COMMANDS = {
         section=_RUNNING,
     ),
     "attach": Listing(
-        place="commands.apps.attachcommand:attach",
+        place="commands.outputcommands:attach",
         help="Attach to an app of a running pod whose streams have the modes stream or tty.",
         section=_RUNNING,
     ),
     "play": Listing(
-        place="commands.run.playcommand:play",
+        place="commands.kubecommands:play",
         help="Run the Pods of a Kubernetes YAML file, and those of its Deployments, DaemonSets and Jobs; "
         "`-` is standard input.",
         section=_RUNNING,
@@ -56,92 +55,92 @@ COMMANDS = {
         section=_RUNNING,
     ),
     "list": Listing(
-        place="commands.pods.podcommands:list_pods",
+        place="commands.podcommands:list_pods",
         help="List pods.",
         section=_MANAGING,
     ),
     "status": Listing(
-        place="commands.pods.podcommands:status",
+        place="commands.podcommands:status",
         help="Show the state of a pod and the exit codes of its apps.",
         section=_MANAGING,
     ),
     "cat-manifest": Listing(
-        place="commands.pods.podcommands:cat_manifest",
+        place="commands.podcommands:cat_manifest",
         help="Print the manifest of a pod.",
         section=_MANAGING,
     ),
     "stop": Listing(
-        place="commands.pods.stopcommand:stop",
+        place="commands.podcommands:stop",
         help="Stop running pods.",
         section=_MANAGING,
     ),
     "start": Listing(
-        place="commands.run.startcommand:start",
+        place="commands.runcommands:start",
         help="Start pods again that have ended, in the background; print their UUIDs when they are ready.",
         section=_MANAGING,
     ),
     "rename": Listing(
-        place="commands.pods.renamecommand:rename",
+        place="commands.podcommands:rename",
         help="Give a pod a name, or another one.",
         section=_MANAGING,
     ),
     "rm": Listing(
-        place="commands.pods.endingcommands:remove",
+        place="commands.endingcommands:remove",
         help="Remove pods that do not run, with all their files.",
         section=_MANAGING,
     ),
     "release": Listing(
-        place="commands.pods.endingcommands:release",
+        place="commands.endingcommands:release",
         help="Give back the networks, addresses and ports of pods that have ended.",
         section=_MANAGING,
     ),
     "gc": Listing(
-        place="commands.pods.endingcommands:gc",
+        place="commands.endingcommands:gc",
         help="Remove pods that exited, were never run, or were never finished.",
         section=_MANAGING,
     ),
     "top": Listing(
-        place="commands.apps.topcommand:top",
+        place="commands.topcommand:top",
         help="Show what the apps of all running pods use, the busiest first, and go on doing so.",
         section=_MANAGING,
     ),
     "diagnose": Listing(
-        place="commands.pods.diagnosecommand:diagnose",
+        place="commands.diagnosecommand:diagnose",
         help="Show why a pod does not do what it should, and everything that is known about it.",
         section=_MANAGING,
     ),
     "export": Listing(
-        place="commands.pods.exportcommand:export",
+        place="commands.filecommands:export",
         help="Make an image of an app of a pod that exited, with everything the app changed.",
         section=_MANAGING,
     ),
     "cp": Listing(
-        place="commands.pods.copycommand:copy",
+        place="commands.filecommands:copy",
         help="Copy files into an app of a pod, or out of it, while it runs or when it has ended.",
         section=_MANAGING,
     ),
     "diff": Listing(
-        place="commands.pods.diffcommand:diff",
+        place="commands.filecommands:diff",
         help="Show the files that an app has added (A), changed (C) or deleted (D) since its image.",
         section=_MANAGING,
     ),
     "port": Listing(
-        place="commands.pods.portcommand:port",
+        place="commands.podcommands:port",
         help="Show the ports of the host that lead to a running pod, or to one port of it, by its number or name.",
         section=_MANAGING,
     ),
     "logs": Listing(
-        place="commands.pods.logcommand:logs",
+        place="commands.outputcommands:logs",
         help="Show what the apps of a pod have written, also after it exited.",
         section=_MANAGING,
     ),
     "events": Listing(
-        place="commands.pods.eventcommand:events",
+        place="commands.outputcommands:events",
         help="Show what happened in a pod, also after it exited.",
         section=_MANAGING,
     ),
     "fetch": Listing(
-        place="commands.images.imagecommands:fetch",
+        place="commands.imagecommands:fetch",
         help="Import images into the store and print their ids.",
         section=_IMAGES,
     ),
@@ -151,7 +150,7 @@ COMMANDS = {
         section=_IMAGES,
     ),
     "stage1": Listing(
-        place="commands.images.imagecommands:stage1_group",
+        place="commands.imagecommands:stage1_group",
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
@@ -171,17 +170,17 @@ COMMANDS = {
         section=_OTHER,
     ),
     "version": Listing(
-        place="commands.images.imagecommands:version",
+        place="commands.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",
         section=_OTHER,
     ),
     "init": Listing(
-        place="commands.machines.initcommands:init_group",
+        place="commands.initcommands:init_group",
         help="Build machines that minit boots, without any other system in them.",
         section=_IMAGES,
     ),
     "completion": Listing(
-        place="completioncommand:completion",
+        place="completion:completion",
         help="Print what makes a shell complete command lines.",
         section=_OTHER,
     ),
@@ -193,126 +192,126 @@ COMMANDS = {
 }
 APP_COMMANDS = {
     "sandbox": Listing(
-        place="commands.apps.sandboxcommand:sandbox",
+        place="commands.sandboxcommands:sandbox",
         help="Start a pod without apps, which are added to it while it runs.",
     ),
     "add": Listing(
-        place="commands.apps.appaddcommand:add",
+        place="commands.sandboxcommands:add",
         help="Put an image as an app into a pod made by app sandbox.",
     ),
     "start": Listing(
-        place="commands.apps.appcommands:start",
+        place="commands.appcommands:start",
         help="Start an app that was added to a pod, or one that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="commands.apps.appcommands:stop",
+        place="commands.appcommands:stop",
         help="Stop an app of a pod, and return when it has stopped; one that does not run is no error.",
     ),
     "rm": Listing(
-        place="commands.apps.appcommands:remove",
+        place="commands.appcommands:remove",
         help="Remove an app from a pod with all its files, and stop it first if it runs.",
     ),
     "update": Listing(
-        place="commands.apps.updatecommand:update",
+        place="commands.appcommands:update",
         help="Change limits of an app while its pod runs.",
     ),
     "exec": Listing(
-        place="commands.apps.appcommands:execute",
+        place="commands.appcommands:execute",
         help="Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.",
     ),
     "stats": Listing(
-        place="commands.apps.statscommand:stats",
+        place="commands.statscommand:stats",
         help="Show what the apps of running pods use: processors, memory, processes, block devices and networks.",
     ),
     "list": Listing(
-        place="commands.apps.appviewcommands:list_apps",
+        place="commands.appviewcommands:list_apps",
         help="List the apps of a pod and their states.",
     ),
     "status": Listing(
-        place="commands.apps.appviewcommands:status",
+        place="commands.appviewcommands:status",
         help="Show the state of an app of a pod, its times, its exit code and its volumes.",
     ),
 }
 _IMAGE_COMMANDS = {
     "fetch": COMMANDS["fetch"],
     "build": Listing(
-        place="commands.images.buildcommand:build_image",
+        place="commands.buildcommand:build_image",
         help="Build an app image from files of this machine, or from another image.",
         section=_IMAGES,
     ),
     "list": Listing(
-        place="commands.images.storecommands:list_images",
+        place="commands.storecommands:list_images",
         help="List the images of the store.",
         section=_IMAGES,
     ),
     "rm": Listing(
-        place="commands.images.storecommands:remove_images",
+        place="commands.storecommands:remove_images",
         help="Remove images from the store; pods that use them are not affected.",
         section=_IMAGES,
     ),
     "gc": Listing(
-        place="commands.images.storecommands:collect",
+        place="commands.storecommands:collect",
         help="Remove unpacked images that no pod refers to, and images that were not used for some time.",
         section=_IMAGES,
     ),
     "cat-manifest": Listing(
-        place="commands.images.storecommands:cat_image_manifest",
+        place="commands.storecommands:cat_image_manifest",
         help="Print the manifest of an image of the store.",
         section=_IMAGES,
     ),
     "export": Listing(
-        place="commands.images.storecommands:export",
+        place="commands.storecommands:export",
         help="Write an image of the store to an uncompressed ACI file.",
         section=_IMAGES,
     ),
     "extract": Listing(
-        place="commands.images.storecommands:extract",
+        place="commands.storecommands:extract",
         help="Unpack the archive of an image of the store, without its dependencies, to a directory.",
         section=_IMAGES,
     ),
     "render": Listing(
-        place="commands.images.storecommands:render",
+        place="commands.storecommands:render",
         help="Unpack an image of the store to a directory as apps see it, with all its dependencies.",
         section=_IMAGES,
     ),
     "verify": Listing(
-        place="commands.images.storecommands:verify",
+        place="commands.storecommands:verify",
         help="Check that images of the store, packed and unpacked, are what they were.",
         section=_IMAGES,
     ),
 }
 _SYSTEM_COMMANDS = {
     "df": Listing(
-        place="commands.systemcommands:df",
+        place="commands.storagecommands:df",
         help="Show the room that images, layers, unpacked images, pods, volumes and caches take, and what could "
         "be reclaimed.",
     ),
     "prune": Listing(
-        place="commands.systemcommands:prune",
+        place="commands.storagecommands:prune",
         help="Remove pods that have ended, and the images, packed and unpacked, that no other pod has.",
     ),
 }
 _GENERATE_COMMANDS = {
     "kube": Listing(
-        place="commands.generatecommands:kube",
+        place="commands.kubecommands:kube",
         help="Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.",
     ),
 }
 _VOLUME_COMMANDS = {
     "create": Listing(
-        place="commands.volumecommands:create",
+        place="commands.storagecommands:create_named",
         help="Make named volumes; one that there is already stays as it is.",
     ),
     "ls": Listing(
-        place="commands.volumecommands:list_all",
+        place="commands.storagecommands:list_named",
         help="List the named volumes, with the number of pods that have them and the place of their files.",
     ),
     "rm": Listing(
-        place="commands.volumecommands:remove",
+        place="commands.storagecommands:remove_named",
         help="Remove named volumes that no pod has, running or not, with all their files.",
     ),
     "prune": Listing(
-        place="commands.volumecommands:prune",
+        place="commands.storagecommands:prune_named",
         help="Remove all named volumes that no pod has, running or not, with all their files.",
     ),
 }

@@ -18,6 +18,7 @@ import click
 
 from minit.base.errors import MinitError
 from minit.base.value import Value
+from minit.cli.commandgroups import COMMANDS
 from minit.cli.flags.imageargs import ImageCommand
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
 from minit.cli.grammar import (
@@ -28,7 +29,7 @@ from minit.cli.grammar import (
     SharedAppOption,
     flag_table,
 )
-from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
+from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.pods.podnames import read_name
@@ -44,6 +45,8 @@ _PLACES = {
 }
 _HELP_WIDTH = 70
 _NETWORKS = ("default", "default-restricted", "host", "none", "all")
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 class Candidate(Value):
@@ -295,3 +298,41 @@ def _images(line: _Line, *, by_id: bool = False) -> Iterator[Candidate]:
 
 def _ignore(text: str) -> None:
     """Tell nobody: the line is still being typed."""
+
+
+@click.command(cls=MinitCommand, short_help=COMMANDS["completion"].help)
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
+@click.pass_obj
+def completion(invocation: Invocation, shell: str) -> None:
+    """
+    Print what makes bash, zsh or fish complete the command lines of minit.
+
+    Commands, options and their values are completed, and so are the UUIDs of pods and the names of apps and images.
+
+    \b
+      . <(minit completion bash)                  # in ~/.bashrc
+      . <(minit completion zsh)                   # in ~/.zshrc, after compinit
+      minit completion fish | source              # in ~/.config/fish/config.fish
+
+    """
+    invocation.say((Path(__file__).parent / "shells" / f"minit.{shell}").read_text(), end="")
+
+
+def answer(root: click.Group, words: Sequence[str]) -> str:
+    """
+    Return the answer to a shell: whether paths may stand there, then a line for each word, a tab and its help.
+
+    bash passes its line up to the cursor and the characters at which it breaks words; the others pass the words, the
+    last one as far as it was typed.
+    """
+    shell, *rest = words
+    breaks = ""
+    if shell == "bash":
+        typed, breaks = rest
+        rest = split_line(typed)
+    _, *before, word = rest if len(rest) > 1 else ["minit", ""]
+    found = complete(root, before, word)
+    # bash replaces only what follows the last such character of the word.
+    kept = max((word.rfind(character) + 1 for character in "=:" if character in breaks), default=0)
+    lines = [f"{candidate.word[kept:]}\t{' '.join(candidate.help.split())}" for candidate in found.candidates]
+    return os.linesep.join([found.paths, *lines]) + os.linesep

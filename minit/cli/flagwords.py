@@ -19,6 +19,8 @@ from minit.cli.otherwords import answer_flag
 
 _LIKENESS = 0.75  # one letter of four may differ
 
+_MAX_DIGITS = 19
+
 
 class FlagError(Exception):
     """A command line does not fit the command's flags."""
@@ -103,3 +105,11 @@ def click_words(found: Sequence[tuple[str, str]], flags: Mapping[str, Flag]) -> 
         if value == "true":
             words.append(name)
     return words
+
+
+def parse_number(place: str, text: str, lowest: int, highest: int) -> int:
+    """Return a number from `lowest` to `highest`, both included; FlagError, naming `place`, if `text` is none."""
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS and lowest <= int(text) <= highest:
+        return int(text)
+    raise FlagError(f'{place}: expected a number from {lowest} to {highest}, got "{text}"')

@@ -16,8 +16,7 @@ import click
 
 from minit.base.errors import EXIT_FAILURE
 from minit.cli.commandgroups import APP_COMMANDS, COMMANDS
-from minit.cli.commandtable import CommandTable, Listing
-from minit.cli.grammar import MinitGroup
+from minit.cli.grammar import CommandTable, Listing, MinitGroup
 from minit.cli.main import run_here
 from minit.cli.uuidfile import UuidFileOption
 from minit.linux.stdio import complain
@@ -28,7 +27,7 @@ _OF_A_HOST = ("attach", "list", "status", "cat-manifest", "stop", "diagnose", "l
 _OF_A_HOSTS_APPS = ("stats", "list", "status")
 _COMMANDS = {
     "enter": Listing(
-        place="commands.machines.machinecommands:enter",
+        place="commands.machinecommands:enter",
         help="Run a command, by default /bin/sh, in an app.",
         section=COMMANDS["enter"].section,
     ),
@@ -44,48 +43,48 @@ _COMMANDS = {
         section=_MACHINE,
     ),
     "shell": Listing(
-        place="commands.machines.machinecommands:shell",
+        place="commands.machinecommands:shell",
         help="Run /bin/sh outside of all apps, though none runs.",
         section=_MACHINE,
     ),
     "console": Listing(
-        place="commands.machines.machinecommands:console",
+        place="commands.machinecommands:console",
         help="Read commands like these from the terminal, one a line.",
         section=_MACHINE,
     ),
     "poweroff": Listing(
-        place="commands.machines.machinecommands:poweroff",
+        place="commands.machinecommands:poweroff",
         help="Stop the apps and switch the machine off.",
         section=_MACHINE,
     ),
     "reboot": Listing(
-        place="commands.machines.machinecommands:reboot",
+        place="commands.machinecommands:reboot",
         help="Stop the apps and start the machine again.",
         section=_MACHINE,
     ),
 }
 _APP_COMMANDS = {
     "start": Listing(
-        place="commands.machines.machinecommands:start",
+        place="commands.machinecommands:start",
         help="Start an app that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="commands.machines.machinecommands:stop",
+        place="commands.machinecommands:stop",
         help="Stop an app, and return when it has stopped; one that does not run is no error.",
     ),
     **{name: APP_COMMANDS[name] for name in _OF_A_HOSTS_APPS},
 }
 _INIT_COMMANDS = {
     "status": Listing(
-        place="commands.machines.slotcommands:status",
+        place="commands.slotcommands:status",
         help="Show which version runs, which one is kept, and what came of the last trial.",
     ),
     "update": Listing(
-        place="commands.machines.machineupdatecommand:update",
+        place="commands.slotcommands:update",
         help="Write another version to the slot that does not run, and have the firmware boot it once.",
     ),
     "rollback": Listing(
-        place="commands.machines.slotcommands:rollback",
+        place="commands.slotcommands:rollback",
         help="Start the machine again with the other version, on trial.",
     ),
 }

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 import click._textwrap  # noqa: F401  # which click imports when it first wraps a text
 
 from minit.base.errors import EXIT_FAILURE, EXIT_USAGE, FailureKind, MinitError, describe, kind_of
 from minit.base.harmless import harmless
-from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation
-from minit.cli.standardstreams import abandon_output, open_streams
-from minit.linux.stdio import flush_output, open_standard_streams
+from minit.linux.stdio import await_room, flush_output, open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_SECONDS = 0.001
+
+_BUFFER_BYTES = 1 << 16
+_ASK = "__complete"
+"""The first word of a shell's question: `minit __complete SHELL …`, see `answer` in `completion.py`."""
 
 
 def main() -> NoReturn:
@@ -32,7 +35,7 @@ def main() -> NoReturn:
 def run_here(root: click.Group) -> NoReturn:
     """Run the command line of this process, one of the commands of `root`."""
     settle()
-    if sys.argv[1:2] == [completioncommand.ASK]:
+    if sys.argv[1:2] == [_ASK]:
         _answer_shell(root, sys.argv[2:])
     sys.exit(run(sys.argv[1:], root))
 
@@ -40,7 +43,7 @@ def run_here(root: click.Group) -> NoReturn:
 def settle() -> None:
     """Give this process streams and signals as all commands have them."""
     open_standard_streams()
-    open_streams()
+    _open_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
         # An ignored signal (nohup) stays ignored.
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -50,8 +53,10 @@ def settle() -> None:
 
 def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
     """Answer a shell that completes a line; silently, as what is typed may be anything."""
+    from minit.cli.completion import answer  # imports the store, and is not in the image of a machine
+
     try:
-        print(completioncommand.answer(root, words), end="", flush=True)
+        print(answer(root, words), end="", flush=True)
     except Exception:
         sys.exit(EXIT_FAILURE)
     sys.exit(0)
@@ -92,7 +97,7 @@ def _run_flushed(invocation: Invocation, arguments: Sequence[str], root: click.G
     try:
         flush_output()
     except OSError as error:
-        abandon_output()
+        _abandon_output()
         # The reader of our output may have enough of it, and a command that has failed has told why.
         if code == 0 and not isinstance(error, BrokenPipeError):
             return _fail(invocation, describe(error), error)
@@ -156,3 +161,66 @@ def _sentence(error: click.ClickException) -> str:
     """Return click's message in the form of all others: one line, lower-case, without a full stop."""
     text = " ".join(error.format_message().split()).rstrip(".")
     return text[:1].lower() + text[1:]
+
+
+class _Output(io.BufferedWriter):
+    """
+    A descriptor that is written to, and stays open.
+
+    Written bytes have been counted when a signal is handled, so that nothing is written twice after Ctrl-C; a raw file
+    in Python could not do that.
+    """
+
+    def __init__(self, fd: int, name: str) -> None:
+        super().__init__(io.FileIO(fd, "w", closefd=False), _BUFFER_BYTES)
+        self._name = name
+
+    def write(self, data: Any, /) -> int:
+        """Take all of the data, waiting for room."""
+        rest = memoryview(data)
+        while True:
+            try:
+                super().write(rest)
+                return len(data)
+            except BlockingIOError as error:
+                rest = rest[error.characters_written :]
+                await_room(self.fileno())
+            except OSError as error:
+                error.filename = self._name
+                raise
+
+    def flush(self) -> None:
+        """Write all that was taken, waiting for room."""
+        while True:
+            try:
+                super().flush()
+                return
+            except BlockingIOError:
+                await_room(self.fileno())
+            except OSError as error:
+                error.filename = self._name
+                raise
+
+
+def _open_streams() -> None:
+    """Put streams of ours in the place of Python's, of which it has none where the caller has closed a descriptor."""
+    sys.stdout = _text_stream(1, "standard output", sys.stdout, "strict")
+    sys.stderr = _text_stream(2, "standard error", sys.stderr, "backslashreplace")
+
+
+def _abandon_output() -> None:
+    """Forget what standard output could not take; Python would try, and complain, once more at the end."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    if isinstance(buffer, _Output):
+        # The layers above a raw file that is closed have nothing left to write.
+        buffer.raw.close()
+    sys.stdout = None
+
+
+def _text_stream(fd: int, name: str, like: TextIO | None, errors: str) -> TextIO:
+    is_by_lines = fd == 2
+    encoding = None
+    if isinstance(like, io.TextIOWrapper):
+        encoding, errors = like.encoding, like.errors or errors
+        is_by_lines = like.line_buffering or like.write_through
+    return io.TextIOWrapper(_Output(fd, name), encoding, errors, newline="\n", line_buffering=is_by_lines)

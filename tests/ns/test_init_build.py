@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit.base.progress import silent
-from minit.cli.commands.images.otherprocessor import MACHINES
+from minit.cli.commands.imagecommands import MACHINES
 from minit.image.foreign import foreign_stage1
 from minit.podfiles import paths
 from tests.support.commands import Stage0

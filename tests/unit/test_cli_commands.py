@@ -12,9 +12,8 @@ import click
 import pytest
 
 from minit.cli.commandgroups import app_group, commands, image_group
-from minit.cli.commandtable import CommandTable
-from minit.cli.flags.stage1flags import choose_file
-from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
+from minit.cli.flags.sharedoptions import choose_file
+from minit.cli.grammar import AppOption, CommandTable, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import run
 
 COMMANDS = {

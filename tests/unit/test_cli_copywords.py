@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.commands.pods.copycommand import PodPath, parse_copy_words
+from minit.cli.commands.filecommands import PodPath, parse_copy_words
 from minit.cli.flagwords import FlagError
 
 

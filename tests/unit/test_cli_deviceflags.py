@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import MinitError
-from minit.cli.flags.deviceflags import parse_device
+from minit.cli.flags.appoptions import parse_device
 from minit.cli.flagwords import FlagError
 from minit.pods import hostfiles
 from minit.pods.hostfiles import with_devices

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.commands.run.podrequest import parse_name_service
+from minit.cli.commands.podrequest import parse_name_service
 from minit.cli.flagwords import FlagError
 from minit.stage0.pods.nameservice import NameService, hosts, resolv_conf
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flags.environmentflags import parse_environment_files, parse_variable, parse_variables
+from minit.cli.flags.appoptions import parse_environment_files, parse_variable, parse_variables
 from minit.cli.flagwords import FlagError
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]*", fullmatch=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flags.isolatorflags import (
+from minit.cli.flags.appoptions import (
     parse_caps_remove,
     parse_caps_retain,
     parse_cpu,

@@ -1,4 +1,4 @@
-"""minit.cli.flags.moments and logtext: points in time as people write them, and lines as they are printed."""
+"""minit.cli.text.logview and logtext: points in time as people write them, and lines as they are printed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flags.moments import SECOND_NS, parse_moment
-from minit.cli.text.logview import json_format, text_format, visible
+from minit.cli.text.logview import SECOND_NS, json_format, parse_moment, text_format, visible
 from minit.stage0.reports.logfiles import LogLine
 
 # A Tuesday, 22:13:20 UTC.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flags.portflags import parse_direct_port, parse_port
+from minit.cli.flags.runoptions import parse_direct_port, parse_port
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import Port
 from minit.manifest.pod import ExposedPort

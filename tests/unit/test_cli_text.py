@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.goduration import format_duration, parse_duration
-from minit.cli.commands.apps.appviewcommands import app_list_text, app_status_text
-from minit.cli.commands.images.storecommands import list_text as image_list_text
+from minit.cli.commands.appviewcommands import app_list_text, app_status_text
+from minit.cli.commands.storecommands import list_text as image_list_text
 from minit.cli.invocation import Invocation
-from minit.cli.text.columns import align, fit
-from minit.cli.text.jsonoutput import json_text
+from minit.cli.text.formats import align, fit, format_age, format_time, json_text
 from minit.cli.text.podtext import OwnFacts, list_text, pod_json, status_text
-from minit.cli.text.times import format_age, format_time
 from minit.manifest.image import ImageManifest
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.exposedports import ForwardedPort

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.commands.pods.diagnosecommand import report_text
+from minit.cli.commands.diagnosecommand import report_text
 from minit.stage0.pods.poddirectory import PodState, create_pod, open_pod
 from minit.stage0.reports.diagnosis import MASK, diagnose, find_secrets, masked
 from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions

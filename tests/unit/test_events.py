@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.commands.pods.eventcommand import text_line
+from minit.cli.commands.outputcommands import text_line
 from minit.podfiles import paths
 from minit.stage0.reports.logreader import EventReader, Wanted
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from minit.base.errors import PlanError, describe
 from minit.base.harmless import harmless, harmless_json
-from minit.cli.commands.pods.diagnosecommand import report_text
-from minit.cli.commands.pods.eventcommand import text_line
+from minit.cli.commands.diagnosecommand import report_text
+from minit.cli.commands.outputcommands import text_line
 from minit.linux.stdio import complain, complain_at_once, record_complaints
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import ExitStatus

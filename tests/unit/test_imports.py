@@ -43,9 +43,9 @@ def test_the_help_of_minit_imports_no_command() -> None:
     """`minit --help` loads what it shows of the commands, and none of them."""
     loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
     assert {module for module in loaded if module.startswith("minit.")} == {
-        *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
+        *("minit.cli", "minit.cli.commandgroups"),
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
-        *("minit.cli.otherwords", "minit.cli.standardstreams", "minit.cli.uuidfile"),
+        *("minit.cli.otherwords", "minit.cli.uuidfile"),
         *("minit.base", "minit.base.errors", "minit.base.goflags", "minit.base.harmless", "minit.base.value"),
         *("minit.linux", "minit.linux.loop", "minit.linux.stdio", "minit.pods", "minit.pods.caller"),
     }
@@ -54,10 +54,10 @@ def test_the_help_of_minit_imports_no_command() -> None:
 def test_completing_a_command_imports_no_command() -> None:
     """The names of commands are completed without one of them."""
     loaded = modules_of_command(
-        "from minit.cli.main import *; completioncommand.answer(commands, ['fish', 'minit', ''])"
+        "from minit.cli import completion, main; completion.answer(main.commands, ['fish', 'minit', ''])"
     )
     assert "minit.cli.completion" in loaded
-    assert not loaded & {"minit.cli.commands.pods.podcommands", "minit.cli.commands.run.runcommands"}
+    assert not loaded & {"minit.cli.commands.podcommands", "minit.cli.commands.runcommands"}
 
 
 @pytest.mark.parametrize("command", ["list", "status"])
@@ -71,6 +71,13 @@ def test_looking_at_pods_imports_nothing_of_running_them(command: str) -> None:
         "minit.stage0.images.store",
     }
     assert not loaded & {"rich", "sqlite3", "tarfile"}
+
+
+def test_the_command_of_a_machine_is_little() -> None:
+    """The command of a machine, which imports all of its commands, loads neither images nor rich."""
+    loaded = modules_of_command("import minit.cli.machinegroup")
+    assert "minit.cli.commands.outputcommands" in loaded
+    assert not [name for name in loaded if name.startswith(("rich", "minit.archives", "minit.stage0.images"))]
 
 
 def test_layers() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import ManifestError, PodError
-from minit.cli.commands.generatecommands import write_documents
+from minit.cli.commands.kubecommands import write_documents
 from minit.kubernetes.containers import expand
 from minit.kubernetes.documents import read_file
 from minit.kubernetes.fields import Findings

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.value import replace
-from minit.cli.text.statstext import prometheus_text, samples_text, stats_json, time_text
-from minit.cli.text.toptext import TopRow, screen_lines, sort_rows, table_lines, top_rows
+from minit.cli.text.usagetext import (
+    TopRow,
+    prometheus_text,
+    samples_text,
+    screen_lines,
+    sort_rows,
+    stats_json,
+    table_lines,
+    time_text,
+    top_rows,
+)
 from minit.stage0.reports.stats import AppSample, InterfaceUsage, PodSample
 from minit.stage0.reports.usage import Usage
 

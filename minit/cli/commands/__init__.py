@@ -1,7 +1,7 @@
 """
-The commands of `minit`, in a folder for each group of them, and what several of them share.
+The commands of `minit`, a module for each subject.
 
-The tables of `commandgroups.py` and `machinegroup.py` name them. They call `minit.stage0` and `minit.image`, and show
-what comes of it by `minit.cli.text`. Commands on pods are in `run/`, where they start, in `pods/` and in `apps/`;
-`images/` and `machines/` have those that make these. Read `pods/podcommands.py` first.
+The tables of `commandgroups.py` and `machinegroup.py` name the commands. A command calls `minit.pods`, `minit.stage0`
+or `minit.image`, and shows the result by `minit.cli.text`. The commands of a machine (`machinegroup.py`) share no
+module with a command that imports images or rich. Read `podcommands.py` first.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 from typing import NoReturn
 
 import click
@@ -13,12 +14,13 @@ from minit.base import jsontext
 from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.owncommand import own_command, own_module
 from minit.linux.stdio import flush_output
 from minit.stage0.devices import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+_PLAIN = "-plain"
 
 
 def _read_address(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -109,12 +111,29 @@ def cri(
         "stream_port": stream_port,
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
         "runtime_handlers": runtime_handler,
-        "program": own_command(),
+        "program": _own_command(),
         "local_config": invocation.local_config,
         "network": net,
         "stage1_path": None if stage1_path is None else os.path.abspath(stage1_path),
     }
     flush_output()
     # With packages of its own, that no other command needs.
-    daemon = own_module("minit.cri")
+    daemon = _own_module("minit.cri")
     os.execv(daemon[0], [*daemon, jsontext.dump(settings).decode()])
+
+
+def _own_command() -> list[str]:
+    """Return the words by which another process is this command."""
+    program = sys.argv[0]
+    # An interpreter that runs this module has no command of its own.
+    return [sys.executable, "-m", "minit"] if program.endswith(".py") else [program.removesuffix(_PLAIN)]
+
+
+def _own_module(name: str) -> list[str]:
+    """
+    Return the words by which an interpreter runs a module, from where this one has its modules and nowhere else.
+
+    Python's `-m` would look into the working directory first, and not where the Debian package has them.
+    """
+    run = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_module({name!r}, None, '__main__', True)"
+    return [sys.executable, "-I", "-c", run]

@@ -1,5 +1,5 @@
 """
-Options, as words to values: each kind has a pure parser of its own.
+Options, from words to values: the parsers are pure.
 
-The commands use it. It reads no images and no pods. Read `runoptions.py` first.
+Only the commands import this folder, which reads no images and no pods. Read `runoptions.py` first.
 """

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import errno
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minit.base.value import replace
-from minit.cli.flags.deviceflags import parse_device
-from minit.cli.flags.environmentflags import parse_variable
-from minit.cli.flags.isolatorflags import (
-    parse_caps_remove,
-    parse_caps_retain,
-    parse_chosen_filter,
-    parse_cpu,
-    parse_cpu_shares,
-    parse_memory,
-    parse_oom_score_adj,
-    parse_seccomp,
-)
 from minit.cli.flags.volumeflags import parse_mount, parse_mounted_volume
-from minit.cli.flagwords import FlagError
-from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, MAX_ID, SECCOMP_REMOVE, SECCOMP_RETAIN
-from minit.manifest.names import is_ac_identifier, is_ac_name
-from minit.stage0.pods.appsection import AppOverrides
+from minit.cli.flagwords import FlagError, parse_number
+from minit.manifest.app import (
+    CAPABILITIES_REMOVE,
+    CAPABILITIES_RETAIN,
+    CPU,
+    CPU_SHARES,
+    MAX_ID,
+    MEMORY,
+    OOM_SCORE_ADJ,
+    SECCOMP_REMOVE,
+    SECCOMP_RETAIN,
+    Isolator,
+)
+from minit.manifest.limits import BILLION, MIN_MEMORY_BYTES, limit_isolator, parse_quantity
+from minit.manifest.names import is_ac_identifier, is_ac_name, is_environment_name, is_variable_name
+from minit.manifest.seccomp import SECCOMP_WORDS
+from minit.stage0.devices import is_cdi_name
+from minit.stage0.pods.appsection import PROFILE_FILE, AppOverrides, Device
 
 STDIN_MODES = ("null", "stream", "tty")
 OUTPUT_MODES = ("log", "null", "stream", "tty", "log+stream", "log+tty")
@@ -31,6 +34,19 @@ SIGNATURE = "--signature"  # of rkt, which verifies images
 
 Parser = Callable[[str, str], Any]
 """From an option and its value to what is kept of it; FlagError for a value that is not possible."""
+
+DEVICE_FORM = "/PATH[:/TARGET][:rwm]|VENDOR/CLASS=NAME"
+_ACCESS = frozenset("rwm")
+
+Variables = tuple[tuple[str, str], ...]
+
+_MAX_QUANTITY = (1 << 63) - 1
+
+_CALL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./@")
+_CAPABILITY_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+
+_SECCOMP_FORM = "mode=retain|remove[,errno=NAME],CALL,..."
+_SECCOMP_NAMES = {"retain": SECCOMP_RETAIN, "remove": SECCOMP_REMOVE}
 
 
 def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrides:
@@ -46,7 +62,7 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
             raise FlagError("--exec and --cmd exclude each other for one image: --exec replaces the entrypoint too")
         return changed
     field, parse = _COLLECTING[name]
-    chosen = parse_chosen_filter(value) if name == "--seccomp" else None
+    chosen = _parse_chosen_filter(value) if name == "--seccomp" else None
     if chosen is not None:
         changed = replace(overrides, seccomp=chosen)
     else:
@@ -137,6 +153,147 @@ _REPLACING: Mapping[str, tuple[str, Parser]] = {
     "--stdout": ("stdout", _parse_output),
     "--stderr": ("stderr", _parse_output),
 }
+
+
+def parse_device(flag: str, text: str) -> Device | str:
+    """Return a device of the host, or the name of one of a vendor's; FlagError, naming `flag`, for what is neither."""
+    if is_cdi_name(text):
+        return text
+    source, *rest = text.split(":")
+    target = rest.pop(0) if rest and rest[0].startswith("/") else source
+    access = rest.pop(0) if rest else "rwm"
+    is_access = bool(access) and len({*access} & _ACCESS) == len(access)
+    if rest or not source.startswith("/") or not is_access:
+        raise FlagError(f'{flag}: expected {DEVICE_FORM}, got "{text}"')
+    return Device(source=source, target=target, access=access)
+
+
+def parse_variable(flag: str, text: str, is_name: Callable[[str], bool] = is_environment_name) -> tuple[str, str]:
+    """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
+    name, separator, value = text.partition("=")
+    if not separator or not is_name(name):
+        raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
+    return name, value
+
+
+def parse_variables(flag: str, texts: Sequence[str]) -> Variables:
+    """Return the variables of an option that may be repeated, each name only once."""
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, value = parse_variable(flag, text)
+        if name in variables:
+            raise FlagError(f"{flag}: {name} is set twice")
+        variables[name] = value
+    return tuple(variables.items())
+
+
+def parse_environment_files(flag: str, files: Sequence[tuple[str, str]]) -> Variables:
+    """
+    Return the variables of files, given by their names and texts, each name only once.
+
+    A line is `NAME=VALUE` with the value as it is, empty, or begins with `#` or `;`. A file in which variables end with
+    a NUL, as env(1) writes them with -0, has nothing else, values of several lines, and names of any printable ASCII.
+    """
+    variables: dict[str, str] = {}
+    for path, text in files:
+        found, is_name = (_records, is_variable_name) if "\0" in text else (_lines, is_environment_name)
+        for place, line in found(text):
+            place = f"{flag}: {path} {place}"
+            name, value = parse_variable(place, line, is_name)
+            if name in variables:
+                raise FlagError(f"{place}: {name} is set twice")
+            variables[name] = value
+    return tuple(variables.items())
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.removesuffix("\r")
+        if line.strip() and not line.startswith(("#", ";")):
+            yield f"line {number}", line
+
+
+def _records(text: str) -> Iterator[tuple[str, str]]:
+    for number, record in enumerate(text.removesuffix("\0").split("\0"), 1):
+        yield f"variable {number}", record
+
+
+def parse_memory(flag: str, text: str) -> Isolator:
+    """Return the isolator of a limit of memory, in bytes."""
+    limit = _quantity(flag, text)
+    if limit < MIN_MEMORY_BYTES * BILLION:
+        raise FlagError(f'{flag}: expected at least {MIN_MEMORY_BYTES} bytes, for example 16M, got "{text}"')
+    return limit_isolator(MEMORY, text)
+
+
+def parse_cpu(flag: str, text: str) -> Isolator:
+    """Return the isolator of a limit of processor time, in processors."""
+    if _quantity(flag, text) <= 0:
+        raise FlagError(f'{flag}: expected more than no processor, for example 500m for half of one, got "{text}"')
+    return limit_isolator(CPU, text)
+
+
+def parse_cpu_shares(flag: str, text: str) -> Isolator:
+    """Return the isolator of a weight against other apps."""
+    return Isolator(name=CPU_SHARES, value=parse_number(flag, text, 2, 262144))
+
+
+def parse_oom_score_adj(flag: str, text: str) -> Isolator:
+    """Return the isolator of what is added to the app's score when memory runs out, proc_pid_oom_score_adj(5)."""
+    return Isolator(name=OOM_SCORE_ADJ, value=parse_number(flag, text, -1000, 1000))
+
+
+def parse_caps_retain(flag: str, text: str) -> Isolator:
+    """Return the isolator of the only capabilities that an app may hold."""
+    return Isolator(name=CAPABILITIES_RETAIN, value={"set": _capabilities(flag, text)})
+
+
+def parse_caps_remove(flag: str, text: str) -> Isolator:
+    """Return the isolator of capabilities that an app may not hold."""
+    return Isolator(name=CAPABILITIES_REMOVE, value={"set": _capabilities(flag, text)})
+
+
+def parse_seccomp(flag: str, text: str) -> Isolator:
+    """Return the isolator of a seccomp filter; its words may stand in any order."""
+    mode, error, calls = "", "", []
+    for word in text.split(","):
+        key, separator, value = word.partition("=")
+        if not separator and word and _CALL_CHARACTERS.issuperset(word):
+            calls.append(word)
+        elif key == "mode" and not mode and value in _SECCOMP_NAMES:
+            mode = value
+        elif key == "errno" and not error and value.startswith("E") and hasattr(errno, value):
+            error = value
+        else:
+            raise FlagError(f'{flag}: expected {_SECCOMP_FORM}, got "{word}"')
+    if not mode or not calls:
+        raise FlagError(f'{flag}: expected {_SECCOMP_FORM} with a mode and at least one call, got "{text}"')
+    return Isolator(name=_SECCOMP_NAMES[mode], value={"set": calls, "errno": error})
+
+
+def _parse_chosen_filter(text: str) -> str | None:
+    """Return the word of the annotation minit/seccomp that a seccomp filter is, None for a list of calls."""
+    return text if text in SECCOMP_WORDS or text.startswith(PROFILE_FILE) else None
+
+
+def _quantity(flag: str, text: str) -> int:
+    try:
+        quantity = parse_quantity(text)
+    except ValueError as error:
+        raise FlagError(f"{flag}: {error}") from error
+    if quantity > _MAX_QUANTITY * BILLION:
+        raise FlagError(f'{flag}: expected less than 8Ei, got "{text}"')
+    return quantity
+
+
+def _capabilities(flag: str, text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if not name.startswith("CAP_") or not _CAPABILITY_CHARACTERS.issuperset(name):
+            raise FlagError(f'{flag}: expected names of capabilities like CAP_NET_ADMIN, got "{name}"')
+    return names
+
+
 # Flags whose uses add up, with the field that they add to.
 _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--environment": ("environment", parse_variable),

@@ -7,8 +7,7 @@ from urllib.parse import unquote
 
 from minit.base.errors import ManifestError
 from minit.base.goflags import BOOLEANS
-from minit.cli.flags.scalars import parse_number
-from minit.cli.flagwords import FlagError
+from minit.cli.flagwords import FlagError, parse_number
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode

@@ -1,5 +1,5 @@
 """
 The output of commands: lists, reports, logs and progress, as text byte for byte like rkt's, or as JSON.
 
-The commands call it with values. It finds out nothing itself. Read `podtext.py` first.
+The commands pass values; nothing but `logview.py` reads files of pods. Read `podtext.py` first.
 """

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from minit.base.harmless import harmless
 from minit.base.value import Value
-from minit.cli.text.columns import align, fit
-from minit.cli.text.porttext import host_place, pod_place, port_json
-from minit.cli.text.times import ZERO_TIME, format_age, format_time
+from minit.cli.text.formats import ZERO_TIME, align, fit, format_age, format_time
 from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
 from minit.stage0.pods.podstatus import AppMount, AppStatus, PodStatus
@@ -218,3 +216,30 @@ def _networks(pod: PodStatus) -> str:
         if ipv6:
             shown.append(f"{name}:ip6={ipv6}")
     return harmless(", ".join(shown))
+
+
+def host_place(port: ForwardedPort) -> str:
+    """Return where the host listens: `ADDRESS:PORT`, with the last of several behind a dash."""
+    address = port.host_ip or "0.0.0.0"
+    return f"{f'[{address}]' if ':' in address else address}:{_range(port.host_port, port)}"
+
+
+def pod_place(port: ForwardedPort) -> str:
+    """Return where that leads to: `PORT/PROTOCOL`."""
+    return f"{_range(port.pod_port, port)}/{port.protocol}"
+
+
+def port_json(port: ForwardedPort) -> dict[str, object]:
+    """Return the fields of a port."""
+    return {
+        "name": port.name,
+        "protocol": port.protocol,
+        "pod_port": port.pod_port,
+        "host_ip": port.host_ip or "",
+        "host_port": port.host_port,
+        "count": port.count,
+    }
+
+
+def _range(first: int, port: ForwardedPort) -> str:
+    return str(first) if port.count == 1 else f"{first}-{first + port.count - 1}"

@@ -28,7 +28,7 @@ _WHOLE = (
 )
 # Separate programs, and scripts that the builder reads as texts.
 _LEFT_OUT = (
-    *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.machines.machineupdatecommand"),
+    *("minit.cli.machinegroup", "minit.cli.manual", "minit.cli.commands.slotcommands"),
     *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare")),
     *("minit.image.compile_modules", "minit.image.record_imports"),
     "minit.image.sign",

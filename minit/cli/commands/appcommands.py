@@ -1,0 +1,264 @@
+"""The commands on one app of a pod: enter, app exec (the same), app start, app stop, app rm, app update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from minit.base.errors import ManifestError
+from minit.cli.flags.appoptions import parse_cpu, parse_memory
+from minit.cli.flags.sharedoptions import privileged_option, read_duration
+from minit.cli.flagwords import FlagError, parse_number
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import uuid_file_first_option
+from minit.linux.stdio import flush_output
+from minit.manifest.limits import (
+    BILLION,
+    MAX_CPU_SHARES,
+    MIN_CPU_SHARES,
+    MIN_MICROSECONDS,
+    PERIOD_MICROSECONDS,
+    CpuQuota,
+    Limits,
+    parse_quantity,
+    with_annotation,
+)
+from minit.manifest.names import is_ac_name
+from minit.pods import apps
+from minit.stage0.apps.enter import enter_pod
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import Pod, find_pod
+
+_DEFAULT_COMMAND = "/bin/bash"
+
+
+def _read_grace(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    seconds = None if value is None else read_duration(ctx, parameter, value)
+    if seconds is not None and seconds < 0:
+        raise click.BadParameter(f'expected 0 or more, got "{value}"', ctx, parameter)
+    return seconds
+
+
+def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    seconds = None if value is None else read_duration(ctx, parameter, value)
+    if seconds is not None and seconds <= 0:
+        raise click.BadParameter(f'expected more than 0, got "{value}"', ctx, parameter)
+    return seconds
+
+
+def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (
+        click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
+        click.argument("uuid", metavar="UUID"),
+        uuid_file_first_option,
+        privileged_option,
+        click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
+        click.option(
+            "--timeout",
+            metavar="DURATION",
+            callback=_read_timeout,
+            help="Kill the command with all that it has started after so long, and exit with 124. Nothing of it is left"
+            " when it ends by itself, too.",
+        ),
+        click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command(cls=MinitCommand, stop_at_operand=True)
+@_enter_options
+@click.pass_obj
+def enter(invocation: Invocation, /, **options: Any) -> None:
+    """
+    It is root there, or with --as-app the app's user, and as confined as the app. A terminal in front of it is one
+    of the pod.
+
+    The exit code is the command's, 127 if it is not found, 126 if it cannot be executed. UUID may be shortened to any
+    prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit enter 2d381b2a /bin/sh
+      minit enter --app=web 2d381b2a ps aux
+
+    """
+    _enter(invocation, **options)
+
+
+@click.command("exec", cls=MinitCommand, stop_at_operand=True)
+@_enter_options
+@click.pass_obj
+def execute(invocation: Invocation, /, **options: Any) -> None:
+    """
+    \b
+      minit app exec --app=web 2d381b2a nginx -s reload
+
+    """
+    _enter(invocation, **options)
+
+
+_uuid_operand = click.argument("uuid", metavar="UUID", required=False)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to start.")
+@uuid_file_first_option
+@_uuid_operand
+@click.pass_obj
+def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app start --app=web 2d381b2a
+
+    """
+    with app_of_pod(invocation, uuid, app, "start") as (pod, name):
+        apps.start(invocation.caller, pod, name)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to stop.")
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    callback=_read_grace,
+    help="Kill the app after so long, in place of its own grace period; 0s at once.",
+)
+@uuid_file_first_option
+@_uuid_operand
+@click.pass_obj
+def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: float | None) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app stop --app=web 2d381b2a
+      minit app stop --app=web --timeout=30s 2d381b2a
+
+    """
+    with app_of_pod(invocation, uuid, app, "stop") as (pod, name):
+        if not apps.stop(invocation.caller, pod, name, timeout):
+            invocation.say(f'pod "{pod.uuid}" is already stopped')
+
+
+@click.command("rm", cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to remove.")
+@uuid_file_first_option
+@_uuid_operand
+@click.pass_obj
+def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app rm --app=web 2d381b2a
+
+    """
+    with app_of_pod(invocation, uuid, app, "remove") as (pod, name):
+        apps.remove(invocation.caller, pod, name)
+
+
+@contextmanager
+def app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb: str) -> Iterator[tuple[Pod, str]]:
+    """Open the pod of a command for one app, and look at the app's name."""
+    invocation.require_root()
+    if not uuid:
+        raise click.UsageError("must provide the pod UUID")
+    if not app:
+        raise click.UsageError(f"must provide the app to {verb}, with --app=NAME")
+    if not is_ac_name(app):
+        raise click.UsageError(f'--app: expected lower-case letters, digits and inner dashes, got "{app}"')
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        yield pod, app
+
+
+def _enter(
+    invocation: Invocation,
+    app: str | None,
+    privileged: bool,
+    as_app: bool,
+    timeout: float | None,
+    uuid: str,
+    command: tuple[str, ...],
+) -> None:
+    invocation.require_root()
+    if privileged and as_app:
+        raise click.UsageError("--as-app: a command with --privileged is root")
+    if privileged and timeout is not None:
+        raise click.UsageError("--timeout: a command with --privileged has no time limit")
+    if not command:
+        invocation.note(f'no command specified, assuming "{_DEFAULT_COMMAND}"')
+        command = (_DEFAULT_COMMAND,)
+    with (
+        Store(invocation.data) as store,
+        find_pod(invocation.data, uuid, invocation.note) as pod,
+    ):
+        tree_path = TreeStore(invocation.data, store).path
+        enter_pod(
+            pod,
+            tree_path,
+            app,
+            command,
+            flush_output,
+            privileged=privileged,
+            as_app=as_app,
+            timeout_seconds=timeout,
+        )
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App whose limits are changed.")
+@click.option("--memory", metavar="BYTES", help="The most memory, as in 64M.")
+@click.option("--cpu", metavar="N", help="The most processor time, in processors, as in 1.5 or 500m.")
+@click.option("--cpu-shares", metavar="SHARES", help="The weight against other apps, 2 to 262144; 1024 without one.")
+@click.option("--limits", metavar="JSON", help="Further limits, in the words of the annotation minit/limits.")
+@uuid_file_first_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def update(
+    invocation: Invocation,
+    uuid: str | None,
+    app: str | None,
+    memory: str | None,
+    cpu: str | None,
+    cpu_shares: str | None,
+    limits: str | None,
+) -> None:
+    """
+    Limits that are not given stay. If one cannot be set, all stay as they were. They count as long as the pod runs.
+
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app update --app=web --memory=256M --cpu=1.5 2d381b2a
+      minit app update --app=web --limits='{"cpus": "0-1"}' 2d381b2a
+
+    """
+    try:
+        wanted = _read_limits(memory, cpu, cpu_shares, limits)
+    except (FlagError, ManifestError) as error:
+        raise click.UsageError(str(error)) from error
+    if wanted == Limits():
+        raise click.UsageError("must provide a limit, as with --memory=256M")
+    with app_of_pod(invocation, uuid, app, "update") as (pod, name):
+        apps.update(pod, name, wanted)
+
+
+def _read_limits(memory: str | None, cpu: str | None, cpu_shares: str | None, further: str | None) -> Limits:
+    quota = shares = memory_bytes = None
+    if memory is not None:
+        parse_memory("--memory", memory)
+        memory_bytes = -(-parse_quantity(memory) // BILLION)
+    if cpu is not None:
+        parse_cpu("--cpu", cpu)
+        microseconds = -(-parse_quantity(cpu) * PERIOD_MICROSECONDS // BILLION)
+        quota = CpuQuota(quota=max(microseconds, MIN_MICROSECONDS))
+    if cpu_shares is not None:
+        shares = parse_number("--cpu-shares", cpu_shares, MIN_CPU_SHARES, MAX_CPU_SHARES)
+    return with_annotation(Limits(memory_bytes=memory_bytes, cpu_quota=quota, cpu_shares=shares), further, "--limits")

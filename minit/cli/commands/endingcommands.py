@@ -1,0 +1,97 @@
+"""The commands that remove pods, or what they have beside their files: rm, release, gc."""
+
+from __future__ import annotations
+
+import click
+
+from minit.base.errors import EXIT_FAILURE
+from minit.cli.commands.podcommands import for_each
+from minit.cli.flags.sharedoptions import read_duration
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.uuidfile import some_pods
+from minit.pods import ending
+from minit.pods.ending import cleanup_of
+from minit.stage0.garbage import podgc as collection
+from minit.stage0.images.store import Store
+
+
+@click.command("rm", cls=MinitCommand)
+@click.option("--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
+@some_pods
+@click.pass_obj
+def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
+    """
+    \b
+      minit rm 2d381b2a
+      minit rm --uuid-file=pod.uuid
+      minit rm --force web
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
+
+        def remove_one(uuid: str) -> None:
+            removed = ending.remove(invocation.caller, cleanup, uuid, force=force)
+            invocation.say(f'"{removed}"')
+
+        for_each(invocation, uuids, remove_one, "failed to remove one or more pods")
+
+
+@click.command(cls=MinitCommand)
+@click.option("--force", is_flag=True, help="Kill pods that run, as `minit stop --force` does.")
+@some_pods
+@click.pass_obj
+def release(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
+    """
+    The pods stay, with their files and logs. What was given back already is no error.
+
+    
+      minit release 2d381b2a
+      minit release --force web
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
+
+        def release_one(uuid: str) -> None:
+            released = ending.release(invocation.caller, cleanup, uuid, force=force)
+            invocation.say(f'"{released}"')
+
+        for_each(invocation, uuids, release_one, "failed to release one or more pods")
+
+
+@click.command(cls=MinitCommand)
+@click.option(
+    "--grace-period",
+    metavar="DURATION",
+    callback=read_duration,
+    default="30m",
+    help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
+)
+@click.option(
+    "--expire-prepared",
+    metavar="DURATION",
+    callback=read_duration,
+    default="24h",
+    help="How long prepared pods are kept that nobody runs.  [default: 24h]",
+)
+@click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
+@click.pass_obj
+def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
+    """
+    \b
+      minit gc
+      minit gc --grace-period=0s
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        collection.mark(invocation.data, invocation.note)
+        if mark_only:
+            return
+        collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
+        with cleanup_of(invocation.caller, store) as cleanup:
+            # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
+            if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
+                raise click.exceptions.Exit(EXIT_FAILURE)

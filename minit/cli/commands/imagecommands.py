@@ -1,0 +1,214 @@
+"""The commands that bring images about (fetch, stage1 build), and version."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+import minit
+from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.base.processors import Processor, processor_named, processor_of_appc
+from minit.base.progress import Progress
+from minit.cli.flags.sharedoptions import arch_option, image_arch_option, pull_policy_option, quiet_option
+from minit.cli.grammar import MinitCommand, MinitGroup
+from minit.cli.invocation import Invocation
+from minit.cli.text.progressdisplay import show_progress
+from minit.image.foreign import PROCESSORS, ForeignProcessor, build_foreign_stage1, fetch_machine, foreign_stage1
+from minit.image.kernelmodules import KernelModules
+from minit.image.stage1 import appc_architecture, build_stage1
+from minit.manifest.image import APPC_VERSION
+from minit.podfiles.boundedfile import read_at_most
+from minit.pods import images as service
+from minit.pods.ownprogram import PROGRAMS
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
+
+_AUTHFILE_LIMIT_BYTES = 1 << 20
+_SHORT_ID = len("sha512-") + 32
+
+MACHINES = PROGRAMS / "machines"
+"""Below it are the machines that build stage1 images, each in the directory of its processor, and these images."""
+
+# What elf(5) calls e_machine.
+_MACHINE = slice(18, 20)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--full", is_flag=True, help="Print whole image ids.")
+@pull_policy_option(PullPolicy.UPDATE)
+@image_arch_option
+@click.option(
+    "--authfile",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Credentials for registries, containers-auth.json(5); none if it is empty.  [default: skopeo login]",
+)
+@quiet_option
+@click.option(
+    "--signature", metavar="FILE", multiple=True, expose_value=False, help="Accepted for rkt's sake; not read."
+)
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=click.Path())
+@click.pass_obj
+def fetch(
+    invocation: Invocation,
+    full: bool,
+    pull_policy: str,
+    processor: Processor | None,
+    authfile: Path | None,
+    quiet: bool,
+    images: tuple[str, ...],
+) -> None:
+    """
+    \b
+      minit fetch app.aci
+      minit fetch oci:DIR[:TAG] oci-archive:FILE[:TAG] docker-archive:FILE[:NAME]
+      minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo, as do the next)
+      minit fetch containers-storage:NAME docker-daemon:NAME:TAG dir:DIR
+      minit --insecure-options=http,tls fetch docker://localhost:5000/app
+      minit fetch --authfile=auth.json docker://registry.example.com/app
+      minit fetch --arch=arm64 docker://debian:12
+
+    """
+    invocation.require_root()
+    credentials = None if authfile is None else _read_authfile(authfile)
+    with Store(invocation.data) as store:
+        for reference in images:
+            with show_progress(invocation, quiet=quiet) as progress:
+                image = service.fetch(
+                    invocation.caller,
+                    store,
+                    reference,
+                    progress,
+                    policy=PullPolicy(pull_policy),
+                    processor=processor,
+                    authfile=credentials,
+                )
+            invocation.say(image if full else image[:_SHORT_ID])
+
+
+def _read_authfile(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = read_at_most(file, _AUTHFILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise StoreError(f"--authfile: {describe(error)}") from error
+    if len(content) > _AUTHFILE_LIMIT_BYTES:
+        raise StoreError(f"--authfile: {path}: more than {_AUTHFILE_LIMIT_BYTES} bytes")
+    return content
+
+
+stage1_group = MinitGroup("stage1")
+
+
+@stage1_group.command("build")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default="minit-stage1.aci",
+    help="Image to write.  [default: minit-stage1.aci]",
+)
+@click.option("--plain", is_flag=True, help="Do not dump the interpreter: pods take longer to start.")
+@arch_option
+@quiet_option
+@click.pass_obj
+def build_stage1_image(invocation: Invocation, output: Path, plain: bool, arch: str | None, quiet: bool) -> None:
+    """
+    Build minit's stage1 image, for `minit run --stage1-path` or for rkt's.
+
+    minit itself does so when it first needs the image. The interpreter in it is dumped with everything it has imported,
+    where its static library is installed (Debian: libpython3-dev).
+
+    \b
+      minit stage1 build --output=/srv/minit-stage1.aci
+      rkt run --insecure-options=image --stage1-path=/srv/minit-stage1.aci web.aci
+
+    """
+    processor = other_processor(arch)
+    with show_progress(invocation, quiet=quiet) as progress:
+        if processor is None:
+            warning = build_stage1(output, progress, plain=plain)
+        else:
+            warning = _build_for(processor, output, progress, plain=plain)
+    if warning is not None:
+        invocation.note(warning)
+
+
+@click.command(cls=MinitCommand)
+@click.pass_obj
+def version(invocation: Invocation) -> None:
+    """
+    \b
+      minit version
+
+    """
+    invocation.say(f"minit Version: {minit.__version__}")
+    invocation.say(f"appc Version: {APPC_VERSION}")
+    invocation.say(f"Python Version: {platform.python_version()}")
+    invocation.say(f"OS/Arch: {platform.system().lower()}/{platform.machine()}")
+
+
+def other_processor(arch: str | None) -> ForeignProcessor | None:
+    """Return the processor of --arch, None for this machine's; ImageError for one that nothing is built for here."""
+    if arch is None or processor_named(arch).appc == appc_architecture():
+        return None
+    if arch not in PROCESSORS:
+        raise ImageError(f"--arch: on {os.uname().machine} nothing can be built for {arch}: build it on such a machine")
+    return PROCESSORS[arch]
+
+
+def stage1_for(processor: ForeignProcessor, progress: Progress) -> tuple[Path, str | None]:
+    """Return minit's own stage1 image for a processor, and why its interpreter is not dumped if it should be."""
+    with _machine_of(processor) as directory:
+        return foreign_stage1(processor, directory, _first_use(progress))
+
+
+def kernel_for(processor: ForeignProcessor, progress: Progress) -> Path:
+    """Return the unpacked package of Debian's kernel for a processor."""
+    with _machine_of(processor) as directory:
+        return fetch_machine(processor, directory, _first_use(progress))
+
+
+def _build_for(processor: ForeignProcessor, output: Path, progress: Progress, *, plain: bool) -> str | None:
+    """Write minit's own stage1 image for a processor to a file; returns the same reason."""
+    with _machine_of(processor) as directory:
+        return build_foreign_stage1(processor, directory, output, progress, plain=plain)
+
+
+def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str | None) -> None:
+    """Raise PodError unless a machine of the architecture, which is else that of its stage1 image, runs all of them."""
+    machine = stage1.manifest.label("arch") or ""
+    wanted = processor_of_appc(machine) if arch is None else processor_named(arch)
+    if machine != wanted.appc:
+        raise PodError(f'stage1 image "{stage1.name}" is for {machine or "no processor"}, the machine is {wanted.appc}')
+    for app in apps:
+        own = app.manifest.label("arch")
+        if not wanted.runs(own):
+            told = f'image "{app.name}" is for {own}, the machine is {wanted.appc}'
+            raise PodError(f"{told}: prepare the pod with --arch={wanted.name}, or build for another one with --arch")
+
+
+def check_modules(modules: KernelModules, stage1: StoredImage) -> None:
+    """Raise PodError for a kernel module that is for another processor than the stage1 image."""
+    machine = processor_of_appc(stage1.manifest.label("arch") or "")
+    for module in modules.modules:
+        if int.from_bytes(module.data[_MACHINE], "little") != machine.elf_machine:
+            raise PodError(f"kernel module {module.name} is for another processor, the machine is {machine.appc}")
+
+
+def _first_use(progress: Progress) -> Progress:
+    return lambda step, done, total: progress(f"for another processor (first use): {step}", done, total)
+
+
+@contextmanager
+def _machine_of(processor: ForeignProcessor) -> Iterator[Path]:
+    """Give the directory of what builds for a processor; ImageError if nothing can be kept there."""
+    try:
+        yield MACHINES / processor.name
+    except OSError as error:
+        raise ImageError(f"cannot make a machine of {processor.name} in {MACHINES}: {describe(error)}") from error

@@ -1,0 +1,312 @@
+"""The commands on pods: list, status, cat-manifest, port, rename, stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import TypeVar
+
+import click
+
+from minit.base import jsontext
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.goflags import BOOLEANS
+from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration
+from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.invocation import Invocation
+from minit.cli.text.formats import format_option, json_text
+from minit.cli.text.podtext import OwnFacts, host_place, list_text, pod_json, pod_place, port_json, status_text
+from minit.cli.uuidfile import one_pod, some_pods, uuid_file_first_option
+from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
+from minit.stage0.pods.poddirectory import (
+    ADDRESSABLE_PLACES,
+    DELETED_STATES,
+    Pod,
+    PodState,
+    find_pod,
+    name_pod,
+    walk_pods,
+)
+from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_manifest, read_pod_status
+from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
+from minit.stage0.reports.podtraces import count_restarts, read_end
+from minit.stage0.stage1.calls import read_live, stop_pod
+
+Record = dict[str, object]
+
+_UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
+
+T = TypeVar("T")
+
+
+def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """
+    Return how long to wait in seconds; a callback of options.
+
+    Infinite for `true` and negative durations, None not to wait at all.
+    """
+    if value is None:
+        return None
+    # First of all a boolean, so that 1 means for ever, as in rkt.
+    seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else read_duration(ctx, parameter, value)
+    return math.inf if seconds < 0 else seconds or None
+
+
+@click.command("list", cls=MinitCommand)
+@click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
+@no_legend_option
+@format_option
+@click.pass_obj
+def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
+    """
+    \b
+      minit list
+      minit list --full --no-legend
+      minit list --format=json-pretty
+
+    """
+    statuses, own = [], {}
+    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
+        try:
+            status = read_pod_status(pod)
+            facts = _own_facts(invocation, pod, status, _is_in_crash_loop)
+        except (OSError, MinitError) as error:
+            if pod.refresh() and pod.state not in DELETED_STATES:  # else somebody is deleting it
+                invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
+            continue
+        if output_format is not None and status.created_ns is None:
+            invocation.note(f'skipping pod "{pod.uuid}": it is {status.state} and has no creation time')
+            continue
+        statuses.append(status)
+        own[status.uuid] = facts
+    if output_format is not None:
+        # No pods are null to Go, and so to whoever reads this.
+        shown = [pod_json(status, own[status.uuid].fields, own[status.uuid].ports) for status in statuses]
+        invocation.say(json_text(shown or None, output_format))
+    else:
+        width = invocation.terminal_width
+        text = list_text(statuses, time.time_ns(), full=full, legend=not no_legend, width=width, own=own)
+        invocation.say(text, end="")
+
+
+@click.command(cls=MinitCommand)
+@click.option(
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pod exited."
+)
+@click.option(
+    "--wait-ready",
+    cls=OptionalValue,
+    bare="true",
+    metavar="DURATION",
+    callback=read_wait,
+    help="Wait until the pod is ready.",
+)
+@format_option
+@one_pod(exit_code=_UNREADABLE_UUID_FILE)
+@click.pass_obj
+def status(
+    invocation: Invocation,
+    wait: float | None,
+    wait_ready: float | None,
+    output_format: str | None,
+    uuid: str,
+) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit status 2d381b2a
+      minit status --wait-ready=30s --uuid-file=pod.uuid
+      minit status --wait --format=json 2d381b2a
+
+    """
+    if wait is not None and wait_ready is not None:
+        raise click.UsageError("--wait and --wait-ready exclude each other")
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        if wait is not None:
+            wait_until_ended(pod, wait)
+        if wait_ready is not None:
+            wait_until_ready(pod, wait_ready)
+        if not pod.refresh():
+            raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
+        shown = read_pod_status(pod)
+        # The text asks PID 1 only if an app has ended that may be started again.
+        own = _own_facts(invocation, pod, shown, lambda end, restarts: output_format is not None or "finished" in end)
+    if output_format is not None:
+        invocation.say(json_text(pod_json(shown, own.fields, own.ports), output_format))
+    else:
+        invocation.say(status_text(shown, own.fields, own.ports), end="")
+
+
+def _is_in_crash_loop(end: Record, restarts: int) -> bool:
+    """Tell whether an app may wait to be started yet another time: when it runs again, it has begun more often."""
+    return "finished" in end and restarts > 0 and restarts == end.get("restarts")
+
+
+def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Callable[[Record, int], bool]) -> OwnFacts:
+    """Return minit's own facts about a pod: PID 1 is asked if `is_asked` of an app's record and of its restarts."""
+    ends = {app.name: read_end(pod, app.name) or {} for app in shown.apps}
+    restarts = {name: count_restarts(pod, name, end) for name, end in ends.items()}
+    fields = {name: _recorded(end, restarts[name]) for name, end in ends.items()}
+    if shown.state is not PodState.RUNNING:
+        return OwnFacts(fields=fields)
+    if any(is_asked(end, restarts[name]) for name, end in ends.items()):
+        live = _live(invocation, pod)
+        fields = {name: {**found, **live.get(name, {})} for name, found in fields.items()}
+    return OwnFacts(fields=fields, ports=_ports(invocation, pod))
+
+
+def _recorded(end: Record, restarts: int) -> dict[str, object]:
+    """Return what the record of an app's end says beyond rkt's status."""
+    found: dict[str, object] = {}
+    if isinstance(end.get("lost_output_bytes"), int):
+        found["lost_output_bytes"] = end["lost_output_bytes"]
+    if restarts:
+        found["restarts"] = restarts
+        if "end" in end:
+            found["end"] = end["end"]
+    return found
+
+
+def _ports(invocation: Invocation, pod: Pod) -> tuple[ForwardedPort, ...]:
+    try:
+        return forwarded_ports(read_pod_manifest(pod))
+    except MinitError as error:
+        invocation.note(f'warning: the ports of pod "{pod.uuid}" are not known: {describe(error)}')
+        return ()
+
+
+def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
+    try:
+        return read_live(pod)
+    except MinitError as error:
+        # It is just starting or ending, or it hangs: what the files say is true all the same.
+        invocation.note(f"warning: nothing is known about what its apps do: {describe(error)}")
+        return {}
+
+
+@click.command("cat-manifest", cls=MinitCommand)
+@pretty_print_option
+@one_pod()
+@click.pass_obj
+def cat_manifest(invocation: Invocation, pretty_print: bool, uuid: str) -> None:
+    """
+    \b
+      minit cat-manifest 2d381b2a
+
+    """
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
+    invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+@click.command(cls=MinitCommand)
+@format_option
+@click.argument("uuid", metavar="UUID")
+@click.argument("port", metavar="[PORT[/PROTOCOL]|NAME]", required=False)
+@click.pass_obj
+def port(invocation: Invocation, output_format: str | None, uuid: str, port: str | None) -> None:
+    """
+    \b
+      minit port 2d381b2a
+      minit port web 80/tcp
+
+    """
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" is {pod.state}: ports lead to running pods')
+        ports = forwarded_ports(read_pod_manifest(pod))
+    if port is not None:
+        ports = tuple(each for each in ports if port in _words(each))
+        if not ports:
+            raise PodError(f'no port of the host leads to port "{port}" of the pod')
+    if output_format is not None:
+        invocation.say(json_text([port_json(each) for each in ports], output_format))
+        return
+    for each in ports:
+        place = host_place(each)
+        invocation.say(place if port is not None else f"{pod_place(each)} -> {place}")
+
+
+def _words(each: ForwardedPort) -> tuple[str, ...]:
+    """Return the words by which a port may be asked for."""
+    number = str(each.pod_port)
+    return each.name, f"{number}/{each.protocol}", *((number,) if each.protocol == "tcp" else ())
+
+
+@click.command(cls=MinitCommand)
+@uuid_file_first_option
+@click.argument("words", metavar="UUID NAME", nargs=-1)
+@click.pass_obj
+def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's present name. All commands take the name
+    in the place of the UUID. It is the pod's alone until the pod is removed.
+
+    \b
+      minit rename 2d381b2a web
+      minit rename web web-old
+
+    """
+    invocation.require_root()
+    if len(words) != 2:
+        raise click.UsageError("must provide the pod's UUID and its new name")
+    uuid, name = words
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        name_pod(pod, name)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@click.option(
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pods ended."
+)
+@some_pods
+@click.pass_obj
+def stop(invocation: Invocation, force: bool, wait: float | None, uuids: tuple[str, ...]) -> None:
+    """
+    Returns at once, or with --wait when they have ended.
+
+    \b
+      minit stop 2d381b2a 6a9c
+      minit stop --wait web
+      minit stop --force --uuid-file=pod.uuid
+
+    """
+    with ExitStack() as stack:
+        asked: list[Pod] = []
+
+        def stop_one(uuid: str) -> None:
+            pod = stack.enter_context(find_pod(invocation.data, uuid, invocation.note))
+            if stop_pod(pod, force=force):
+                invocation.say(f'"{pod.uuid}"')
+                asked.append(pod)
+            else:
+                invocation.say(f'pod "{pod.uuid}" is already stopped')
+
+        failed = _try_each(invocation, uuids, stop_one)
+        if wait is not None:
+            # All of them end at the same time.
+            failed |= _try_each(invocation, asked, lambda pod: wait_until_ended(pod, wait))
+    if failed:
+        raise PodError("failed to stop one or more pods")
+
+
+def for_each(invocation: Invocation, names: Iterable[str], action: Callable[[str], None], failure: str) -> None:
+    """Act on each of several things, telling the failures; PodError with `failure` at the end if there were any."""
+    if _try_each(invocation, names, action):
+        raise PodError(failure)
+
+
+def _try_each(invocation: Invocation, pods: Iterable[T], action: Callable[[T], None]) -> bool:
+    """Act on each pod, telling the failures, and return whether there were any."""
+    failed = False
+    for pod in pods:
+        try:
+            action(pod)
+        except (OSError, MinitError) as error:
+            invocation.note(describe(error))
+            failed = True
+    return failed

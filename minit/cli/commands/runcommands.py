@@ -1,0 +1,198 @@
+"""The commands that run pods: run, prepare, run-prepared, start."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minit.base.errors import PodError, describe
+from minit.cli.commandgroups import COMMANDS
+from minit.cli.commands.podcommands import for_each
+from minit.cli.commands.podrequest import pod_request, refuse_ports
+from minit.cli.commands.podrequest import run_options as run_options_of
+from minit.cli.flags.imageargs import IMAGES, ImageCommand
+from minit.cli.flags.runoptions import (
+    app_options,
+    background_options,
+    prepare_options,
+    run_options,
+    uuid_file_save_option,
+)
+from minit.cli.grammar import MinitCommand, invocation_of
+from minit.cli.invocation import Invocation
+from minit.cli.text.progressdisplay import show_progress
+from minit.cli.uuidfile import some_pods, uuid_file_first_option
+from minit.podfiles import paths
+from minit.pods import preparing, running
+from minit.pods.requests import StartRequest
+from minit.pods.running import make_way, start_again
+from minit.stage0.images.store import Store
+from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
+from minit.stage0.pods.podmanifest import unused_volumes
+from minit.stage0.start.newpod import check_kernel, finish
+from minit.stage0.start.run import claim_prepared
+
+_IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
+
+
+@click.command(cls=ImageCommand)
+@prepare_options
+@run_options
+@background_options
+@click.option("--replace", is_flag=True, help="Before, stop and remove the pod of the same --name, if there is one.")
+@uuid_file_save_option
+@app_options
+@click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    uuid_file_save: Path | None,
+    quiet: bool,
+    detach: bool,
+    removed: bool,
+    replace: bool,
+    **options: Any,
+) -> None:
+    """
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
+
+    The exit code is that of the first app that fails, 0 if none does, 254 if the pod cannot be run.
+
+    \b
+      minit run busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit run --port=http:8080 web.aci --name=web --- client.aci -- http://localhost
+      minit run --net=none --volume=data,kind=host,source=/srv/data \\
+        web.aci --mount=volume=data,target=/www --readonly-rootfs
+      minit run --net=lan:IP=10.1.0.7 --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
+
+    """
+    invocation = invocation_of(ctx)
+    invocation.require_root()
+    how = StartRequest(options=run_options_of(**options, quiet=quiet), is_detached=detach, is_removed=removed)
+    refuse_detached_terminal(how)
+    refuse_ports(options["net"], options["port"])
+    request = pod_request(ctx.meta[IMAGES], **options)
+    if replace:
+        if request.name is None:
+            raise click.UsageError("--replace needs the name of the pod: --name before the first image")
+        make_way(invocation.caller, request.name)
+    with Store(invocation.data) as store:
+        with show_progress(invocation, quiet=quiet) as progress:
+            pod = preparing.prepare(invocation.caller, store, request, progress, partial(save_uuid, uuid_file_save))
+        start_pod(invocation, store, pod, how)
+
+
+@click.command(cls=ImageCommand, short_help=COMMANDS["prepare"].help)
+@prepare_options
+@app_options
+@click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
+@click.pass_context
+def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
+    """
+    Make a pod of images, to be run later with run-prepared, and print its UUID.
+
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
+
+    \b
+      minit prepare busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit prepare --volume=tmp,kind=empty,mode=1777 --mount=volume=tmp,target=/tmp a.aci b.aci
+
+    """
+    invocation = invocation_of(ctx)
+    invocation.require_root()
+    request = pod_request(ctx.meta[IMAGES], **options)
+    with Store(invocation.data) as store:
+        with show_progress(invocation, quiet=quiet) as progress:
+            pod = preparing.prepare(invocation.caller, store, request, progress)
+        with pod:
+            finish(pod)
+            for name in unused_volumes(pod.read_file(paths.POD_MANIFEST)):
+                invocation.note(f'warning: no app mounts the volume "{name}"')
+            invocation.say(pod.uuid)
+
+
+@click.command("run-prepared", cls=MinitCommand)
+@run_options
+@background_options
+@uuid_file_first_option
+@click.argument("uuid", metavar="UUID")
+@click.pass_obj
+def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bool, **options: Any) -> None:
+    """
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a
+
+    """
+    invocation.require_root()
+    check_kernel()
+    how = StartRequest(options=run_options_of(**options), is_detached=detach, is_removed=removed)
+    refuse_detached_terminal(how)
+    with (
+        Store(invocation.data) as store,
+        find_pod(invocation.data, uuid, invocation.note) as pod,
+    ):
+        claim_prepared(pod)
+        start_pod(invocation, store, pod, how)
+
+
+def start_pod(invocation: Invocation, store: Store, pod: Pod, how: StartRequest) -> None:
+    """Run a locked pod that is complete, and print its UUID if it runs in the background."""
+    if how.options.interactive and not how.options.quiet and os.isatty(0):
+        invocation.note("press ^] three times within 1s to kill the pod")
+    invocation.say(running.start(invocation.caller, store, pod, how))
+
+
+def refuse_detached_terminal(how: StartRequest) -> None:
+    """Refuse a pod that is connected to the terminal that its command leaves."""
+    if how.is_detached and how.options.interactive:
+        raise click.UsageError("--interactive needs the terminal that --detach leaves")
+
+
+def save_uuid(path: Path | None, uuid: str) -> None:
+    """Write a UUID to the file that the user chose, if any."""
+    if path is None:
+        return
+    try:
+        path.write_text(uuid)
+    except OSError as error:
+        # A write names no file.
+        error.filename = path
+        raise PodError(f"cannot save the UUID to {describe(error)}") from error
+
+
+@click.command(cls=MinitCommand)
+@some_pods
+@click.pass_obj
+def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
+    """
+    A pod has the options of its last run, its UUID, name and volumes, and all that its apps have written. One with
+    --interactive is run in the foreground.
+
+    \b
+      minit start web
+      minit start 2d381b2a 6a9c
+
+    """
+    invocation.require_root()
+    check_kernel()
+    with Store(invocation.data) as store:
+
+        def start_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                if pod.state is PodState.RUNNING:
+                    invocation.say(f'pod "{pod.uuid}" is already running')
+                else:
+                    invocation.say(start_again(invocation.caller, store, pod))
+
+        for_each(invocation, uuids, start_one, "failed to start one or more pods")

@@ -1,0 +1,229 @@
+"""The commands on disk space and named volumes: the groups `system` and `volume`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from minit.base.errors import EXIT_FAILURE, MinitError, StoreError, describe
+from minit.base.harmless import harmless
+from minit.cli.commands.podcommands import for_each
+from minit.cli.flags.sharedoptions import no_legend_option
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.text.formats import align, format_age, format_option, json_text, readable_size
+from minit.pods.ending import cleanup_of
+from minit.pods.ownprogram import PROGRAMS
+from minit.stage0.garbage import podgc
+from minit.stage0.garbage.storegc import (
+    collect_images,
+    collect_trees,
+    prune_volumes,
+    remove_volume,
+    unused_volumes,
+    volume_users,
+)
+from minit.stage0.garbage.survey import Item, Survey, survey
+from minit.stage0.images.defaultstage1 import stage1_kept
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.volumes import create_volume, list_volumes
+
+_KINDS = ("images", "layers", "trees", "pods", "volumes", "caches")
+
+_force_option = click.option("-f", "--force", is_flag=True, help="Do not ask.")
+
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+
+
+@click.command(cls=MinitCommand)
+@no_legend_option
+@format_option
+@click.pass_obj
+def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
+    """
+    That is what `minit system prune --volumes` removes.
+
+    \b
+      minit system df
+      minit system df --format=json
+
+    """
+    invocation.require_root()
+    found = _survey(invocation)
+    if output_format is not None:
+        invocation.say(json_text({kind: _json(getattr(found, kind)) for kind in _KINDS}, output_format))
+        return
+    rows = [] if no_legend else [("TYPE", "TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE")]
+    for kind in _KINDS:
+        numbers = _json(getattr(found, kind))
+        sizes = readable_size(numbers["size"]), readable_size(numbers["reclaimable"])
+        rows.append((kind.capitalize(), str(numbers["total"]), str(numbers["active"]), *sizes))
+    invocation.say(align(rows), end="")
+
+
+@click.command(cls=MinitCommand)
+@click.option("--volumes", is_flag=True, help="Remove the named volumes that no pod has, too.")
+@_force_option
+@_dry_run_option
+@click.pass_obj
+def prune(invocation: Invocation, volumes: bool, force: bool, dry_run: bool) -> None:
+    """
+    minit's own stage1 image stays, and so do prepared pods. Named volumes are only removed with --volumes.
+
+    \b
+      minit system prune --dry-run --volumes
+      minit system prune --force
+
+    """
+    invocation.require_root()
+    found = _survey(invocation)
+    kinds = ("pods", "trees", "images", "layers", *(("volumes",) if volumes else ()))
+    unneeded = [(kind, item) for kind in kinds for item in getattr(found, kind) if not item.is_needed]
+    total = readable_size(sum(item.size_bytes for _, item in unneeded))
+    if dry_run:
+        for kind, item in unneeded:
+            invocation.say(f"{kind.removesuffix('s')}\t{item.name}")
+        invocation.note(f"{len(unneeded)} would be removed, {total}")
+        return
+    what = "pods that have ended and images that no other pod has"
+    _confirm(f"Remove all {what}{', and volumes that no pod has' if volumes else ''} ({total})?", force=force)
+    is_finished = _prune(invocation, volumes=volumes)
+    invocation.say(f"Total reclaimed space: {total}")
+    if not is_finished:
+        raise click.exceptions.Exit(EXIT_FAILURE)
+
+
+def _survey(invocation: Invocation) -> Survey:
+    data = invocation.data
+    with Store(data) as store, stage1_kept(data, store) as kept:
+        return survey(data, store, TreeStore(data, store), kept, (PROGRAMS,), invocation.note)
+
+
+def _prune(invocation: Invocation, *, volumes: bool) -> bool:
+    """Remove what nobody needs now, and return whether all of it is gone."""
+    data, note = invocation.data, invocation.note
+    failures: list[MinitError] = []
+    with Store(data) as store:
+        podgc.mark(data, note)
+        with cleanup_of(invocation.caller, store) as cleanup:
+            is_finished = podgc.collect(data, 0, cleanup, invocation.say, note)
+        with stage1_kept(data, store) as kept:
+            collect_trees(data, TreeStore(data, store), kept, note)
+            collect_images(data, store, kept, 0, invocation.say, note, running_only=False)
+    if volumes:
+        prune_volumes(data, lambda name: invocation.say(f'removed volume "{name}"'), note, failures.append)
+    for error in failures:
+        note(describe(error))
+    return is_finished and not failures
+
+
+def _json(items: Sequence[Item]) -> dict[str, int]:
+    return {
+        "total": len(items),
+        "active": sum(item.is_needed for item in items),
+        "size": sum(item.size_bytes for item in items),
+        "reclaimable": sum(item.size_bytes for item in items if not item.is_needed),
+    }
+
+
+@click.command("create", cls=MinitCommand)
+@click.argument("names", metavar="VOLUME...", nargs=-1, required=True)
+@click.pass_obj
+def create_named(invocation: Invocation, names: tuple[str, ...]) -> None:
+    """
+    A pod makes those that it lacks itself. The first one to have a volume gives it the files that its image has at the
+    volume's place, if it is still empty then.
+
+    \b
+      minit volume create pgdata
+      minit run --volume=pgdata:/var/lib/postgresql/data docker://postgres
+
+    """
+    invocation.require_root()
+    for name in names:
+        create_volume(invocation.data, name)
+        invocation.say(name)
+
+
+@click.command("ls", cls=MinitCommand)
+@no_legend_option
+@format_option
+@click.pass_obj
+def list_named(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
+    """
+    \b
+      minit volume ls
+      minit volume ls --format=json-pretty
+
+    """
+    users = volume_users(invocation.data, invocation.note)
+    volumes = list_volumes(invocation.data)
+    if output_format is not None:
+        listed = [
+            {"name": volume.name, "path": volume.path, "created": volume.created_ns, "pods": users.get(volume.name, [])}
+            for volume in volumes
+        ]
+        invocation.say(json_text(listed, output_format))
+        return
+    now_ns = time.time_ns()
+    rows = [] if no_legend else [("NAME", "CREATED", "PODS", "PATH")]
+    for volume in volumes:
+        pods = str(len(users.get(volume.name, ())))
+        rows.append((volume.name, format_age(volume.created_ns, now_ns), pods, harmless(volume.path)))
+    invocation.say(align(rows), end="")
+
+
+@click.command("rm", cls=MinitCommand)
+@click.argument("names", metavar="VOLUME...", nargs=-1, required=True)
+@click.pass_obj
+def remove_named(invocation: Invocation, names: tuple[str, ...]) -> None:
+    """
+    \b
+      minit volume rm pgdata
+
+    """
+    invocation.require_root()
+
+    def remove_one(name: str) -> None:
+        remove_volume(invocation.data, name, invocation.note)
+        invocation.say(name)
+
+    for_each(invocation, names, remove_one, "failed to remove one or more volumes")
+
+
+@click.command("prune", cls=MinitCommand)
+@_force_option
+@_dry_run_option
+@click.pass_obj
+def prune_named(invocation: Invocation, force: bool, dry_run: bool) -> None:
+    """
+    \b
+      minit volume prune --dry-run
+      minit volume prune --force
+
+    """
+    invocation.require_root()
+    if dry_run:
+        for name in unused_volumes(invocation.data, invocation.note):
+            invocation.say(name)
+        return
+    _confirm("Remove all volumes that no pod has, with their files?", force=force)
+    failures: list[MinitError] = []
+    prune_volumes(invocation.data, invocation.say, invocation.note, failures.append)
+    for error in failures:
+        invocation.note(describe(error))
+    if failures:
+        raise StoreError("failed to remove one or more volumes")
+
+
+def _confirm(question: str, *, force: bool) -> None:
+    """Have somebody at the terminal agree, and end the command if nobody does; UsageError without a terminal."""
+    if force:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked without a terminal: --force removes without asking")
+    click.confirm(question, abort=True, err=True)
