@@ -31,8 +31,7 @@ from minit.cli.grammar import (
 )
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
 from minit.stage0.images.store import Store
-from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
-from minit.stage0.pods.podnames import read_name
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, read_name, walk_pods
 from minit.stage0.pods.podstatus import read_pod_status
 from minit.stage0.volumes import list_volumes
 

@@ -19,7 +19,6 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.containerstops import ContainerStops
 from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.hands import Hands, limited
-from minit.cri.hostdevices import with_cdi_devices, with_devices
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
@@ -27,17 +26,15 @@ from minit.cri.openfiles import failure_pipe
 from minit.cri.records import ContainerRecord
 from minit.cri.refusal import check_message
 from minit.cri.statuses import container_info, container_status, is_container_listed, listed_container
-from minit.cri.translation.container import app_request, environment
-from minit.cri.translation.resources import completed, resource_limits
-from minit.cri.translation.sandbox import hostname_of, user_ids
-from minit.cri.translation.security import check_pids
+from minit.cri.translation.container import app_request, check_pids, environment, with_cdi_devices, with_devices
+from minit.cri.translation.sandbox import completed, hostname_of, resource_limits, user_ids
 from minit.linux import syscalls
 from minit.manifest.image import ImageManifest
 from minit.manifest.limits import Limits
 from minit.podfiles import paths
 from minit.podfiles.hostlogs import open_log
 from minit.pods.requests import AddRequest, AppRemoval, AppStart, AppStop, LogReopening
-from minit.stage0.apps.applimits import change_limits
+from minit.stage0.apps.appcontrol import change_limits
 from minit.stage0.pods.poddirectory import open_pod
 
 _ID_BYTES = 32

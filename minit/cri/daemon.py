@@ -1,4 +1,4 @@
-"""The daemon: its socket, what earlier ones have left, and the tasks that serve whoever connects."""
+"""The daemon: the socket, the remains of earlier daemons, the tasks of clients, and the services' methods by path."""
 
 from __future__ import annotations
 
@@ -7,36 +7,44 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
+from minit import __version__
 from minit.base.errors import MinitError, describe
 from minit.base.value import Value
+from minit.cri.api import cri_pb2 as api
 from minit.cri.containercalls import ContainerCalls
 from minit.cri.containerstops import ContainerStops
-from minit.cri.grpc.server import Server
+from minit.cri.grpc.server import Method, Methods, Server
 from minit.cri.hands import Hands
 from minit.cri.imagecalls import ImageCalls
-from minit.cri.methods import RuntimeCalls, all_methods
 from minit.cri.node import Node
 from minit.cri.openfiles import raise_limit
 from minit.cri.podwatch import EventCalls, PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
 from minit.cri.sandboxcalls import SandboxCalls, UsualSandbox
 from minit.cri.statscalls import StatsCalls
+from minit.cri.statuses import runtime_info
 from minit.cri.streaming.calls import StreamingCalls
-from minit.cri.streaming.server import StreamingServer, Wanted
-from minit.cri.streaming.tokens import Tokens
+from minit.cri.streaming.server import StreamingServer, Tokens, Wanted
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import lock_directory
+from minit.stage0.pods.privateusers import supports_user_namespaces
 
 _BACKLOG = 1024  # of clients that come together, one for each command of a script say
 _PATIENCE_SECONDS = 6.0
 """From a signal on, for calls that are being carried out; streams have ended their commands long before."""
+
+_PACKAGES = ("runtime.v1", "runtime.v1alpha2")  # the second until Kubernetes 1.25
+
+_API_VERSION = "v1"
+_KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets ask for
 
 
 class Settings(Value):
@@ -150,8 +158,8 @@ async def _run(
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
-            runtime = RuntimeCalls(settings.described(), handlers)
-            methods = all_methods(runtime, sandboxes, containers, stats, events, streams, images)
+            runtime = _RuntimeCalls(settings.described(), handlers)
+            methods = _all_methods(runtime, sandboxes, containers, stats, events, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
             nursery.start_soon(StreamingServer(tokens, report).serve, stream_listener)
@@ -202,3 +210,114 @@ def _noting(record: Record, note: Callable[[str], None]) -> Iterator[None]:
         yield
     except (MinitError, OSError, DecodeError, UnicodeDecodeError) as error:
         note(f"{record.path}: {describe(error)}")
+
+
+def _all_methods(
+    runtime: _RuntimeCalls,
+    sandboxes: SandboxCalls,
+    containers: ContainerCalls,
+    stats: StatsCalls,
+    events: EventCalls,
+    streaming: StreamingCalls,
+    images: ImageCalls,
+) -> Methods:
+    """Return all methods that there are."""
+    services = {
+        "RuntimeService": {
+            "Version": Method(request=api.VersionRequest, answer=runtime.version),
+            "Status": Method(request=api.StatusRequest, answer=runtime.status),
+            "RuntimeConfig": Method(request=api.RuntimeConfigRequest, answer=runtime.runtime_config),
+            "UpdateRuntimeConfig": Method(request=api.UpdateRuntimeConfigRequest, answer=runtime.update_runtime_config),
+            "RunPodSandbox": Method(request=api.RunPodSandboxRequest, answer=sandboxes.run),
+            "StopPodSandbox": Method(request=api.SandboxId, answer=sandboxes.stop),
+            "RemovePodSandbox": Method(request=api.SandboxId, answer=sandboxes.remove),
+            "PodSandboxStatus": Method(request=api.PodSandboxStatusRequest, answer=sandboxes.status),
+            "ListPodSandbox": Method(request=api.ListPodSandboxRequest, answer=sandboxes.list),
+            "UpdatePodSandboxResources": Method(
+                request=api.UpdatePodSandboxResourcesRequest, answer=sandboxes.update_resources
+            ),
+            "CreateContainer": Method(request=api.CreateContainerRequest, answer=containers.create),
+            "StartContainer": Method(request=api.ContainerId, answer=containers.start),
+            "StopContainer": Method(request=api.StopContainerRequest, answer=containers.stop),
+            "RemoveContainer": Method(request=api.ContainerId, answer=containers.remove),
+            "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
+            "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
+            "UpdateContainerResources": Method(request=api.UpdateContainerResourcesRequest, answer=containers.update),
+            "ContainerStats": Method(request=api.ContainerId, answer=stats.container),
+            "ListContainerStats": Method(request=api.ListContainerStatsRequest, answer=stats.list_containers),
+            "PodSandboxStats": Method(request=api.SandboxId, answer=stats.sandbox),
+            "ListPodSandboxStats": Method(request=api.ListPodSandboxStatsRequest, answer=stats.list_sandboxes),
+            "ListMetricDescriptors": Method(request=api.Nothing, answer=stats.describe_metrics),
+            "ListPodSandboxMetrics": Method(request=api.Nothing, answer=stats.list_metrics),
+            "StreamPodSandboxes": _streamed(api.ListPodSandboxRequest, sandboxes.list, "items"),
+            "StreamContainers": _streamed(api.ListContainersRequest, containers.list, "containers"),
+            "StreamContainerStats": _streamed(api.ListContainerStatsRequest, stats.list_containers, "stats"),
+            "StreamPodSandboxStats": _streamed(api.ListPodSandboxStatsRequest, stats.list_sandboxes, "stats"),
+            "StreamPodSandboxMetrics": _streamed(api.Nothing, stats.list_metrics, "pod_metrics"),
+            "ReopenContainerLog": Method(request=api.ContainerId, answer=containers.reopen_log),
+            "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
+            "GetContainerEvents": Method(request=api.Nothing, stream=events.get),
+            "Exec": Method(request=api.ExecRequest, answer=streaming.exec),
+            "Attach": Method(request=api.AttachRequest, answer=streaming.attach),
+            "PortForward": Method(request=api.PortForwardRequest, answer=streaming.port_forward),
+        },
+        "ImageService": {
+            "ListImages": Method(request=api.ListImagesRequest, answer=images.list),
+            "ImageStatus": Method(request=api.ImageStatusRequest, answer=images.status),
+            "PullImage": Method(request=api.PullImageRequest, answer=images.pull),
+            "RemoveImage": Method(request=api.RemoveImageRequest, answer=images.remove),
+            "ImageFsInfo": Method(request=api.Nothing, answer=images.filesystem),
+            "StreamImages": _streamed(api.ListImagesRequest, images.list, "images"),
+        },
+    }
+    return {
+        f"/{package}.{service}/{name}": method
+        for package in _PACKAGES
+        for service, methods in services.items()
+        for name, method in methods.items()
+    }
+
+
+def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]], items: str) -> Method:
+    """Return a method that has the items of a list in messages of their own, so that no list is too long for one."""
+    return Method(request=request, answer=answer, items=items)
+
+
+class _RuntimeCalls:
+    """Version, Status, RuntimeConfig and UpdateRuntimeConfig."""
+
+    def __init__(self, settings: Mapping[str, object], handlers: Sequence[str]) -> None:
+        """Show `settings` to whoever asks for all there is to know; `handlers` are other names of the only runtime."""
+        self._settings = settings
+        self._handlers = ("", *handlers)
+
+    async def version(self, _: api.VersionRequest) -> api.VersionResponse:
+        """Return the names and versions, none of which may be empty."""
+        return api.VersionResponse(
+            version=_KUBELET_VERSION,
+            runtime_name="minit",
+            runtime_version=__version__,
+            runtime_api_version=_API_VERSION,
+        )
+
+    async def status(self, request: api.StatusRequest) -> api.StatusResponse:
+        """Return whether sandboxes can be run."""
+        # Networks are built in, so that there always is one.
+        ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
+        of_handler = api.RuntimeHandlerFeatures(
+            recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()
+        )
+        return api.StatusResponse(
+            status=api.RuntimeStatus(conditions=ready),
+            info=runtime_info(self._settings) if request.verbose else None,
+            features=api.RuntimeFeatures(supplemental_groups_policy=True, mount_options=True),
+            runtime_handlers=[api.RuntimeHandler(name=name, features=of_handler) for name in self._handlers],
+        )
+
+    async def runtime_config(self, _: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
+        """Tell the kubelet to make control groups itself, not by systemd."""
+        return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=api.CGROUPFS))
+
+    async def update_runtime_config(self, _: api.UpdateRuntimeConfigRequest) -> api.Nothing:
+        """Accept the node's range of addresses: networks are configured by files."""
+        return api.Nothing()

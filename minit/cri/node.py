@@ -26,8 +26,7 @@ from minit.cri.refusal import refuse_impossible_words
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile
 from minit.podfiles.boundedfile import read_bounded
 from minit.podfiles.paths import enter_profile
-from minit.stage0.apps.appattach import attach_command
-from minit.stage0.apps.enter import enter_as_app
+from minit.stage0.apps.enter import attach_command, enter_as_app
 from minit.stage0.images.treestore import tree_path
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, ENDED_STATES, Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import (

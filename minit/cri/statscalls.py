@@ -33,7 +33,7 @@ from minit.cri.metrics import (
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.statuses import is_container_listed, is_sandbox_listed
 from minit.linux.mountinfo import find_mounts
-from minit.stage0.apps.writablelayer import writable_layer
+from minit.stage0.apps.podfiles import writable_layer
 from minit.stage0.files.untrusted import DiskUsage, disk_usage
 from minit.stage0.reports.stats import InterfaceUsage, PodInterfaces
 from minit.stage0.reports.usage import Hierarchy, find_group, find_hierarchies, read_pressure, read_usage

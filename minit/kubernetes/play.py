@@ -21,7 +21,7 @@ from minit.base.value import Value, replace
 from minit.kubernetes.pods import KubernetesPod
 from minit.kubernetes.references import PodNames
 from minit.kubernetes.request import NAME_ANNOTATION, NAMESPACE_ANNOTATION, pod_request, run_options
-from minit.kubernetes.volumefiles import give_named_volumes, prepare_host_paths, write_volume_files
+from minit.kubernetes.volumes import give_named_volumes, prepare_host_paths, write_volume_files
 from minit.linux.forks import PLAYED_IN_BACKGROUND, PLAYED_POD, fork
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, READY, SOCKET_VARIABLE, STOPPING, Host, take_host
 from minit.linux.loop import Loop, wait_readable
@@ -44,8 +44,7 @@ from minit.stage0.pods.poddirectory import (
     uuid_of_name,
     walk_pods,
 )
-from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
-from minit.stage0.pods.podwaiting import Pauses
+from minit.stage0.pods.podstatus import Pauses, read_pod_manifest, read_shown_pid
 from minit.stage0.reports.podtraces import read_failure
 from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.newpod import discarded_on_failure, finish

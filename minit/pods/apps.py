@@ -12,7 +12,7 @@ from minit.manifest.limits import Limits
 from minit.pods.caller import Caller
 from minit.pods.preparing import find_image, settled_overrides
 from minit.pods.requests import AppRequest
-from minit.stage0.apps import appadd, appcontrol, applimits, appremove
+from minit.stage0.apps import appadd, appcontrol
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.appsection import Pairs
@@ -71,14 +71,14 @@ def stop(caller: Caller, pod: Pod, app: str, grace_seconds: float | None = None)
 def remove(caller: Caller, pod: Pod, app: str) -> None:
     """Stop an app if it runs, and remove all that is left of it."""
     with _failing_as("error removing app"):
-        appremove.remove_app(pod, app, debug=caller.debug)
+        appadd.remove_app(pod, app, debug=caller.debug)
 
 
 def update(pod: Pod, app: str, limits: Limits) -> None:
     """Change limits of an app while its pod runs; all stay as they were if one cannot be set."""
     with _failing_as("error updating app"):
         require_app(read_pod_manifest(pod), app)
-        applimits.change_limits(pod, app, limits)
+        appcontrol.change_limits(pod, app, limits)
 
 
 @contextmanager

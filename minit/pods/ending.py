@@ -11,7 +11,7 @@ from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import DELETED_STATES, Note, Pod, PodState, find_pod, open_pod
-from minit.stage0.pods.podwaiting import wait_until_ended
+from minit.stage0.pods.podstatus import wait_until_ended
 from minit.stage0.stage1.calls import stop_pod
 
 # After the grace period apps are killed; then what they leave in the kernel has to go.

@@ -1,16 +1,140 @@
-"""Images of the store, fetched and removed."""
+"""
+The images of the store, the stage1 image that a request means, and the program of this command.
+
+The program is made on the first use of the command. `bin/minit`, installed as `minit`, executes the program, or this
+command as `minit-plain` where there is no program.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from minit.base.errors import MinitError, StoreError, describe
 from minit.base.processors import Processor
 from minit.base.progress import Progress
+from minit.image.dump.command import build_command, is_current
+from minit.image.dump.program import obstacle
+from minit.image.interpreter import require_all
+from minit.image.stage1 import (
+    SHIPPED,
+    build_stage1,
+    shipped_fingerprint,
+    stage1_facts,
+    stage1_fingerprint,
+    stage1_sources,
+)
 from minit.pods.caller import Caller
+from minit.pods.requests import Stage1Request
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
 from minit.stage0.garbage.storegc import collect_trees
+from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.fetching import resolve_image
+from minit.stage0.images.knownfiles import result_of_sources
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import PullPolicy
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
+
+PROGRAMS = Path("/var/cache/minit")
+"""Below it every command has the program of its own path."""
+
+_PLAIN = "-plain"
+
+
+def choose_stage1(caller: Caller, store: Store, request: Stage1Request) -> Callable[[Progress], StoredImage]:
+    """
+    Return what puts the image into the store, if it is not there, and returns it.
+
+    ImageError at once if it has to be built and something is missing for that: so no other image is imported in vain.
+    """
+    path, reference = request.path, request.reference
+    if path is not None:
+        return lambda progress: store.import_file(Path(path), progress, again=False)
+    if reference is not None:
+        return lambda progress: store.find(reference)
+    fingerprint = shipped_fingerprint()
+    if fingerprint is not None:
+        return partial(_own_stage1, caller, store, fingerprint, lambda _scratch, _progress: SHIPPED)
+    record = caller.data / "minit/stage1-sources"
+    fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
+    if known_stage1(caller.data, store, fingerprint) is None:
+        require_all()
+    return partial(_own_stage1, caller, store, fingerprint, partial(_build, caller))
+
+
+def _own_stage1(
+    caller: Caller,
+    store: Store,
+    fingerprint: str,
+    provide: Callable[[Path, Progress], Path],
+    progress: Progress,
+) -> StoredImage:
+    image = default_stage1(caller.data, store, fingerprint, provide, progress)
+    renew_program(fingerprint, progress)
+    return image
+
+
+def _build(caller: Caller, scratch: Path, progress: Progress) -> Path:
+    image = scratch / "stage1.aci"
+    warning = build_stage1(
+        image, lambda step, done, total: progress(f"building stage1 (first use): {step}", done, total)
+    )
+    if warning is not None:
+        caller.note(warning)
+    return image
+
+
+def renew_program(fingerprint: str, progress: Progress) -> None:
+    """
+    Make the program of the command that is running, where it was not started from one that is current.
+
+    That it cannot be made is no failure, and not tried again before there is another `fingerprint`.
+    """
+    command = sys.argv[0]
+    # The interpreter of a dump has this module built in.
+    if "_syscalls" in sys.builtin_module_names or os.geteuid() != 0 or not command.endswith(_PLAIN):
+        return
+    program = Path(f"{PROGRAMS}{os.path.abspath(command).removesuffix(_PLAIN)}")
+    if obstacle() is not None or _has_failed(program, fingerprint) or is_current(program):
+        return
+    with suppress(MinitError, OSError):
+        make_directory(program.parent, 0o755)
+        if _is_roots_alone(program.parent):
+            progress("making the command quicker (first use)", 0, None)
+            _make(program, fingerprint)
+
+
+def _make(program: Path, fingerprint: str) -> None:
+    with TemporaryDirectory(dir=program.parent) as scratch:
+        new, failure = Path(scratch, "program"), Path(scratch, "failure")
+        try:
+            build_command(new)
+            new.chmod(0o755)
+            sync_file(new)
+        except (MinitError, OSError):
+            create_file(failure, fingerprint.encode(), 0o644)
+            move_into_place(failure, program)
+        else:
+            move_into_place(new, program)
+
+
+def _has_failed(program: Path, fingerprint: str) -> bool:
+    try:
+        with open(program, "rb") as file:
+            return file.read(len(fingerprint) + 1) == fingerprint.encode()
+    except OSError:
+        return False
+
+
+def _is_roots_alone(directory: Path) -> bool:
+    """Tell whether nobody else can put anything there, or there in place of it."""
+    states = [path.stat() for path in (directory, *directory.parents)]
+    return all(state.st_uid == 0 and not state.st_mode & 0o022 for state in states)
 
 
 def fetch(

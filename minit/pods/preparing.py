@@ -12,17 +12,16 @@ from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
+from minit.pods.images import choose_stage1
 from minit.pods.requests import AppRequest, PodRequest
-from minit.pods.stage1 import choose_stage1
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import ImageVolumes, TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
-from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.poddirectory import Pod, check_name
 from minit.stage0.pods.podmanifest import PlannedApp, check_platform, complete_manifest, image_ids, plan_apps
-from minit.stage0.pods.podnames import check_name
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import NewPod, prepare_pod

@@ -24,10 +24,9 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.nameservice import find_name_fault
 from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, open_pod, uuid_of_name
 from minit.stage0.stage1.entrypoints import RunOptions
-from minit.stage0.start.detached import start_detached
+from minit.stage0.start.detached import claim_ended, clear_last_run, is_interactive, run_again, start_detached
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.start.run import run_pod
-from minit.stage0.start.startagain import claim_ended, clear_last_run, is_interactive, run_again
 
 _NAMES = {
     "nameservers": "name server",

@@ -6,7 +6,7 @@ Named volumes: directories that outlive pods, and begin with a copy of the image
     minit/volumes/NAME/used       there since a pod first had the volume
 
 A volume appears and vanishes whole, by a rename. A manifest has a directory of the host in the volume's place, so that
-stage1 knows nothing of names. `minit/stage0/start/volumefilling.py` copies the image's files.
+stage1 knows nothing of names. `minit/stage0/start/appfiles.py` copies the image's files.
 """
 
 from __future__ import annotations

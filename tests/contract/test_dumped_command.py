@@ -23,7 +23,7 @@ import pytest
 from minit.image.dump.command import build_command
 from minit.image.dump.program import can_trace, obstacle
 from minit.image.libraries import LibrarySearch
-from minit.pods.ownprogram import PROGRAMS
+from minit.pods.images import PROGRAMS
 from minit.stage0.images.layerstore import SMALL_BYTES
 from tests import tars
 from tests.ns.test_app_commands import (
@@ -93,7 +93,7 @@ main()
 _RENEW = """\
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from minit.pods.ownprogram import renew_program
+from minit.pods.images import renew_program
 fingerprint = sys.argv.pop(1)
 sys.argv[0] = sys.argv.pop(1)
 renew_program(fingerprint, lambda step, done, total: print(step))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import StoreError
-from minit.kubernetes.volumefiles import give_to_group
+from minit.kubernetes.volumes import give_to_group
 from minit.stage0.volumes import create_volume
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")

@@ -9,7 +9,7 @@ import pytest
 
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError
-from minit.cri.hostdevices import with_cdi_devices
+from minit.cri.translation.container import with_cdi_devices
 
 VENDOR = """
 cdiVersion: "0.7.0"

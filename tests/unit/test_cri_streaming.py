@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.streaming.channels import WAITING_BYTES, Channel, ChannelReset, ConnectionFailed
 from minit.cri.streaming.portforward import MOST_STREAMS, PortForward
+from minit.cri.streaming.server import Tokens
 from minit.cri.streaming.spdy import SpdyConnection
 from minit.cri.streaming.spdyframes import (
     CANCEL,
@@ -40,7 +41,6 @@ from minit.cri.streaming.spdyframes import (
     SynStream,
     WindowUpdate,
 )
-from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import WebSocketConnection
 from tests.support.spdyclient import SpdyClient, Stream
 

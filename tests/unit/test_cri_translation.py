@@ -20,9 +20,8 @@ from minit.cri.node import Container, Sandbox, app_name
 from minit.cri.records import Records
 from minit.cri.refusal import check_message
 from minit.cri.statuses import is_container_listed, is_sandbox_listed
-from minit.cri.translation.container import app_request, environment
+from minit.cri.translation.container import app_request, check_pids, environment
 from minit.cri.translation.sandbox import check_users, run_options, sandbox_request, user_ids
-from minit.cri.translation.security import check_pids
 from minit.manifest.app import Isolator, Port
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.pod import ExposedPort, Mount, Volume

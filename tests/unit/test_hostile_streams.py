@@ -20,7 +20,7 @@ from minit.cri.streaming.channels import Channel
 from minit.cri.streaming.portforward import PortForward
 from minit.cri.streaming.processes import Streams, Terminal, running_process
 from minit.cri.streaming.remotecommand import Ready, RemoteCommand
-from minit.cri.streaming.server import StreamingServer, Wanted
+from minit.cri.streaming.server import StreamingServer, Tokens, Wanted
 from minit.cri.streaming.spdyframes import (
     INITIAL_WINDOW_SIZE,
     Data,
@@ -35,7 +35,6 @@ from minit.cri.streaming.spdyframes import (
     SynStream,
     WindowUpdate,
 )
-from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import PROTOCOLS
 from tests.support.campaign import campaign
 

@@ -23,9 +23,9 @@ from minit.stage0.pods.poddirectory import (
     name_pod,
     open_pod,
     pod_uuids,
+    read_name,
     walk_pods,
 )
-from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import (
     is_ready,
     read_created_ns,
@@ -35,8 +35,9 @@ from minit.stage0.pods.podstatus import (
     read_pod_status,
     read_shown_pid,
     read_started_ns,
+    wait_until_ended,
+    wait_until_ready,
 )
-from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 OTHER = "f3690550-0000-4be7-839b-2359a85fb0d2"

@@ -18,9 +18,9 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import ImageFields, build_app_image
 from minit.linux.stdio import flush_output
 from minit.pods.ending import cleanup_of
+from minit.pods.images import choose_stage1
 from minit.pods.requests import Stage1Request
 from minit.pods.running import options_for
-from minit.pods.stage1 import choose_stage1
 from minit.stage0.apps.export import write_image
 from minit.stage0.building import Builder, CopyStep, RunStep, Step, built_manifest
 from minit.stage0.files.temporary import output_file, scratch_directory

@@ -24,7 +24,7 @@ from minit.image.stage1 import appc_architecture, build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles.boundedfile import read_at_most
 from minit.pods import images as service
-from minit.pods.ownprogram import PROGRAMS
+from minit.pods.images import PROGRAMS
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 

@@ -37,9 +37,9 @@ from minit.manifest.machineconfig import MachineConfig, parse_machine
 from minit.manifest.machinefields import is_module_name
 from minit.manifest.machineupdate import read_public_key
 from minit.podfiles import paths
+from minit.pods.images import choose_stage1
 from minit.pods.preparing import apps_of_manifest
 from minit.pods.requests import Stage1Request
-from minit.pods.stage1 import choose_stage1
 from minit.stage0.files.temporary import output_directory, output_file, scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage

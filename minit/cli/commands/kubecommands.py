@@ -34,8 +34,7 @@ from minit.pods.requests import Stage1Request
 from minit.stage0.files.yamltext import MAX_BYTES
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
-from minit.stage0.pods.podnames import read_name
+from minit.stage0.pods.poddirectory import Pod, PodState, find_pod, read_name
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.stage1.entrypoints import LastRun, read_last_run
 from minit.stage0.start.run import RUN_RECORD

@@ -16,7 +16,7 @@ from minit.cli.invocation import Invocation
 from minit.cli.text.logview import Choice, parse_moment, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.stdio import flush_output
-from minit.stage0.apps.appattach import attach as attach_app
+from minit.stage0.apps.enter import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.logreader import Wanted, pod_events
 

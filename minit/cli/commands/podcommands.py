@@ -29,8 +29,14 @@ from minit.stage0.pods.poddirectory import (
     name_pod,
     walk_pods,
 )
-from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_manifest, read_pod_status
-from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
+from minit.stage0.pods.podstatus import (
+    PodStatus,
+    read_manifest_bytes,
+    read_pod_manifest,
+    read_pod_status,
+    wait_until_ended,
+    wait_until_ready,
+)
 from minit.stage0.reports.podtraces import count_restarts, read_end
 from minit.stage0.stage1.calls import read_live, stop_pod
 

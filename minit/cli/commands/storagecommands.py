@@ -16,7 +16,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, format_age, format_option, json_text, readable_size
 from minit.pods.ending import cleanup_of
-from minit.pods.ownprogram import PROGRAMS
+from minit.pods.images import PROGRAMS
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.storegc import (
     collect_images,

@@ -1,5 +1,5 @@
 """
-gRPC over HTTP/2 on a socket: calls of one message each, or with a stream of answers, and their statuses.
+gRPC over HTTP/2 on a socket: calls with one message each, or with a stream of answers, and the statuses of calls.
 
-It knows nothing of the CRI: whoever serves gives it methods by their names. Read `server.py` first, then `framing.py`.
+The folder knows nothing of the CRI: the caller passes methods by name. Read `server.py` first, then `framing.py`.
 """

@@ -1,23 +1,23 @@
-"""The calls that ask for streams: each is answered with a URL, at which its client finds them."""
+"""The calls for streams: a call is answered with a URL for the client. Attach has processes at the container."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
-from minit.base.errors import PodError
+import trio
+
+from minit.base.errors import AttachError, PodError
 from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.openfiles import failure_pipe
+from minit.cri.openfiles import FailurePipe, failure_pipe
 from minit.cri.refusal import refuse_impossible_words
-from minit.cri.streaming.attachments import attached
 from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
-from minit.cri.streaming.processes import Streams, Terminal, running_process
+from minit.cri.streaming.processes import Input, Process, Streams, Terminal, running_process
 from minit.cri.streaming.remotecommand import Ready, RemoteCommand
-from minit.cri.streaming.server import Wanted
-from minit.cri.streaming.tokens import Tokens
+from minit.cri.streaming.server import Tokens, Wanted
 
 # Of a command with a limit nothing is left at its end, whoever ends it. The longest that poll(2) can wait is 24 days.
 _LIMIT_SECONDS = 20 * 24 * 3600.0
@@ -54,7 +54,7 @@ class StreamingCalls:
         wanted = RemoteCommand(
             streams=streams,
             is_terminal=request.tty,
-            get_ready=lambda: attached(self._node, container, streams, is_terminal=request.tty),
+            get_ready=lambda: _attached(self._node, container, streams, is_terminal=request.tty),
         )
         return self._url("attach", wanted)
 
@@ -114,3 +114,73 @@ def _streams(request: api.ExecRequest | api.AttachRequest) -> tuple[str, ...]:
     if not streams:
         raise CallError(Code.INVALID_ARGUMENT, "expected at least one of stdin, stdout and stderr")
     return streams
+
+
+@asynccontextmanager
+async def _attached(
+    node: Node, container: Container, names: Collection[str], *, is_terminal: bool
+) -> AsyncIterator[Ready]:
+    """
+    Be attached to those streams of a container that are among `names`; nothing that it writes is missed any more.
+
+    With `is_terminal` there is a terminal in front of that of the container. AttachError if it cannot be done.
+    """
+    has_input = "stdin" in names and container.config.stdin
+    outputs = [name for name in names if name != "stdin"]
+    end = Input.NEVER
+    if container.config.tty:
+        end = Input.WITH_CHANNEL if container.config.stdin_once else end
+        wanted = {"tty" if has_input else "tty-out": ["stdin", *outputs] if has_input else outputs}
+    else:
+        # The end of the input is not that of the outputs.
+        end = Input.WITH_CLIENT if container.config.stdin_once else end
+        wanted = {**({"stdin": ["stdin"]} if has_input else {}), **({",".join(outputs): outputs} if outputs else {})}
+    with Terminal() if is_terminal else nullcontext() as terminal, failure_pipe() as failures:
+        async with AsyncExitStack() as stack:
+            processes = [
+                await _start(stack, node, container, mode, streams, terminal, end, failures)
+                for mode, streams in wanted.items()
+            ]
+
+            async def run(streams: Streams) -> int:
+                if streams.stdin is not None and not has_input:
+                    streams.stdin.discard()
+                code = 0
+                async with trio.open_nursery() as nursery:
+                    for process in processes[:-1]:
+                        nursery.start_soon(process.serve, streams)
+                    for process in processes[-1:]:
+                        code = await process.serve(streams)
+                    nursery.cancel_scope.cancel()
+                if code != 0:
+                    raise AttachError(f"container {container.id}: {failures.reason() or 'attach was killed'}")
+                return 0
+
+            yield Ready(run=run, terminal=terminal)
+
+
+async def _start(
+    stack: AsyncExitStack,
+    node: Node,
+    container: Container,
+    mode: str,
+    names: Collection[str],
+    terminal: Terminal | None,
+    end_of_input: Input,
+    failures: FailurePipe,
+) -> Process:
+    """Return a process that is attached, until `stack` is left."""
+    ready, theirs = os.pipe2(os.O_CLOEXEC)
+    with open(ready, "rb", buffering=0) as told:
+        with open(theirs, "wb", buffering=0):
+            options = {"detach-keys": "none", "no-replay": "true"}
+            options |= {"failure-fd": str(failures.theirs), "ready-fd": str(theirs)}
+            options |= {"take-stdin": "true"} if "stdin" in names else {}
+            program = node.attach(container, mode, options)
+            process = await stack.enter_async_context(
+                running_process(program, names, terminal, end_of_input, (failures.theirs, theirs))
+            )
+        await trio.lowlevel.wait_readable(told)
+        if not told.read(1):
+            raise AttachError(f"cannot attach to container {container.id}: {failures.reason() or 'it has ended'}")
+    return process

@@ -1,26 +1,30 @@
 """
-The streaming server: requests of HTTP/1.1 whose paths have a token, each of which becomes a connection with channels.
+The streaming server: requests of HTTP/1.1 with a token in the path. A request becomes a connection with channels.
 
-The tokens are all that protects it, so that it listens at the loopback interface alone unless told otherwise. Whoever
-has none gets no further than a request: there are few of them at a time, each for a short time, and new ones displace
-the oldest, so that nobody who says nothing keeps others out.
+A token holds the content of a call of gRPC until the client comes for the streams. Nothing but tokens protects the
+server, so it listens at the loopback interface alone by default. A client without a token has no more than a request:
+few requests at a time, each for a short time, and a new request displaces the oldest, so that silent clients keep
+nobody out.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
+from typing import Generic, TypeVar
 
 import h11
 import trio
 
 from minit.base.errors import MinitError, describe
+from minit.cri.grpc.framing import CallError, Code
 from minit.cri.streaming import portforward, remotecommand, websocket
 from minit.cri.streaming.channels import ConnectionFailed
 from minit.cri.streaming.portforward import PortForward
 from minit.cri.streaming.remotecommand import Ready, RemoteCommand, take_streams
 from minit.cri.streaming.spdy import SpdyConnection
-from minit.cri.streaming.tokens import Tokens
 from minit.cri.streaming.websocket import WebSocketConnection
 
 _MOST_REQUESTS = 128
@@ -35,6 +39,12 @@ _ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
 
 Wanted = RemoteCommand | PortForward
 """What a token is for."""
+
+_T = TypeVar("_T")
+
+_TOKEN_BYTES = 16
+_SECONDS = 60.0
+_MOST = 1000
 
 
 class _Refused(Exception):
@@ -230,3 +240,33 @@ async def _refuse(http: h11.Connection, stream: trio.SocketStream, refused: _Ref
     response = h11.Response(status_code=refused.status, headers=[*headers, *refused.headers])
     parts = [http.send(event) for event in (response, h11.Data(data=body), h11.EndOfMessage())]
     await stream.send_all(b"".join(part for part in parts if part))
+
+
+class Tokens(Generic[_T]):
+    """
+    Values by tokens that nobody guesses, each for one use within a minute.
+
+    They are looked up by their digests: how long that takes tells nothing about a token.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[float, _T]] = {}
+
+    def put(self, value: _T) -> str:
+        """Keep a value and return its token; CallError if too many are kept already."""
+        now = trio.current_time()
+        self._kept = {digest: one for digest, one in self._kept.items() if one[0] > now}
+        if len(self._kept) >= _MOST:
+            raise CallError(Code.RESOURCE_EXHAUSTED, f"{_MOST} streams were asked for that nobody has come for yet")
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._kept[_digest(token)] = (now + _SECONDS, value)
+        return token
+
+    def take(self, token: str) -> _T | None:
+        """Return the value of a token, None if there is none, or it was taken, or its time is over."""
+        until, value = self._kept.pop(_digest(token), (0.0, None))
+        return value if until > trio.current_time() else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,6 +1,6 @@
 """
 Messages of the CRI as requests to the service of pods. Pure.
 
-What minit cannot do yet is refused, with the name of the field: a container that is less confined, or differently made,
-than it was asked for is worse than none. Read `container.py` first.
+A setting without an implementation in minit is refused with the name of the field: a container with less confinement
+than requested, or made in another way, is worse than none. Read `container.py` first.
 """

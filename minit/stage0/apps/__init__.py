@@ -1,5 +1,5 @@
 """
-The actions on one app: add, start, stop, remove, enter and export it, or attach to it.
+The actions on one app: add, start, stop, remove, limit, enter, attach, copy and export.
 
-The commands about apps call it. Pods are found for it by `minit.stage0.pods`. Read `appadd.py` first.
+The commands on apps call this folder with a pod that `minit.stage0.pods` has found. Read `appadd.py` first.
 """

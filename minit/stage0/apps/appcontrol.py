@@ -1,13 +1,24 @@
-"""Starting and stopping an app of a mutable pod that runs."""
+"""
+Starts and stops an app of a running mutable pod, and changes limits of an app in the files of the control group.
+
+The groups are those of any stage1, as in `minit.stage0.reports.usage`. An app that is not started yet has a group, too.
+"""
 
 from __future__ import annotations
 
-from minit.base.errors import MinitError
-from minit.stage0.apps import appmarkers
-from minit.stage0.pods.mutablepods import read_mutable_manifest, require_app
-from minit.stage0.pods.poddirectory import Pod
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from minit.base.errors import MinitError, PodError, describe
+from minit.linux.mountinfo import find_mounts
+from minit.manifest.limits import Limits
+from minit.stage0.apps import appadd
+from minit.stage0.pods.mutablepods import manifest_lock, read_mutable_manifest, require_app
+from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import APP_RUNNING, read_app_life
 from minit.stage0.pods.privateusers import read_ids
+from minit.stage0.reports.stats import read_subcgroup
+from minit.stage0.reports.usage import APPS, Hierarchy, find_group, find_hierarchies, parse_table, read_file
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.calls import EntrypointFailed, call_crossing, read_app_states
 
@@ -22,13 +33,13 @@ def start_app(pod: Pod, app: str, *, debug: bool) -> None:
     """
     require_app(read_mutable_manifest(pod), app)
     if read_app_life(pod, app).state != APP_RUNNING:
-        appmarkers.mark_started(pod, app, read_ids(pod))
+        appadd.mark_started(pod, app, read_ids(pod))
     try:
         call_crossing(pod, "app/start", entrypoints.app_arguments(app, debug=debug))
     except BaseException as error:
         was_killed = isinstance(error, EntrypointFailed) and error.was_killed
         if _did_not_start(pod, app, is_certain=isinstance(error, MinitError) and not was_killed):
-            appmarkers.unmark_started(pod, app)
+            appadd.unmark_started(pod, app)
         raise
 
 
@@ -55,3 +66,103 @@ def _did_not_start(pod: Pod, app: str, *, is_certain: bool) -> bool:
     except MinitError:
         return False
     return is_certain if states is None else states.get(app, "exited") in _NOT_STARTED
+
+
+def change_limits(pod: Pod, app: str, limits: Limits) -> None:
+    """
+    Set those limits of an app that are not None; all stay as they were if one cannot be set, which is a PodError.
+
+    They count as long as the pod runs, also for later starts of the app.
+    """
+    # Of two changes one comes first, so that what the other one puts back is no half of it.
+    with manifest_lock(pod):
+        _change(app, _groups(pod, app), limits)
+
+
+def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -> None:
+    wanted: dict[str, str] = {}
+    for controller in sorted(limits.controllers):
+        place = next((place for place in places if _has_controller(*place, controller)), None)
+        if place is None and controller in limits.needed_controllers:
+            raise PodError(f'app "{app}": its control group has no controller {controller}')
+        if place is not None:
+            wanted |= _files(app, limits, controller, *place)
+    try:
+        before = {path: _read(path) for path in wanted}
+    except OSError as error:
+        raise PodError(f'app "{app}": {describe(error)}') from error
+    wanted = {path: text for path, text in wanted.items() if before[path].strip() != text}
+    _write(app, wanted, before)
+
+
+def _groups(pod: Pod, app: str) -> list[tuple[Hierarchy, str]]:
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    subcgroup = read_subcgroup(pod)
+    hierarchies = find_hierarchies(find_mounts("cgroup"))
+    places = [] if subcgroup is None else find_group(hierarchies, os.path.join(subcgroup, APPS, f"{app}.service"))
+    if not places:
+        raise PodError(f'app "{app}" of pod "{pod.uuid}" has no control groups')
+    return places
+
+
+def _has_controller(hierarchy: Hierarchy, directory: str, controller: str) -> bool:
+    return controller in (hierarchy.controllers or read_file(directory, "cgroup.controllers").split())
+
+
+def _files(app: str, limits: Limits, controller: str, hierarchy: Hierarchy, directory: str) -> Mapping[str, str]:
+    """Return what is written for a controller, by the paths of files."""
+    is_v2 = not hierarchy.controllers
+    if not is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):
+        raise PodError(f'app "{app}": {controller} is in a hierarchy of v1: it has no files of v2')
+    settings = limits.settings(controller, is_v2)
+    if controller == "memory" and limits.memory_bytes is not None and limits.memory_bytes >= 0 and is_v2:
+        # v1 refuses what it cannot free; v2 would kill the app.
+        stat = parse_table(read_file(directory, "memory.stat"))
+        used = stat.get("anon", 0) + stat.get("shmem", 0)
+        if used > limits.memory_bytes:
+            raise PodError(f'app "{app}": it has {used} bytes of memory that cannot be given up')
+    return {os.path.join(directory, file): text for file, text in settings}
+
+
+def _write(app: str, wanted: Mapping[str, str], before: Mapping[str, str]) -> None:
+    try:
+        _write_in_some_order(wanted.items())
+    except OSError as error:
+        try:
+            _write_in_some_order(before.items())
+        except OSError as left:
+            raise PodError(f'app "{app}": {describe(error)}; it is not all as it was: {describe(left)}') from error
+        raise PodError(f'app "{app}": {describe(error)}') from error
+
+
+def _write_in_some_order(files: Iterable[tuple[str, str]]) -> None:
+    """Write files in an order in which the kernel takes them: at no time may a limit be above one that bounds it."""
+    pending = [*files]
+    while pending:
+        failed: list[tuple[str, str]] = []
+        for path, text in pending:
+            try:
+                _write_file(path, text)
+            except OSError as error:
+                failed.append((path, text))
+                reason = error
+        if len(failed) == len(pending):
+            raise reason
+        pending = failed
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _write_file(path: str, text: str) -> None:
+    """Write a file at once; an empty text is a line feed, without which nothing would be written."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode() or b"\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(fd)

@@ -1,9 +1,9 @@
 """
-The files of an app of a pod as the app has them: its root with its volumes, their parts and options, and nothing else.
+The files of an app of a pod as the app has them: the root with the volumes, parts and options of both, nothing else.
 
 Of an app of a running pod, stage1 hands out the root in the app's mount namespace. Of an ended pod, root and volumes
-are mounted again, in a mount namespace that no program runs in. The kernel resolves paths within that root (openat2,
-RESOLVE_IN_ROOT): no link of the app's leads out of it.
+are mounted again, in a mount namespace without a program. The kernel resolves paths within the root (openat2,
+RESOLVE_IN_ROOT): no link of the app's leads out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from minit.base import jsontext
 from minit.base.errors import ManifestError, PodError, describe
@@ -29,8 +30,8 @@ from minit.stage0.apps.enter import open_app_root
 from minit.stage0.apps.export import keep, open_rootfs
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import overlay
-from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
-from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, open_pod
+from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
 from minit.stage0.pods.privateusers import read_ids
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
@@ -344,3 +345,11 @@ def _empty_mount() -> int:
         return syscalls.fsmount(context, syscalls.MOUNT_ATTR_RDONLY)
     finally:
         os.close(context)
+
+
+def writable_layer(data: Path, uuid: str, app: str) -> Path:
+    """Return the upper layer of an app's overlay, the whole root of one that has none; PodError if there is no pod."""
+    with open_pod(data, uuid) as pod:
+        if not pod.has_file(paths.POD_OVERLAY_PREPARED):
+            return pod.path / paths.POD_STAGE1_ROOTFS / paths.app_rootfs(app)
+        return pod.path / "overlay" / read_app_tree_id(pod, app) / "upper" / app

@@ -1,5 +1,5 @@
 """
-Pod directories: their states and locks, their manifests, and what they say of a pod.
+Pod directories: states and locks, manifests, and statuses.
 
-All that deals with pods calls it. It starts and stops nothing. Read `poddirectory.py` first.
+Every user of pods calls this folder, which starts and stops nothing. Read `poddirectory.py` first.
 """

@@ -1,9 +1,10 @@
 """
-The pod directory as a state machine: where it lies and who holds its lock are the pod's state.
+The pod directory as a state machine: the place of the directory and the holder of the lock are the pod's state.
 
-Owns making, finding, locking and moving pod directories. Their contents belong to `newpod`, `podstatus` and
-`deletion`. Every lock is a flock(2) of a descriptor of the directory itself, so it follows each rename and ends with
-the last process that holds the descriptor.
+Makes, finds, locks, names and moves pod directories. The contents belong to `newpod`, `podstatus` and `deletion`. Every
+lock is a flock(2) of a descriptor of the directory, so the lock follows each rename and ends with the last process that
+holds the descriptor. The name that a user gives a pod is a file of the directory and has no other record, so a name
+moves and goes with the pod; no two pods have the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from minit.base.errors import PodError, describe
 from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.files.durable import make_directory, sync_directory
 from minit.stage0.files.locks import flock, key_lock
-from minit.stage0.pods.podnames import check_name, is_whole_uuid, read_name, write_name
 
 Note = Callable[[str], None]
 """Tells the user something on the side, one line at a time."""
@@ -44,6 +44,13 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # As of JSON that is read.
 _MAX_FILE_BYTES = jsontext.MAX_SIZE_BYTES
 _UUID = re.compile(r"[0-9a-f]{32}")
+
+_NAME_FORM = "letters, digits and inner . _ -, at most 63 of them"
+
+_FILE = "minit-name"
+_NEW_FILE = ".minit-name.new"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_WHOLE_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
 class PodState(StrEnum):
@@ -241,14 +248,14 @@ def name_pod(pod: Pod, name: str) -> None:
         taken = uuid_of_name(pod.data, name)
         if taken is not None and taken != pod.uuid:
             raise PodError(f'the name "{name}" is taken by pod "{taken}": remove that pod, or rename it (minit rename)')
-        write_name(pod.fd, name)
+        _write_name(pod.fd, name)
 
 
 def find_pod(data: Path, word: str, note: Note) -> Pod:
     """Return the pod whose name `word` is, or the only one whose UUID starts so, in any case; PodError if none is."""
     if not word:
         raise PodError("no UUID given (see `minit list --full`)")
-    named = None if is_whole_uuid(word) else uuid_of_name(data, word)
+    named = None if _is_whole_uuid(word) else uuid_of_name(data, word)
     return open_pod(data, _uuid_of_prefix(data, word, note) if named is None else named)
 
 
@@ -322,3 +329,46 @@ def pod_uuids(data: Path, place: str, note: Note) -> list[str]:
 def _pod_path(data: Path, place: str, uuid: str) -> str:
     # Text, as a list of many pods asks for many of them.
     return f"{data}/pods/{place}/{uuid}"
+
+
+def _is_whole_uuid(text: str) -> bool:
+    """Return whether a text is a UUID to its end, with or without hyphens."""
+    return _WHOLE_UUID.fullmatch(text) is not None
+
+
+def check_name(name: str) -> None:
+    """Raise PodError for what cannot be a pod's name."""
+    if not _NAME.fullmatch(name):
+        raise PodError(f'the name of a pod is {_NAME_FORM}: got "{name}"')
+    if _is_whole_uuid(name):
+        raise PodError(f'the name of a pod cannot be a UUID: got "{name}"')
+
+
+def read_name(directory: int | str) -> str | None:
+    """Return the name of the pod with this directory, by descriptor or path; None if it has none."""
+    # By path in one call: a look-up by name asks every pod.
+    at = {"dir_fd": directory} if isinstance(directory, int) else {}
+    path = _FILE if isinstance(directory, int) else f"{directory}/{_FILE}"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, **at)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 80).decode("ascii", "replace").removesuffix("\n")
+    finally:
+        os.close(fd)
+    return text if _NAME.fullmatch(text) else None
+
+
+def _write_name(directory: int, name: str) -> None:
+    """Record the name of the pod with this directory for good."""
+    with suppress(FileNotFoundError):
+        os.unlink(_NEW_FILE, dir_fd=directory)  # of somebody who was killed
+    fd = os.open(_NEW_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=directory)
+    try:
+        os.write(fd, f"{name}\n".encode("ascii"))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(_NEW_FILE, _FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    os.fsync(directory)

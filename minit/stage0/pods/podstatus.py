@@ -1,8 +1,8 @@
 """
-The status of a pod, from its directory: times, pids, networks, readiness and the states of its apps.
+The status of a pod, from the directory: times, pids, networks, readiness, states of apps; and waiting for a status.
 
-Reads only, through the open directory, and believes nothing in it: a pod may have been made by another stage0 and
-is being written to by its stage1 meanwhile.
+Only reads, through the open directory, and trusts no content: another stage0 may have made the pod, and stage1 is
+writing meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from functools import lru_cache
 
 from minit.base import jsontext
@@ -19,8 +20,7 @@ from minit.linux import syscalls
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.podfiles import paths
-from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
-from minit.stage0.pods.podnames import read_name
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, read_name
 
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
 
@@ -47,6 +47,13 @@ _APP_STATES = {
 }
 _AFTER_RUN = ENDED_STATES | {PodState.DELETING, PodState.GARBAGE}
 _UNREADABLE_EXIT_CODE = 1
+
+# Nothing tells that a flock was given up, or a link made: they are looked at, in the end as often as by rkt.
+_SHORTEST_PAUSE_SECONDS = 0.002
+_LONGEST_PAUSE_SECONDS = 0.1
+_PAUSE_SHARE = 0.1
+
+_OVER = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
 
 
 class AppMount(Value):
@@ -383,3 +390,57 @@ def _read_number(pod: Pod, name: str) -> int | None:
     finally:
         os.close(fd)
     return int(number[1]) if number else None
+
+
+class Pauses:
+    """The pauses of somebody who waits for something: the longer it takes, the less often it is looked at."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def next_seconds(self) -> float:
+        """Return how long the next one is: a tenth of the time that has passed, within bounds."""
+        waited_seconds = time.monotonic() - self._start
+        return min(max(_PAUSE_SHARE * waited_seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+
+
+def wait_until_ended(pod: Pod, timeout_seconds: float) -> None:
+    """Return once the pod exited, is gone or will never run; PodError after the timeout, which may be infinite."""
+    deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
+    while pod.refresh() and pod.state not in _OVER:
+        _pause(pauses, deadline, f'waiting for pod "{pod.uuid}" to exit')
+
+
+def wait_until_ready(pod: Pod, timeout_seconds: float) -> None:
+    """Return once the pod's supervisor is ready; PodError after the timeout, or when the pod ended before."""
+    deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
+    while True:
+        _require_not_over(pod, "it was ready")
+        if pod.state == PodState.RUNNING and is_ready(pod):
+            return
+        _pause(pauses, deadline, f'waiting for pod "{pod.uuid}" to be ready')
+
+
+def wait_for_pid(pod: Pod) -> int:
+    """Return the pid of the process to enter as soon as stage1 reports it; PodError if the pod ends before."""
+    pauses = Pauses()
+    while True:
+        pid = read_pid_to_enter(pod)
+        if pid is not None:
+            return pid
+        _require_not_over(pod, "it reported its pid")
+        time.sleep(pauses.next_seconds())
+
+
+def _require_not_over(pod: Pod, event: str) -> None:
+    if not pod.refresh():
+        raise PodError(f'pod "{pod.uuid}" was removed before {event}')
+    if pod.state in _OVER:
+        raise PodError(f'pod "{pod.uuid}" ended before {event}: its state is "{pod.state}"')
+
+
+def _pause(pauses: Pauses, deadline: float, purpose: str) -> None:
+    left_seconds = deadline - time.monotonic()
+    if left_seconds <= 0:
+        raise PodError(f"{purpose}: context deadline exceeded")
+    time.sleep(min(pauses.next_seconds(), left_seconds))

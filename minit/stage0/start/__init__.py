@@ -1,5 +1,6 @@
 """
-From images and options to a pod that runs: a directory is prepared, its overlays are mounted, and stage1 takes over.
+From images and options to a running pod: stage0 prepares a directory, mounts overlays, and stage1 takes over.
 
-The commands that make pods call it, and so does the one that makes machines. Read `newpod.py` first, then `run.py`.
+The commands that make pods call this folder, and so does the command that makes machines. Read `newpod.py` first, then
+`run.py`.
 """

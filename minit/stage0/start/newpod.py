@@ -32,8 +32,7 @@ from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod, n
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.pods.privateusers import claim_ids
 from minit.stage0.stage1.entrypoints import interface_version, require_path
-from minit.stage0.start.appfiles import write_app_files, write_new_file
-from minit.stage0.start.volumefilling import provide_volumes
+from minit.stage0.start.appfiles import provide_volumes, write_app_files, write_new_file
 
 _COPY_BYTES = 1 << 30  # at most this many per system call
 
