@@ -207,6 +207,14 @@ APP_COMMANDS = {
         place="commands.appcommands:stop",
         help="Stop an app of a pod, and return when it has stopped; one that does not run is no error.",
     ),
+    "pause": Listing(
+        place="commands.appcommands:pause",
+        help="Freeze all processes of an app of a running pod; a paused app stays so.",
+    ),
+    "resume": Listing(
+        place="commands.appcommands:resume",
+        help="Thaw the processes of a paused app; an app that runs goes on.",
+    ),
     "rm": Listing(
         place="commands.appcommands:remove",
         help="Remove an app from a pod with all its files, and stop it first if it runs.",

@@ -30,6 +30,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "kube": "play",
         "load": "fetch",
         "ls": "list",
+        "pause": "app pause",
         "prune": "system prune",
         "ps": "list",
         "pull": "fetch",
@@ -39,6 +40,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "save": "image export",
         "shell": "enter",
         "stats": "app stats",
+        "unpause": "app resume",
         "update": "app update",
         "volumes": "volume ls",
         "wait": "status --wait",
@@ -78,13 +80,11 @@ ABSENT: dict[str, str] = {
     "logout": "skopeo logout forgets credentials",
     "metadata-service": "apps find out about themselves by their environment",
     "network": "networks are files in net.d of the local configuration",
-    "pause": "pods are not frozen",
     "push": "skopeo pushes images",
     "restore": "pods are not frozen to files",
     "search": "skopeo knows registries",
     "tag": "an image has the name in its manifest, of export --name",
     "trust": "minit verifies no signatures",
-    "unpause": "pods are not frozen",
 }
 """Words that nothing of minit's stands for, and the reason or the way round."""
 

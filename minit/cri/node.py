@@ -32,6 +32,7 @@ from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, ENDED_STATES, Pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
     APP_EXITED,
+    APP_PAUSED,
     APP_RUNNING,
     AppStatus,
     PodStatus,
@@ -49,6 +50,7 @@ T = TypeVar("T")
 _STATES = {
     APP_CREATED: api.CONTAINER_CREATED,
     APP_RUNNING: api.CONTAINER_RUNNING,
+    APP_PAUSED: api.CONTAINER_RUNNING,
     APP_EXITED: api.CONTAINER_EXITED,
 }
 _START_ERROR = "StartError"

@@ -20,6 +20,9 @@ ADDING_VERSION = 3
 MAXIMUM_DESCRIPTORS = 253
 """The descriptors that a request may bring: SCM_MAX_FD of Linux."""
 
+PAUSED = "paused"
+"""The state of a running app whose processes are frozen."""
+
 _EXPECTED = {
     str: "a text",
     int: "an integer",
@@ -248,6 +251,20 @@ class Note(Request):
     text: str
 
 
+class PauseApp(Request):
+    """Freezes all processes of an app that runs."""
+
+    op = "app-pause"
+    app: str
+
+
+class ResumeApp(Request):
+    """Thaws all processes of an app that runs."""
+
+    op = "app-resume"
+    app: str
+
+
 class AppRequest(Request):
     """A request about an app of a mutable pod; its answer waits for the app."""
 
@@ -286,6 +303,7 @@ REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
     for kind in (
         *(Ping, AskState, StopPod, ReopenLogs, AskEvents, NoteHealth, FindNamespace, EnterApp, FindHelpers, Note),
+        *(PauseApp, ResumeApp),
         *(AddApp, StartApp, StopApp, RemoveApp),
     )
 }

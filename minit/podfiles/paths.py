@@ -154,6 +154,8 @@ class PodEvent(StrEnum):
     APP_HELPER_DIED = "app.helper-died"
     APP_READY = "app.ready"
     APP_STOPPING = "app.stopping"
+    APP_PAUSED = "app.paused"
+    APP_RESUMED = "app.resumed"
     APP_MESSAGE_REFUSED = "app.message-refused"
     APP_RESTART_PLANNED = "app.restart-planned"
     APP_END_WRITTEN = "app.end-written"

@@ -9,6 +9,7 @@ from minit.base.errors import MinitError, PodError, describe
 from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.manifest.limits import Limits
+from minit.podfiles.controlmessages import PauseApp, ResumeApp
 from minit.pods.caller import Caller
 from minit.pods.preparing import find_image, settled_overrides
 from minit.pods.requests import AppRequest
@@ -17,8 +18,9 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.appsection import Pairs
 from minit.stage0.pods.mutablepods import require_app, require_controllable
-from minit.stage0.pods.poddirectory import ENDED_STATES, Pod
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.stage1.calls import ask_stage1
 
 
 def add(caller: Caller, pod: Pod, store: Store, request: AppRequest, from_file: Pairs, progress: Progress) -> None:
@@ -79,6 +81,25 @@ def update(pod: Pod, app: str, limits: Limits) -> None:
     with _failing_as("error updating app"):
         require_app(read_pod_manifest(pod), app)
         appcontrol.change_limits(pod, app, limits)
+
+
+def pause(pod: Pod, app: str) -> None:
+    """Freeze all processes of an app that runs; a paused app stays so."""
+    _ask("error pausing app", pod, PauseApp(app=app))
+
+
+def resume(pod: Pod, app: str) -> None:
+    """Thaw all processes of a paused app; an app that runs goes on."""
+    _ask("error resuming app", pod, ResumeApp(app=app))
+
+
+def _ask(action: str, pod: Pod, request: PauseApp | ResumeApp) -> None:
+    with _failing_as(action):
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+        require_app(read_pod_manifest(pod), request.app)
+        if ask_stage1(pod, request) is None:
+            raise PodError(f'pod "{pod.uuid}": its stage1 cannot pause apps')
 
 
 @contextmanager

@@ -240,6 +240,28 @@ def test_a_frozen_group_is_thawed(
     assert Path(places[""], "system.slice/a.service/cgroup.freeze").read_text() == "0\n"
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_group_is_frozen(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn, version: str
+) -> None:
+    """v2 freezes by itself, v1 by the hierarchy of the freezer, until the thaw; a group without either says so."""
+    places = {",".join(hierarchy.controllers): f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies}
+    if not {"", "freezer"} <= set(places):
+        pytest.skip("needs both freezers")
+    spawn("a")
+    ends = groups.apps[0]
+    group = Group(ends if version == "v2" else replace(ends, is_v2=False))
+    place = places["freezer" if version == "v1" else ""]
+    state = Path(place, "system.slice/a.service", "freezer.state" if version == "v1" else "cgroup.events")
+    assert group.freeze() and group.is_frozen
+    wait_for(lambda: state.read_text().endswith(("FROZEN\n", "frozen 1\n")), "the freeze")
+    group.thaw()
+    assert not group.is_frozen
+    wait_for(lambda: state.read_text().endswith(("THAWED\n", "frozen 0\n")), "the thaw")
+    bare = Group(replace(ends, is_v2=False, freezer=None))
+    assert not bare.freeze() and not bare.is_frozen
+
+
 def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: PodGroups, spawn: Spawn) -> None:
     """Its events poll as exceptional, and again after they were read; v1 has none."""
     [ends, _] = groups.apps

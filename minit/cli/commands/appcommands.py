@@ -1,4 +1,4 @@
-"""The commands on one app of a pod: enter, app exec (the same), app start, app stop, app rm, app update."""
+"""The commands on one app of a pod: enter, app exec (the same), app start, stop, pause, resume, rm and update."""
 
 from __future__ import annotations
 
@@ -145,6 +145,43 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: flo
     with app_of_pod(invocation, uuid, app, "stop") as (pod, name):
         if not apps.stop(invocation.caller, pod, name, timeout):
             invocation.say(f'pod "{pod.uuid}" is already stopped')
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to pause.")
+@uuid_file_first_option
+@_uuid_operand
+@click.pass_obj
+def pause(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    The health checks of the app wait. A stop of the app or of the pod ends the pause first.
+
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app pause --app=web 2d381b2a
+
+    """
+    with app_of_pod(invocation, uuid, app, "pause") as (pod, name):
+        apps.pause(pod, name)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to resume.")
+@uuid_file_first_option
+@_uuid_operand
+@click.pass_obj
+def resume(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
+
+    \b
+      minit app resume --app=web 2d381b2a
+
+    """
+    with app_of_pod(invocation, uuid, app, "resume") as (pod, name):
+        apps.resume(pod, name)
 
 
 @click.command("rm", cls=MinitCommand)

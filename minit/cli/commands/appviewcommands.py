@@ -16,14 +16,22 @@ from minit.cli.text.formats import align, format_exact_time, format_option, json
 from minit.cli.text.podtext import app_json
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
-from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
+from minit.stage0.pods.podstatus import (
+    APP_CREATED,
+    APP_EXITED,
+    APP_PAUSED,
+    APP_RUNNING,
+    AppStatus,
+    PodStatus,
+    read_pod_status,
+)
 from minit.stage0.stage1.calls import read_app_states
 
 EXIT_FAILURE = 1
 """rkt's for all that fails in sandbox, list and status of `app`, and only there."""
 
 # rkt's words in those of the app-level API, where there is no supervisor to ask.
-_LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED: "exited"}
+_LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_PAUSED: APP_PAUSED, APP_EXITED: "exited"}
 
 _LEGEND = ("NAME", "STATE")
 

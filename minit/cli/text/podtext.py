@@ -9,7 +9,7 @@ from minit.base.value import Value
 from minit.cli.text.formats import ZERO_TIME, align, fit, format_age, format_time
 from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
-from minit.stage0.pods.podstatus import AppMount, AppStatus, PodStatus
+from minit.stage0.pods.podstatus import APP_PAUSED, AppMount, AppStatus, PodStatus
 
 _SECOND_NS = 1_000_000_000
 _SHORT_UUID = 8
@@ -91,6 +91,8 @@ def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports:
     lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
     for app in pod.apps:
         lines += [f"mount-{app.name}={_volume(mount)}" for mount in app.mounts]
+        if app.state == APP_PAUSED:
+            lines.append(f"paused-{app.name}=true")
         own = (fields or {}).get(app.name, {})
         if own.get("restarts"):
             lines.append(f"restarts-{app.name}={own['restarts']}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from minit.base.errors import LaunchError, NoAnswerError, describe
 from minit.base.value import replace
@@ -70,6 +71,7 @@ def enter_pod(
         namespace, profile, pids = _find_app(pid, status["State"], app)
         profile = _adapt(profile, as_app=as_app, privileged=privileged)
     groups: Sequence[AppGroup] = () if app is None or privileged else find_groups(app)
+    _refuse_frozen(groups)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
     if as_app:
@@ -98,6 +100,16 @@ def enter_pod(
     for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
     return EnterWatch(first, ours, console, guard).run()
+
+
+def _refuse_frozen(groups: Sequence[AppGroup]) -> None:
+    """Raise LaunchError if an app is paused: a command in its groups would not run before the app does."""
+    for group in groups:
+        name = "cgroup.freeze" if group.hierarchy.is_v2 else "freezer.state"
+        # Only the freezer's hierarchy of v1 has the file, and v2 since Linux 5.2.
+        with suppress(FileNotFoundError), open(f"{group.path}/{name}", encoding="ascii") as file:
+            if file.read().strip() not in ("0", "THAWED"):
+                raise LaunchError(f'app "{group.app}" is paused')
 
 
 def _adapt(profile: EnterProfile, *, as_app: bool, privileged: bool) -> EnterProfile:

@@ -39,6 +39,8 @@ APP_UNKNOWN = "unknown"
 APP_CREATED = "created"
 APP_RUNNING = "running"
 APP_EXITED = "exited"
+# And minit's own.
+APP_PAUSED = "paused"
 
 _APP_STATES = {
     PodState.PREPARED: APP_CREATED,
@@ -314,9 +316,10 @@ def _read_app(
             finished_ns=_read_gc_marked_ns(pod),
             exit_code=exit_code,
         )
+    is_paused = life.state == APP_RUNNING and _is_paused(pod, app.name)
     return AppStatus(
         name=app.name,
-        state=life.state,
+        state=APP_PAUSED if is_paused else life.state,
         image_id=app.image_id,
         image_name=_image_name(pod, app.name),
         created_ns=life.created_ns,
@@ -327,6 +330,16 @@ def _read_app(
         user_annotations=() if app.app is None else app.app.user_annotations,
         user_labels=() if app.app is None else app.app.user_labels,
     )
+
+
+def _is_paused(pod: Pod, app: str) -> bool:
+    """Return whether minit's PID 1 has noted that the processes of a running app are frozen."""
+    path = f"{status_root(pod)}{paths.state_file(app)}"
+    try:
+        record = jsontext.parse(pod.read_file(path), path)
+    except (OSError, MinitError):
+        return False
+    return isinstance(record, dict) and "finished" not in record and record.get("paused") is True
 
 
 def _image_name(pod: Pod, app: str) -> str | None:

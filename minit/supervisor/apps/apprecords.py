@@ -152,6 +152,8 @@ def state_of(app: App) -> dict[str, object]:
     if run.started_ns is not None:
         state["started"] = run.started_ns
     state["restarts"] = max(0, app.starts - 1)
+    if app.group.is_frozen:
+        state["paused"] = True
     if app.lost_bytes is not None:
         state["lost_output_bytes"] = app.lost_bytes
     if run.end is None or run.end.status is None:

@@ -59,9 +59,33 @@ class Context:
         app.state, actions = next_state(app.state, event)
         if app.state != before:
             self.journal.event(PodEvent.APP_STATE, app=app.name, state=app.state, cause=event)
+            # A stop has its grace period, and a hook in the group runs.
+            self._thaw(app)
         for action in actions:
             self.actions[action](app)
         self.notify(app)
+
+    def pause(self, app: App) -> bool:
+        """Freeze all processes of a running app, until `resume` or the next state; False without a freezer."""
+        if app.group.is_frozen:
+            return True
+        if not app.group.freeze():
+            return False
+        self.journal.event(PodEvent.APP_PAUSED, app=app.name)
+        self.records.note_state(app)
+        self.notify(app)
+        return True
+
+    def resume(self, app: App) -> None:
+        """Thaw the processes of a paused app."""
+        self._thaw(app)
+        self.notify(app)
+
+    def _thaw(self, app: App) -> None:
+        if app.group.is_frozen:
+            app.group.thaw()
+            self.journal.event(PodEvent.APP_RESUMED, app=app.name)
+            self.records.note_state(app)
 
     def notify(self, app: App) -> None:
         """Tell the observers, and the helpers of an app, that something about the app has changed."""

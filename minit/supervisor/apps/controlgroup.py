@@ -68,6 +68,7 @@ class Group:
         self.is_v2 = ends.is_v2
         self._starts_processes = ends.starts_processes
         self._was_killed = False
+        self.is_frozen = False
         self._directory = ends.directory
         self._freezer = ends.freezer
         self._files = dict(ends.files)
@@ -137,7 +138,7 @@ class Group:
         pids = self.processes()
         while pids:
             pids = self._signal_first(pids, numbers)
-        self._thaw()
+        self.thaw()
 
     def _signal_first(self, pids: list[int], numbers: tuple[int, ...]) -> list[int]:
         """Send the signals to as many of the processes as can be held by descriptors, and return the others."""
@@ -181,7 +182,7 @@ class Group:
             return  # the next process could not be started in the group
         if self._write(_KILL, b"1"):
             self._was_killed = True
-            self._thaw()
+            self.thaw()
             return
         for _ in range(_KILL_ROUNDS):
             if not self.processes():
@@ -196,10 +197,20 @@ class Group:
                 return
             while others:
                 others = self._signal_first(others, (signal.SIGKILL,))
-            self._thaw()
+            self.thaw()
 
-    def _thaw(self) -> None:
+    def freeze(self) -> bool:
+        """Begin to freeze all processes, by v2 (Linux 5.2) or by v1; False if the group has no freezer."""
+        if not (self.is_v2 and self._write(_FREEZE, b"1")):
+            if self._freezer is None:
+                return False
+            os.write(self._freezer, b"FROZEN")
+        self.is_frozen = True
+        return True
+
+    def thaw(self) -> None:
         """Undo a freeze of the group itself; a freeze of a group above can only be undone there."""
+        self.is_frozen = False
         if self._freezer is not None:
             try:
                 os.write(self._freezer, b"THAWED")

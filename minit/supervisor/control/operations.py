@@ -15,6 +15,7 @@ from minit.base.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.podfiles.controlmessages import (
+    PAUSED,
     Answer,
     AskEvents,
     AskState,
@@ -28,10 +29,12 @@ from minit.podfiles.controlmessages import (
     LivePod,
     Note,
     NoteHealth,
+    PauseApp,
     Ping,
     Refusal,
     ReopenLogs,
     Request,
+    ResumeApp,
     StopPod,
 )
 from minit.podfiles.paths import PodEvent
@@ -99,8 +102,8 @@ def _note_health(supervisor: Supervisor, request: NoteHealth) -> Reply:
     app = supervisor.apps.get(request.app)
     if app is None or request.check not in KINDS:
         return Refusal(error="expected an app of this pod, a check and its result"), []
-    if app.state != State.RUNNING or app.run.pid != request.pid:
-        # The check was about a process that has ended, or is about to.
+    if app.state != State.RUNNING or app.run.pid != request.pid or app.group.is_frozen:
+        # The check was about a process that has ended, is about to, or cannot answer.
         return Answer(), []
     check, healthy, text = request.check, request.healthy, request.text[:_MAX_HEALTH_TEXT]
     app.run.health[check] = HealthResult(healthy=healthy, text=text)
@@ -110,6 +113,19 @@ def _note_health(supervisor: Supervisor, request: NoteHealth) -> Reply:
         supervisor.pod.end_unhealthy(app, f"{check} check", reason, with_pod=request.action == STOP_POD)
     else:
         supervisor.pod.on_progress(app)
+    return Answer(), []
+
+
+def _pause(supervisor: Supervisor, request: PauseApp | ResumeApp) -> Reply:
+    app = supervisor.apps.get(request.app)
+    if app is None:
+        return _refuse_unknown(request.app)
+    if app.state != State.RUNNING or not app.run.has_started:
+        return Refusal(error=f'app "{app.name}" does not run'), []
+    if isinstance(request, ResumeApp):
+        supervisor.context.resume(app)
+    elif not supervisor.context.pause(app):
+        return Refusal(error=f'app "{app.name}": its control groups have no freezer'), []
     return Answer(), []
 
 
@@ -136,10 +152,11 @@ def _state(supervisor: Supervisor, request: AskState) -> Reply:
 
 def _app_state(app: App) -> LiveApp:
     end, streams = app.run.end, app.spec.streams
+    paused = PAUSED if app.group.is_frozen else None
     return LiveApp(
         name=app.name,
-        state=app.state,
-        lifecycle_state="deleting" if app.is_removed else api_state(app.state),
+        state=paused or app.state,
+        lifecycle_state="deleting" if app.is_removed else paused or api_state(app.state),
         status=None if end is None else end.number,
         pid=app.run.pid if end is None else None,
         restarts=max(0, app.starts - 1),
@@ -168,4 +185,6 @@ _OPERATIONS: dict[type[Request], Callable[[Supervisor, Any], Reply]] = {
     EnterApp: _find_namespace,
     FindHelpers: _find_helpers,
     Note: _note,
+    PauseApp: _pause,
+    ResumeApp: _pause,
 }
