@@ -1,4 +1,4 @@
-"""One container of a Kubernetes pod: what is executed, with what, and within which limits."""
+"""One container of a Kubernetes pod: program, environment, mounts, ports and limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
 class ContainerMount(Value):
-    """A volume's place in a container; only what `sub_path` leads to in it, and with later mounts of the host's."""
+    """A volume's place in a container; only `sub_path` of the volume, and with later mounts of the host's."""
 
     volume: str
     path: str
@@ -53,7 +53,7 @@ class ContainerMount(Value):
 
 
 class ContainerPort(Value):
-    """A port of the host that leads to one of a container."""
+    """A port of the host that leads to a port of a container."""
 
     name: str
     protocol: str
@@ -64,9 +64,9 @@ class ContainerPort(Value):
 
 class Container(Value):
     """
-    A container; None is what its image decides.
+    A container; None is for the image to decide.
 
-    `health` and `hooks` are its probes and hooks as values of annotations; `restart` is its own policy, which only init
+    `health` and `hooks` are probes and hooks as values of annotations; `restart` is the own policy, which only init
     containers can have.
     """
 
@@ -99,7 +99,7 @@ def read_container(
     volumes: Sequence[str],
     init: bool,
 ) -> Container:
-    """Read a container; `volumes` are the names of those that it may mount."""
+    """Read a container; `volumes` are the names of all volumes for mounts."""
     with Fields(node, findings) as fields:
         name = read_name(fields["name"])
         environment = _read_environment(fields, configs, pod, name)
@@ -164,7 +164,7 @@ def _read_sub_path(node: Node) -> str:
 
 
 def _read_port(node: Node, findings: Findings, container: str) -> ContainerPort | None:
-    """Return a port that the host is to forward, None for one that is only told."""
+    """Return a port for the host to forward, None for a port that is only declared."""
     with Fields(node, findings) as fields:
         port = fields["containerPort"].integer(1, MAX_PORT)
         name = fields["name"].optional(read_name) or f"{container}-{port}"
@@ -187,7 +187,7 @@ def _read_hooks(lifecycle: Fields, *, of_init: bool) -> str | None:
     """
     Return the value of the annotation `minit/hooks` for the hooks of a container, None without any.
 
-    One of those that run before the others, and end, has none.
+    An init container that ends has no hooks.
     """
     hooks: _Json = {}
     for field, name in _HOOKS.items():
@@ -219,7 +219,7 @@ def _read_hook(fields: Fields) -> _Json:
 def _read_environment(
     fields: Fields, configs: tuple[Config, ...], pod: PodNames, container: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables of `envFrom` and `env` of a container; later ones win, and know those before them."""
+    """Return the variables of `envFrom` and `env`; later variables win, and may refer to earlier variables."""
     variables: dict[str, str] = {}
     for found in fields.each("envFrom", lambda node, findings: _read_source(node, findings, configs)):
         variables.update(found)
@@ -255,7 +255,7 @@ def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) ->
                 optional = reference["optional"].optional(Node.boolean) or False
                 config = find_config(configs, kind, reference["name"], optional)
             for key, data in config.data if config is not None else ():
-                # A key that is no name of a variable is left out in Kubernetes too.
+                # Kubernetes, too, leaves out a key that is no name of a variable.
                 if is_variable_name(prefix + key):
                     found[prefix + key] = _text(data, node)
     return found
@@ -264,7 +264,7 @@ def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) ->
 def _read_variable(
     node: Node, findings: Findings, configs: tuple[Config, ...], pod: PodNames, container: str
 ) -> tuple[str, str | None, bool]:
-    """Return a variable, None as its value if it is to be left out, and whether others may be named in it."""
+    """Return a variable, with the value None to leave it out, and whether other variables may stand in the value."""
     with Fields(node, findings) as fields:
         name = fields["name"].matching(is_variable_name, "the name of an environment variable")
         if not fields["valueFrom"].given:

@@ -1,4 +1,4 @@
-"""The documents of a Kubernetes YAML file: Pods and what makes Pods, and what they use."""
+"""The documents of a Kubernetes YAML file: Pods, makers of Pods, and objects for Pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORKLOADS = (_DEPLOYMENT, _DAEMON_SET, _JOB)
 _VERSIONS = {_DEPLOYMENT: "apps/v1", _DAEMON_SET: "apps/v1", _JOB: "batch/v1"}
 _MOST_PODS = 1000
 _BACKOFF_LIMIT = 6
-# These are about the replacement of pods by newer ones, and about who looks after them.
+# About the replacement of pods by newer ones, and the controllers of pods.
 _ABOUT_ROLLOUTS = (
     *("selector", "strategy", "updateStrategy", "minReadySeconds", "revisionHistoryLimit"),
     *("progressDeadlineSeconds", "manualSelector", "podReplacementPolicy", "managedBy"),
@@ -40,7 +40,7 @@ _ABOUT_FAILURES = ("backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy
 POD = "Pod"
 LIST = "List"
 CLAIM = "PersistentVolumeClaim"
-# Nothing of a pod depends on these; a cluster leads to it, counts it, or says who may.
+# No pod depends on these kinds; a cluster routes to pods, counts pods, or grants rights.
 _SKIPPED = (
     *("Service", "Ingress", "Namespace", "ServiceAccount"),
     *("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
@@ -54,7 +54,7 @@ _MARK_LENGTH = 16
 def read_file(
     data: bytes, source: str, findings: Findings, machine: Machine | None = None
 ) -> tuple[KubernetesPod, ...]:
-    """Return the Pods of a file; ManifestError with the place of what is wrong, or if there is none."""
+    """Return the Pods of a file; ManifestError with the place of the error, or without any Pod."""
     documents = parse_documents(data, source)
     many = len(documents) > 1
     roots = [
@@ -82,7 +82,7 @@ def read_file(
 
 
 def _read_claim(root: Node, findings: Findings) -> None:
-    """Look whether a claim can be a named volume, which the first pod that has it makes."""
+    """Check that a claim can be a named volume, made by the first pod with the volume."""
     with Fields(root, findings) as fields:
         fields["apiVersion"].one_of("v1")
         fields["kind"].string()
@@ -103,7 +103,7 @@ def _of_kind(roots: list[Node], kind: str) -> list[Node]:
 
 
 def _flatten(root: Node, findings: Findings) -> Iterator[Node]:
-    """Return the objects of a List one by one, whatever else as it is."""
+    """Return the objects of a List one by one, any other object unchanged."""
     if root["kind"].raw() != LIST:
         yield root
         return
@@ -117,7 +117,7 @@ def _flatten(root: Node, findings: Findings) -> Iterator[Node]:
 
 
 def _read_workload(root: Node, findings: Findings, context: PodContext) -> tuple[KubernetesPod, ...]:
-    """Return the Pods of a document of one of the kinds, which are called after it, with a number from 0 on."""
+    """Return the Pods of a document of one kind, named after the document, with a number from 0 on."""
     with Fields(root, findings) as fields:
         kind = fields["kind"].one_of(*_WORKLOADS)
         fields["apiVersion"].one_of(_VERSIONS[kind])
@@ -142,7 +142,7 @@ def _read_workload(root: Node, findings: Findings, context: PodContext) -> tuple
             if count > 1 and taken is not None:
                 findings.skip(spec["replicas"], f"one replica fits on this machine, as {taken}")
                 count = 1
-            # What is to be said of the template has been said.
+            # The findings about the template are there already.
             more = [
                 read_template(spec["template"], f"{name}-{number}", namespace, context, Findings())
                 for number in range(1, count)

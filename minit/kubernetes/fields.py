@@ -1,4 +1,4 @@
-"""Reading objects of Kubernetes so that no field is passed over: what nobody asks for is not supported, and named."""
+"""Reads objects of Kubernetes without passing over a field: a field that no reader asks for is refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Findings:
         self.notes: list[str] = []
 
     def refuse(self, node: Node, why: str = "") -> None:
-        """Note a field that is not supported, with the reason, or what to do instead."""
+        """Note an unsupported field, with the reason, or an alternative."""
         self.unsupported.append(f"{node.where}: not supported{f': {why}' if why else ''}")
 
     def ignore(self, node: Node) -> None:
@@ -34,15 +34,15 @@ class Findings:
         self.notes.append(f"{node.where} has no effect")
 
     def skip(self, node: Node, what: str) -> None:
-        """Note what is left out of the place of a node."""
+        """Note an omission at the place of a node."""
         self.notes.append(f"{node.where}: {what}")
 
 
 class Fields:
     """
-    The fields of one object; a context manager at the end of which those that were not asked for are refused.
+    The fields of one object; a context manager that refuses, at the end, all fields without a reader.
 
-    Unlike in Go's decoder a name has to be spelt as it is.
+    Unlike in Go's decoder, names have exact case.
     """
 
     def __init__(self, node: Node, findings: Findings) -> None:
@@ -64,7 +64,7 @@ class Fields:
                     self.findings.refuse(Node(value, self.node, name))
 
     def __getitem__(self, name: str) -> Node:
-        """Return a field, perhaps an absent one."""
+        """Return a field, perhaps an absent field."""
         self._asked.add(name)
         return Node(self._given.get(name), self.node, name)
 
@@ -79,25 +79,25 @@ class Fields:
                 self.findings.ignore(self[name])
 
     def only(self, name: str, *values: object) -> None:
-        """Accept a field with one of these values, which are what holds anyway."""
+        """Accept a field with one of these values, which describe the only behaviour."""
         node = self[name]
         if node.given and node.raw() not in values:
             self.findings.refuse(node)
 
     def each(self, name: str, read: Callable[[Node, Findings], T]) -> tuple[T, ...]:
-        """Return what `read` makes of each element of a list."""
+        """Return the results of `read` for the elements of a list."""
         return self[name].each(lambda node: read(node, self.findings))
 
 
 def read_name(node: Node) -> str:
-    """Read a name by Kubernetes' rules for labels of DNS, which are those of appc too."""
+    """Read a name by Kubernetes' rules for labels of DNS, which are appc's rules too."""
     return node.matching(
         lambda text: is_ac_name(text) and len(text) <= _MAX_NAME, "a name of lower-case letters, digits and dashes"
     )
 
 
 def read_text(node: Node) -> str:
-    """Read a string; what YAML takes for something else has to be quoted, as in Kubernetes."""
+    """Read a string; a text that YAML reads as another type needs quotes, as in Kubernetes."""
     value = node.raw()
     if isinstance(value, (bool, *_QUANTITY_TYPES)):
         raise node.error("a string", f"{str(value).lower()} (write it in quotes)")
@@ -123,5 +123,5 @@ def read_texts(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def is_inner(path: str) -> bool:
-    """Tell whether a path leads to something below where it begins, as far as one can see."""
+    """Tell whether a path, read without the file system, stays below its start."""
     return bool(path) and not path.startswith("/") and ".." not in path.split("/") and posixpath.normpath(path) != "."

@@ -65,9 +65,9 @@ def generate_pod(
     warn: Warn,
 ) -> Json:
     """
-    Return the document of a pod; by app `images` are references of the images, and `users` the user and group of these.
+    Return the document of a pod; by app `images` are references of images, and `users` the user and group of an image.
 
-    `run` are the options of its run, None if nobody knows them. `warn` gets a line for what a Pod cannot say.
+    `run` are the options of the pod's run, None if unknown. `warn` gets a line for a setting without a place in a Pod.
     """
     user = dict(manifest.user_annotations)
     namespace = user.pop(NAMESPACE_ANNOTATION, DEFAULT_NAMESPACE)
@@ -137,9 +137,9 @@ def _profile_path(pod: str, app: str) -> str:
 
 def volume_of_files(pod: Json, name: str, files: Sequence[tuple[str, int, str]]) -> Json:
     """
-    Return a Secret with the files of a volume, and have the document of the pod refer to it.
+    Return a Secret with the files of a volume, and add a reference to the Secret to the document of the pod.
 
-    Files are their paths, modes, and what they hold in base64.
+    Files are paths, modes, and contents in base64.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     assert isinstance(metadata, dict) and isinstance(spec, dict)
@@ -155,7 +155,7 @@ def volume_of_files(pod: Json, name: str, files: Sequence[tuple[str, int, str]])
 
 
 def _initial(manifest: PodManifest) -> set[str]:
-    """Return the names of the apps that others wait for until they end, and of sidecars."""
+    """Return the names of the apps that other apps wait for until the end, and of sidecars."""
     waited = {
         word.strip().partition(":")[0]
         for app in manifest.apps
@@ -195,7 +195,7 @@ def _words(words: Sequence[str]) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Return a text in which nothing is a reference any more, nor a dollar for another one."""
+    """Return a text in which no `$` starts a reference or stands for an escaped dollar."""
     return _DOLLAR.sub("$$", text)
 
 
@@ -315,13 +315,13 @@ def _mounts(runtime: RuntimeApp, app: App, manifest: PodManifest, warn: Warn) ->
 
 
 def _volumes(manifest: PodManifest) -> list[Volume]:
-    """Return the volumes of a pod, and those that apps have for themselves."""
+    """Return the volumes of a pod, and the apps' own volumes."""
     own = [mount.app_volume for app in manifest.apps for mount in app.mounts if mount.app_volume is not None]
     return [*{volume.name: volume for volume in (*own, *manifest.volumes)}.values()]
 
 
 def _shared(manifest: PodManifest) -> dict[str, str]:
-    """Return the annotations that all apps have, and their pod could have in their place."""
+    """Return the annotations that all apps have, and the pod could have instead."""
     every = [
         {name: text for name, text in app.annotations if name in known_annotations(Place.EVERY)}
         for app in manifest.apps
@@ -406,5 +406,5 @@ def _object(text: str | None) -> Json:
 
 
 def _given(**fields: object) -> Json:
-    """Return the fields that hold anything."""
+    """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}

@@ -1,7 +1,7 @@
 """
 Pods of a YAML file of Kubernetes as pods of minit: prepared first, then run here, together, or in the background.
 
-Their user annotations have the names of the Pods, by which they are found again.
+User annotations of the pods have the names of the Pods, and find the pods again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from minit.stage0.start.newpod import discarded_on_failure, finish
 from minit.stage0.start.run import claim_prepared
 
 _WHOLE_MACHINE = 1 << 30
-# What the launcher of a pod takes for the wish to stop it.
+# Signals that the launcher of a pod treats as a request to stop the pod.
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPWR, signal.SIGRTMIN + 3)
 _CHUNK_BYTES = 256
 _LONGEST_FAILURE_BYTES = 4096
@@ -74,7 +74,7 @@ class Play(Value):
 
 
 def run_all(caller: Caller, pods: Sequence[KubernetesPod], how: Play, show: Show) -> int:
-    """Run pods here until all have ended; the code is that of the first that fails."""
+    """Run pods here until all have ended; the code is the first failing pod's."""
     if len(pods) == 1:
         _run_here(caller, pods[0], how, show)
     prepared = _prepare_all(caller, pods, how, show)
@@ -101,7 +101,7 @@ def run_in_background(
 
 
 def find_played(data: Path, names: PodNames) -> list[tuple[str, PodState]]:
-    """Return the pods that were made of a Pod of these names, with their states; others are passed over in silence."""
+    """Return the pods made of a Pod of these names, with their states; other pods are passed over in silence."""
     found = []
     for pod in walk_pods(data, ADDRESSABLE_PLACES, lambda text: None):
         try:
@@ -115,7 +115,7 @@ def find_played(data: Path, names: PodNames) -> list[tuple[str, PodState]]:
 
 
 class _PreparedPod(Value):
-    """A pod that is prepared, the way to run it, and how many of its Job may run at a time."""
+    """A prepared pod, the way to run the pod, and the number of pods of the same Job that may run at a time."""
 
     uuid: str
     options: RunOptions
@@ -144,7 +144,7 @@ def _prepare_all(caller: Caller, pods: Sequence[KubernetesPod], how: Play, show:
 
 
 def _discard(caller: Caller, prepared: Sequence[_PreparedPod]) -> None:
-    """Remove pods that are not to run after all."""
+    """Remove pods that will not run after all."""
     with Store(caller.data) as store, cleanup_of(caller, store) as cleanup:
         for each in prepared:
             with suppress(MinitError, OSError):
@@ -192,7 +192,7 @@ def _make(caller: Caller, store: Store, kubernetes: KubernetesPod, how: Play, sh
 
 
 def _with_images(caller: Caller, store: Store, pod: KubernetesPod, progress: Progress) -> KubernetesPod:
-    """Return a Pod whose volumes have images by their ids in the store."""
+    """Return a Pod whose volumes have images by ids of the store."""
     volumes = []
     for each in pod.volumes:
         volume = each.volume
@@ -220,7 +220,7 @@ def _read_profile(path: Path) -> str:
 
 
 def _find_image(caller: Caller, store: Store, reference: str, policy: str | None, progress: Progress) -> StoredImage:
-    """Return the image of a reference as minit has them, or else of one to a registry, which need not say so."""
+    """Return the image of a reference in minit's form, or else of a registry's, perhaps without `docker://`."""
     chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
     if not is_source(reference) and image_file(reference) is None:
         if policy != "Always":
@@ -256,7 +256,7 @@ def _start_in_background(caller: Caller, pod: _PreparedPod) -> None:
         said = os.read(reader, _LONGEST_FAILURE_BYTES).decode(errors="replace").strip().splitlines()
         raise PodError(said[-1] if said else str(error)) from error
     finally:
-        # Output from now on has nobody to read it; the logs have it too.
+        # From now on the output has no reader; the logs have the output too.
         os.close(reader)
 
 
@@ -270,7 +270,7 @@ class _Ended(PodError):
 
 
 def _wait_until_running(data: Path, uuid: str, runner_ended: Callable[[], bool]) -> None:
-    """Return once a pod has its pid, or has ended well; PodError with the reason if it could not be started."""
+    """Return once a pod has a pid, or has ended well; PodError with the reason if the pod could not be started."""
     pauses = Pauses()
     with open_pod(data, uuid) as pod:
         while True:
@@ -293,9 +293,9 @@ def _leave_manager() -> None:
 
 class _Process:
     """
-    The process that runs a pod, and the end of the pipe by which it tells that the pod is ready.
+    The process that runs a pod, and the end of the pipe on which the process says that the pod is ready.
 
-    It is the leader of a process group, so that a signal for that of `play`, as Ctrl-C is one, reaches the pod once.
+    The process leads a process group, so that a signal for the group of `play`, such as Ctrl-C, reaches the pod once.
     """
 
     def __init__(self, pod: _PreparedPod, start: Callable[[_PreparedPod], None], tell: Tell) -> None:
@@ -316,7 +316,7 @@ class _Process:
             start(pod)
 
         flush_output()
-        # A signal that comes before the process has its own dispositions waits for these.
+        # A signal before the process has its own dispositions waits until then.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             self.pid = fork(PLAYED_POD, run, {"ready": writer}, tell=tell)
@@ -329,7 +329,7 @@ class _Process:
         self.pidfd = os.pidfd_open(self.pid)
 
     def read(self) -> bool:
-        """Note what it tells, and return whether it has told all."""
+        """Note the message on the pipe, and return whether the message is whole."""
         data = os.read(self.reader, _CHUNK_BYTES)
         self.is_ready = self.is_ready or b"\n" in data
         return self.is_ready or not data
@@ -339,7 +339,7 @@ class _Process:
         signal.pidfd_send_signal(self.pidfd, number)
 
     def end(self) -> int:
-        """Return the exit code of a process that has ended; one that did its work was ready."""
+        """Return the exit code of a process that has ended; a process that did its work was ready."""
         if not self.is_ready and wait_readable([self.reader], 0):
             self.read()
         os.close(self.reader)
@@ -353,7 +353,7 @@ class _Together:
     """
     Pods that run until all have ended.
 
-    When one has failed, no other of its Job is started; after a signal that stops them, none at all. `host` is told
+    When a pod has failed, no other pod of the Job is started; after a signal to stop, no pod at all. `host` is told
     READY once, when all pods that run are ready or have done their work, and STOPPING at such a signal.
     """
 
@@ -372,7 +372,7 @@ class _Together:
         self._loop = Loop()
 
     def run(self, signals: int) -> int:
-        """Return when all have ended; `signals` has a byte for each signal, its number."""
+        """Return when all have ended; `signals` has a byte for each signal, the signal's number."""
         self._loop.watch(signals, lambda _: self._stop(os.read(signals, _CHUNK_BYTES)))
         try:
             while self._waiting or self._running:
@@ -432,7 +432,7 @@ class _Together:
 
 @contextmanager
 def _heard_signals() -> Iterator[int]:
-    """A descriptor with a byte for each signal of _STOPS that comes meanwhile, its number; what is ignored stays so."""
+    """A descriptor with a byte, the number, for each signal of _STOPS that arrives; ignored signals stay ignored."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     heard = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""A Pod of Kubernetes, and the template of one."""
+"""A Pod of Kubernetes, and the template of a Pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_NAMESPACE = "default"
 
 _MAX_GRACE_SECONDS = 365 * 24 * 3600
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
-# These choose a machine, an account of a cluster or an order among pods that compete for one.
+# These fields choose a machine, an account of a cluster, or an order among pods that compete for a machine.
 _ABOUT_CLUSTERS = (
     *("affinity", "nodeName", "nodeSelector", "tolerations", "topologySpreadConstraints", "schedulerName"),
     *("priority", "priorityClassName", "preemptionPolicy", "serviceAccount", "serviceAccountName"),
@@ -23,7 +23,7 @@ _ABOUT_CLUSTERS = (
 
 
 class Dns(Value):
-    """Name servers of the pod; with `none` it has none, and without any those of the host."""
+    """Name servers of the pod: with `none` no servers, and without any the host's."""
 
     none: bool = False
     servers: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Dns(Value):
 
 
 class PodContext(Value):
-    """What a Pod may refer to beside itself; `mark` is as in PodNames."""
+    """Objects that a Pod may refer to; `mark` is as in PodNames."""
 
     configs: tuple[Config, ...] = ()
     machine: Machine = Machine()
@@ -41,9 +41,9 @@ class PodContext(Value):
 
 class JobRun(Value):
     """
-    The Job that a Pod is of: of its pods so many run at a time, and each is started again so many times.
+    The Job of a Pod: the number of pods that run at a time, and the number of times that a pod is started again.
 
-    `index` is the Pod's number if it is to know it.
+    `index` is the Pod's number, for Pods that know their number.
     """
 
     name: str
@@ -53,7 +53,7 @@ class JobRun(Value):
 
 
 class KubernetesPod(Value):
-    """A Pod document, or a Pod of a Job or the like; `init_containers` run before the others, in their order."""
+    """A Pod document, or a Pod of a Job or the like; `init_containers` run first, in order."""
 
     names: PodNames
     hostname: str
@@ -73,7 +73,7 @@ class KubernetesPod(Value):
     deadline_seconds: int | None = None
 
     def taken_on_host(self) -> str | None:
-        """Return what of the host the Pod has for itself, so that no second one of it can run; None without that."""
+        """Return the Pod's exclusive claim on the host, so that no second copy can run; None without a claim."""
         ports = [port.host_port for container in (*self.init_containers, *self.containers) for port in container.ports]
         if self.host_network:
             return "it has the network of the host"
@@ -96,7 +96,7 @@ def read_pod(root: Node, findings: Findings, context: PodContext) -> KubernetesP
 def read_template(
     template: Node, name: str, namespace: str | None, context: PodContext, findings: Findings
 ) -> KubernetesPod:
-    """Read the template of a Pod, which gets this name."""
+    """Read the template of a Pod with this name."""
     with Fields(template, findings) as fields:
         with fields.within("metadata") as metadata:
             metadata["name"], metadata["namespace"]
@@ -106,7 +106,7 @@ def read_template(
 
 
 def ignore_metadata(metadata: Fields) -> None:
-    """Accept what a cluster writes into the metadata of an object."""
+    """Accept the metadata that a cluster writes into an object."""
     metadata.ignored("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "generateName")
     metadata.ignored("ownerReferences", "finalizers", "selfLink")
 
@@ -170,8 +170,8 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
 
 
 def _read_all_resources(spec: Fields) -> tuple[tuple[str, Resources], ...]:
-    """Return the resources of all containers, which any of them, and volumes, may refer to."""
-    # What is wrong with them is said where they are read for good.
+    """Return the resources of all containers, for references from containers and volumes."""
+    # Errors in resources are reported by the later reading.
     silent = Findings()
     return tuple(
         (container["name"].string(), read_resources(container.within("resources")))
@@ -186,7 +186,7 @@ def _read_grace(node: Node) -> int:
 
 
 def read_deadline(node: Node) -> int | None:
-    """Read for how many seconds a Pod, or those of a Job, may be active; None for as long as they like."""
+    """Read the number of seconds for which a Pod, or a Job's Pods, may be active; None without a limit."""
     return node.optional(lambda seconds: seconds.integer(1, _MAX_GRACE_SECONDS))
 
 

@@ -1,4 +1,4 @@
-"""Requests and limits of a Kubernetes container, as isolators and as the numbers that fields refer to."""
+"""Requests and limits of a Kubernetes container, as isolators and as numbers for references of fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES_OF_A_CPU = 1024
 _MIN_SHARES, _MAX_SHARES = 2, 262144
 
 _MAP_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
-# What stage1 calls them in the annotation minit/expand.
+# The words of stage1 in the annotation minit/expand.
 _LATER = {
     "metadata.uid": "pod-uuid",
     "status.podIP": "pod-ip",
@@ -32,7 +32,7 @@ SECRET = "Secret"
 
 
 class Machine(Value):
-    """The machine as its pods see it: its name, what there is without a limit, and whether its kernel has SELinux."""
+    """The machine as pods see it: name, capacity without a limit, and whether the kernel has SELinux."""
 
     name: str = "localhost"
     cpus: int = 1
@@ -41,12 +41,12 @@ class Machine(Value):
 
 
 class Resources(Value):
-    """Quantities as they are written, by `limits.cpu` and the like."""
+    """Quantities as written, by `limits.cpu` and the like."""
 
     amounts: tuple[tuple[str, str], ...] = ()
 
     def isolators(self) -> tuple[Isolator, ...]:
-        """Return what they are to stage1."""
+        """Return the isolators of these quantities for stage1."""
         given = dict(self.amounts)
         isolators = []
         for resource, name in (("memory", MEMORY), ("cpu", CPU)):
@@ -60,7 +60,7 @@ class Resources(Value):
         return tuple(isolators)
 
     def amount(self, resource: str, machine: Machine) -> int | None:
-        """Return a quantity in billionths, that of the machine where there is no limit; None for an unknown one."""
+        """Return a quantity in billionths, the machine's capacity where there is no limit; None for an unknown name."""
         whole = {"cpu": machine.cpus, "memory": machine.memory_bytes}
         kind, _, name = resource.partition(".")
         if kind not in ("limits", "requests") or name not in whole:
@@ -86,7 +86,7 @@ def read_resources(fields: Fields) -> Resources:
 
 
 def read_amount(node: Node) -> str:
-    """Read a quantity that is not negative, as it is written."""
+    """Read a quantity that is not negative, as written."""
     text = read_quantity(node)
     try:
         amount = parse_quantity(text)
@@ -99,10 +99,10 @@ def read_amount(node: Node) -> str:
 
 class PodNames(Value):
     """
-    The names of a Pod, and what else of it can be referred to.
+    The names of a Pod, and other targets of references in the Pod.
 
-    `resources` are those of its containers, by their names. `mark` is a text that is nowhere in the file: a field
-    that is not known before the pod runs is written with it.
+    `resources` are those of the containers, by name. `mark` is a text that is nowhere in the file: a field
+    with a value unknown before the pod runs is written with the mark.
     """
 
     name: str
@@ -115,7 +115,7 @@ class PodNames(Value):
     mark: str = ""
 
     def field(self, path: str) -> str | None:
-        """Return the field of a path as fieldRef has it, None for an unknown one."""
+        """Return the field of a path as fieldRef has the path, None for an unknown path."""
         if path in _LATER:
             return f"@{_LATER[path]}{self.mark}@"
         if path in ("metadata.labels", "metadata.annotations"):
@@ -133,13 +133,13 @@ class PodNames(Value):
         return dict(self.labels if found[1] == "labels" else self.annotations).get(found[2], "")
 
     def later(self, *texts: str) -> dict[str, str]:
-        """Return which of the fields that are not known yet are in these texts, with what stage1 calls them."""
+        """Return the still unknown fields in these texts, with stage1's names of the fields."""
         marks = {f"@{name}{self.mark}@": name for name in _LATER.values()}
         return {mark: name for mark, name in marks.items() if any(mark in text for text in texts)}
 
 
 def read_field(fields: Fields, pod: PodNames) -> str | None:
-    """Return what a fieldRef means; None, and a finding, for a field that minit does not know."""
+    """Return the value of a fieldRef; None, and a finding, for a field that minit does not know."""
     with fields:
         fields.only("apiVersion", "v1")
         value = pod.field(fields["fieldPath"].string())
@@ -150,9 +150,9 @@ def read_field(fields: Fields, pod: PodNames) -> str | None:
 
 def read_resource_field(fields: Fields, pod: PodNames, own: str | None) -> str | None:
     """
-    Return the number that a resourceFieldRef means; None, and a finding, for a resource that minit does not know.
+    Return the number of a resourceFieldRef; None, and a finding, for a resource that minit does not know.
 
-    `own` is the container that is meant if none is named.
+    `own` is the container of a reference that names none.
     """
     with fields:
         container = fields["containerName"].optional(Node.non_empty) or own
@@ -168,19 +168,19 @@ def read_resource_field(fields: Fields, pod: PodNames, own: str | None) -> str |
 
 
 class Config(Value):
-    """A ConfigMap or a Secret; `data` are its keys in their order."""
+    """A ConfigMap or a Secret; `data` has the keys in order."""
 
     kind: str
     name: str
     data: tuple[tuple[str, bytes], ...]
 
     def get(self, key: str) -> bytes | None:
-        """Return what a key holds, None if there is no such key."""
+        """Return the value of a key, None if there is no such key."""
         return dict(self.data).get(key)
 
 
 def read_config(root: Node, kind: str, findings: Findings) -> Config:
-    """Read a whole document of one of the two kinds."""
+    """Read a whole document of a ConfigMap or a Secret."""
     with Fields(root, findings) as fields:
         fields["apiVersion"].one_of("v1")
         fields["kind"].one_of(kind)
@@ -204,7 +204,7 @@ def read_config(root: Node, kind: str, findings: Findings) -> Config:
 
 
 def find_config(configs: tuple[Config, ...], kind: str, node: Node, optional: bool) -> Config | None:
-    """Return the config of the name that a node holds, None for one that is missing and may be."""
+    """Return the config named by a node, None for a missing config that is optional."""
     name = node.non_empty()
     found = next((config for config in configs if config.kind == kind and config.name == name), None)
     if found is None and not optional:

@@ -22,7 +22,7 @@ from minit.stage0.stage1.entrypoints import RunOptions
 
 Json = dict[str, object]
 
-# Of the pod, so that it is found again; what speaks the Container Runtime Interface calls them so.
+# Annotations of the pod, to find the pod again; programs with the Container Runtime Interface have the same names.
 NAME_ANNOTATION = "io.kubernetes.pod.name"
 NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 GROUP_ANNOTATION = "io.kubernetes.pod.fs-group"
@@ -36,9 +36,9 @@ def pod_request(
     pod: KubernetesPod, images: Mapping[str, StoredImage], profiles: Mapping[str, str] = _NO_PROFILES
 ) -> PodRequest:
     """
-    Return the request for a Pod; `images` are those of its containers by their names.
+    Return the request for a Pod; `images` are the containers' images by name.
 
-    `profiles` are values of the annotation minit/seccomp, by the paths that containers have.
+    `profiles` are values of the annotation minit/seccomp, by the paths in containers.
     """
     apps: list[AppRequest] = []
     before: list[str] = []
@@ -67,7 +67,7 @@ def pod_request(
 
 
 def run_options(pod: KubernetesPod, networks: tuple[str, ...]) -> RunOptions:
-    """Return the way to run a Pod; PodError for networks beside that of the host."""
+    """Return the way to run a Pod; PodError for networks beside the host's."""
     if pod.host_network and networks:
         raise PodError(f'--net: Pod "{pod.names.name}" has the network of the host (hostNetwork)')
     dns = pod.dns
@@ -84,13 +84,13 @@ def run_options(pod: KubernetesPod, networks: tuple[str, ...]) -> RunOptions:
 
 
 def _command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
-    """Return what is executed instead of the image's program, None for that, and the arguments after it."""
+    """Return the program instead of the image's program, None for the image's, and the arguments after the program."""
     arguments = container.arguments or ()
     if container.command is not None:
         return container.command[0], (*container.command[1:], *arguments)
     entrypoint = image.annotation(ANNOTATION_ENTRYPOINT)
     if not arguments or entrypoint is None:
-        # An image that does not tell its program from the default arguments has none of these.
+        # An image that does not tell the program from the default arguments has no default arguments.
         return None, arguments
     words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}')
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -100,7 +100,7 @@ def _command_of(container: Container, image: ImageManifest) -> tuple[str | None,
 
 
 def _init_restart(pod: KubernetesPod, container: Container) -> str:
-    """Return when an init container is started again: one that is to stay always, others until they succeed."""
+    """Return when an init container is restarted: by its own policy, else until success unless the Pod says never."""
     if container.restart is not None:
         return _RESTARTS[container.restart]
     return "never" if pod.restart_policy == "Never" else "on-failure"
@@ -118,7 +118,7 @@ def _overrides(
     security = container.security
     annotations = {Annotation.RESTART: restart} if restart != "never" else {}
     if pod.job is not None and container.restart is None:
-        # A pod is a whole row of attempts, be they pods of their own to Kubernetes.
+        # A pod is a whole row of attempts, even if Kubernetes makes a pod for each attempt.
         annotations = {
             Annotation.RESTART: "on-failure",
             Annotation.RESTART_LIMIT: str(pod.job.retries),
@@ -177,7 +177,7 @@ def _index(pod: KubernetesPod) -> tuple[tuple[str, str], ...]:
 
 
 def _annotations(pod: KubernetesPod) -> Pairs:
-    """Return the annotations of the pod; those that its user gives win."""
+    """Return the annotations of the pod; the user's annotations win."""
     in_memory = _in_memory(pod)
     own: dict[str, str] = {Annotation.STOP_GRACE: f"{pod.grace_seconds}s"}
     own |= {Annotation.MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
@@ -202,7 +202,7 @@ def _user_annotations(pod: KubernetesPod) -> Pairs:
 
 
 def _read_only_points(container: Container) -> tuple[MountPoint, ...]:
-    """Return the volumes that a container mounts nowhere but read-only."""
+    """Return the volumes without a writable mount in a container."""
     by_volume: dict[str, list[ContainerMount]] = {}
     for mount in container.mounts:
         by_volume.setdefault(mount.volume, []).append(mount)
@@ -214,7 +214,7 @@ def _read_only_points(container: Container) -> tuple[MountPoint, ...]:
 
 
 def _mount_details(container: Container) -> Json:
-    """Return what stage1 is to know of mounts beside their places, by these."""
+    """Return stage1's facts about mounts beside the mounts' places, by place."""
     only = {point.name for point in _read_only_points(container)}
     details: Json = {}
     for mount in container.mounts:

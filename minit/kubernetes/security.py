@@ -20,7 +20,7 @@ from minit.manifest.seccomp import EVERY_CALL
 
 ALL_CAPABILITIES = "CAP_ALL"
 _DEFAULT = capability_names(DEFAULT)
-# Those that a cluster allows without being told to.
+# The sysctls that a cluster allows by default.
 _SAFE_SYSCTLS = (
     *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies"),
     *("net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports"),
@@ -40,9 +40,9 @@ class Profile(Value):
 
 class PodSecurity(Value):
     """
-    The defaults of all containers; `group` owns volumes, with `group_if_root_differs` if it is not the top's already.
+    The defaults of all containers; `group` owns volumes, with `group_if_root_differs` unless it owns the top already.
 
-    `profile` is None for the usual one.
+    `profile` is None for the default profile.
     """
 
     user: int | None = None
@@ -60,7 +60,7 @@ class Security(Value):
     """
     The settings of one container; ids are None where the image decides.
 
-    `profile` is the path of a profile of system calls, below the directory of these; None without one. `apparmor` is
+    `profile` is the path of a profile of system calls, below the directory of profiles; None without one. `apparmor` is
     the name of a loaded profile of AppArmor.
     """
 
@@ -103,14 +103,14 @@ def _read_sysctl(node: Node, findings: Findings) -> tuple[str, str]:
 
 
 def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Security:
-    """Read the securityContext of a container, which wins over that of its pod; `has_selinux` tells of the kernel."""
+    """Read the securityContext of a container, which wins over the pod's; `has_selinux` is about the kernel."""
     with fields:
         user = fields["runAsUser"].optional(_read_id)
         user = pod.user if user is None else user
         group = fields["runAsGroup"].optional(_read_id)
         not_root = fields["runAsNonRoot"].optional(Node.boolean)
         if (pod.not_root if not_root is None else not_root) and not user:
-            # The image's user is only known when its root is there.
+            # The image's user is known only when the root exists.
             fields.findings.refuse(fields["runAsNonRoot"], "without runAsUser, another one than 0")
         privileged = fields["privileged"].optional(Node.boolean) or False
         fields.only("procMount", "Default")
@@ -128,7 +128,7 @@ def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Sec
             user=user,
             group=pod.group_of_processes if group is None else group,
             read_only_root=fields["readOnlyRootFilesystem"].optional(Node.boolean) or False,
-            # A container that is not confined has none of these.
+            # A privileged container has no isolators and no profiles.
             isolators=() if privileged else tuple(isolators),
             privileged=privileged,
             profile=None if privileged or profile is None else profile.path,
@@ -138,7 +138,7 @@ def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Sec
 
 def capability_isolators(added: Set[str], dropped: Set[str]) -> tuple[Isolator, ...]:
     """
-    Return the isolator of what a container holds when capabilities were added to the default ones, then dropped.
+    Return the isolator of a container's capabilities: the default set with additions, then without the dropped ones.
 
     ALL_CAPABILITIES is first added and first dropped, as in other runtimes: capabilities by name come after.
     """
@@ -159,7 +159,7 @@ def _read_capabilities(fields: Fields) -> tuple[Isolator, ...]:
 
 
 def _read_profile(fields: Fields, usual: Profile | None) -> Profile | None:
-    """Return the profile of system calls, `usual` if nothing is said about it, None for the default one."""
+    """Return the profile of system calls, `usual` if the field is absent, None for the default profile."""
     if not fields["seccompProfile"].given:
         return usual
     with fields.within("seccompProfile") as profile:
@@ -170,7 +170,7 @@ def _read_profile(fields: Fields, usual: Profile | None) -> Profile | None:
 
 
 def _read_apparmor(fields: Fields, usual: str | None) -> str | None:
-    """Return the name of a profile of AppArmor, `usual` if nothing is said about it."""
+    """Return the name of a profile of AppArmor, `usual` if the field is absent."""
     if not fields["appArmorProfile"].given:
         return usual
     with fields.within("appArmorProfile") as profile:

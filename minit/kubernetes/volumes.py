@@ -57,7 +57,7 @@ _IS_THERE: dict[str, Callable[[int], bool]] = {
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What the group may do; new files of a directory are the group's.
+# Rights of the group; new files of a directory belong to the group.
 _FILE_MODE = 0o660
 _DIRECTORY_MODE = 0o2770
 _FILE_KINDS = {
@@ -69,7 +69,7 @@ _FILE_KINDS = {
 
 
 class VolumeFile(Value):
-    """A file of a volume: its path below it, what it holds, None for the pod's UUID, and its mode."""
+    """A file of a volume: the path below the volume, the content, None for the pod's UUID, and the mode."""
 
     path: str
     data: bytes | None
@@ -77,7 +77,7 @@ class VolumeFile(Value):
 
 
 class Sources(Value):
-    """The origins of a volume's files: the configs of the file, and the Pod. `group` is to read them, if not None."""
+    """The origins of a volume's files: configs of the file, and the Pod. `group`, if not None, must be able to read."""
 
     configs: tuple[Config, ...]
     pod: PodNames
@@ -87,7 +87,7 @@ class Sources(Value):
 def read_config_files(
     fields: Fields, sources: Sources, kind: str, *, key: str = "name", usual: int
 ) -> tuple[VolumeFile, ...]:
-    """Return the files of a ConfigMap or Secret, whose name is in the field `key`."""
+    """Return the files of a ConfigMap or Secret, named in the field `key`."""
     with fields:
         optional = fields["optional"].optional(Node.boolean) or False
         config = find_config(sources.configs, kind, fields[key], optional)
@@ -106,7 +106,7 @@ def read_pod_files(fields: Fields, sources: Sources, usual: int) -> tuple[Volume
 
 
 def read_projected(fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
-    """Return the files of several sources; of two with one path the later."""
+    """Return the files of several sources; of two files with one path the later."""
     with fields:
         mode = read_default_mode(fields)
         found = fields.each("sources", lambda node, findings: _read_source(node, findings, sources, mode))
@@ -114,7 +114,7 @@ def read_projected(fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
 
 
 def read_default_mode(fields: Fields) -> int:
-    """Return the mode of files that have none of their own."""
+    """Return the mode of files without an own mode."""
     mode = fields["defaultMode"].optional(_read_mode)
     return _USUAL_MODE if mode is None else mode
 
@@ -155,7 +155,7 @@ def _read_pod_file(node: Node, findings: Findings, sources: Sources, mode: int) 
             text = read_resource_field(fields.within("resourceFieldRef"), sources.pod, None)
             return None if text is None else VolumeFile(path=path, data=text.encode(), mode=mode)
         field = fields.within("fieldRef")
-        # What else there is to refer to is only for variables, in Kubernetes too.
+        # Other references are only for variables, in Kubernetes too.
         name = field["fieldPath"].matching(lambda text: text.startswith("metadata."), "a field of metadata")
         text = read_field(field, sources.pod)
         if text is None:
@@ -169,12 +169,12 @@ def _read_mode(node: Node) -> int:
 
 class PodVolume(Value):
     """
-    A volume, and what has to be there before the pod runs.
+    A volume, and the files needed before the pod runs.
 
-    `files` are written into an empty volume, and `group` may read them if it is not None; a named volume is given to
-    it. `host_type` is what Kubernetes calls that which is to be at a path of the host, or is to be made there; empty
-    for anything. An empty one that is `in_memory` has at most `size`, a quantity, if that is not None. An image is
-    fetched by a `pull_policy`, None for the usual one.
+    `files` are written into an empty volume, and `group`, if not None, may read the files; a named volume is given to
+    the group. `host_type` is Kubernetes' name of the type of file at a path of the host, found there or made; empty
+    for any type. A volume `in_memory` has at most `size`, a quantity, if `size` is not None. An image is
+    fetched by a `pull_policy`, None for the default policy.
     """
 
     volume: Volume
@@ -187,7 +187,7 @@ class PodVolume(Value):
 
 
 def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
-    """Read one of `spec.volumes`, which belongs to the group of `sources` if there is one and it is not the host's."""
+    """Read an entry of `spec.volumes`, which belongs to the group of `sources`, if any, unless it is the host's."""
     with Fields(node, findings) as fields:
         name = read_name(fields["name"])
         kinds = [kind for kind in _KINDS if fields[kind].raw() is not None]
@@ -265,7 +265,7 @@ def _read_host(name: str, fields: Fields) -> PodVolume:
 
 
 def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
-    """Write the files of volumes to where stage1 makes the directories of empty ones, which it leaves as they are."""
+    """Write the files of volumes to the later directories of empty volumes, which stage1 keeps as found."""
     for volume in volumes:
         if not volume.files:
             continue
@@ -287,14 +287,14 @@ def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
 
 
 def _open_to_group(top: Path, group: int) -> None:
-    """Let a group look into all directories of a volume that nobody else has seen yet."""
+    """Let a group look into all directories of a volume that no program has seen yet."""
     for directory, _, _ in os.walk(top):
         os.chown(directory, -1, group)
         os.chmod(directory, _GROUP_DIRECTORY)
 
 
 def give_named_volumes(data: Path, volumes: Iterable[PodVolume], *, if_root_differs: bool) -> None:
-    """Give the named volumes that are for a group to it; StoreError for what cannot be changed."""
+    """Give named volumes to their groups; StoreError for a file that cannot be changed."""
     for volume in volumes:
         if volume.volume.kind == NAMED and volume.group is not None:
             assert volume.volume.source is not None
@@ -302,7 +302,7 @@ def give_named_volumes(data: Path, volumes: Iterable[PodVolume], *, if_root_diff
 
 
 def prepare_host_paths(volumes: Iterable[PodVolume]) -> None:
-    """Make what Kubernetes makes of the sources of volumes, and check the others; PodError for what is not there."""
+    """Make the sources of volumes that Kubernetes makes, and check the others; PodError for a missing source."""
     for volume in volumes:
         if not volume.host_type:
             continue
@@ -328,8 +328,8 @@ def give_to_group(data: Path, name: str, group: int, *, if_root_differs: bool) -
     same time, so nothing in it is trusted: no link is followed, no mount point is crossed, and a descriptor holds what
     is changed.
 
-    Other bits of modes stay, but for those that chown(2) takes from programs. Links and devices stay as they are, and
-    so does what is deeper than a path can say. StoreError if something cannot be changed.
+    Other bits of modes stay, except the bits that chown(2) takes from programs. Links and devices stay as they are, and
+    so do files deeper than the longest path. StoreError if a file cannot be changed.
     """
     home = home_of(data, name)
     with disk_errors(f'volume "{name}"', data), directory_lock(home, exclusive=True):
@@ -360,12 +360,12 @@ def _give_tree(top: int, group: int) -> None:
                     pending.append(f"{directory}/{entry}")
         finally:
             os.close(fd)
-    # Last: a walk that is interrupted is not taken for a whole one.
+    # Last, so that an interrupted walk never counts as a whole walk.
     _give(top, ".", group)
 
 
 def _give(directory: int, entry: str, group: int) -> bool:
-    """Give one entry of a directory to the group; return whether it is a directory itself."""
+    """Give an entry of a directory to the group; return whether the entry is a directory."""
     try:
         # Opens nothing: a pipe would wait, and a device do something.
         fd = syscalls.openat2(directory, entry, os.O_PATH | os.O_NOFOLLOW, resolve=_INSIDE)

@@ -1,7 +1,7 @@
 """
-The `app` section of an app: that of its image with what a user asks instead, and its JSON.
+The `app` section of an app: the image's section with a user's settings, and the JSON.
 
-Pure. The precedence, the order of fields and which of them are left out are those of rkt's stage0.
+Pure. Precedence, order of fields and omitted fields are those of rkt's stage0.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Pairs = tuple[tuple[str, str], ...]
 Json = dict[str, object]
 
 
-# The isolators that options give, in rkt's order. Those of the image with one of the names are replaced, except that
-# limits of resources are only added: stage1 takes the last one.
+# The isolators of options, in rkt's order. Isolators of the image with the same names are replaced, but limits of
+# resources are only added: stage1 takes the last limit.
 _ADDED_ISOLATORS = ((MEMORY,), (CPU,))
 _REPLACED_ISOLATORS = (
     (CPU_SHARES,),
@@ -50,7 +50,7 @@ _REPLACED_ISOLATORS = (
 IMAGE_ISOLATORS = "image-isolators"
 PROFILE_FILE = "profile="
 """What stands before the path in AppOverrides.seccomp."""
-# How a user gives what an image may not.
+# The options by which a user gives settings that an image may not have.
 _OPTIONS = {
     OOM_SCORE_ADJ: "--oom-score-adj",
     CPU_SHARES: "--cpu-shares",
@@ -61,7 +61,7 @@ _OPTIONS = {
 
 
 class Device(Value):
-    """A device of the host, or a directory of some, its place in an app, and its uses there, letters of `rwm`."""
+    """A device of the host, or a directory with devices, the place in an app, and the uses there, letters of `rwm`."""
 
     source: str
     target: str
@@ -175,7 +175,7 @@ def _entrypoint(image: ImageManifest) -> tuple[str, ...]:
 
 
 def refuse_excess(image: ImageManifest, isolators: Sequence[Isolator], insecure: frozenset[str]) -> None:
-    """Raise PodError if isolators that are the image's own give more than the default, unless that is `insecure`."""
+    """Raise PodError if the image's own isolators give more than the default, unless `insecure` allows more."""
     excess = [each for each in excess_of(image.name, isolators) if each.kind not in insecure]
     if excess and IMAGE_ISOLATORS not in insecure:
         wanted = " and ".join(each.describe() for each in excess)
@@ -187,14 +187,14 @@ def refuse_excess(image: ImageManifest, isolators: Sequence[Isolator], insecure:
 
 
 def _supplementary_gids(overrides: AppOverrides) -> tuple[int, ...] | None:
-    """Return the groups that stand in the place of the image's; None leaves those."""
+    """Return the groups instead of the image's; None keeps the image's groups."""
     if overrides.supplementary_gids is None and (overrides.user, overrides.group) != (None, None):
         return ()  # whom the user has chosen is in no group of the image's choice
     return overrides.supplementary_gids
 
 
 def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:
-    """Return one app's environment: later sources win, and what they replace keeps its place."""
+    """Return one app's environment: later sources win, and a replaced variable keeps its place."""
     merged: dict[str, str] = {}
     for source in (image, app, defaults.from_file, defaults.set):
         merged.update(source)
@@ -204,7 +204,7 @@ def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:
 
 
 def merge_isolators(image: Sequence[Isolator], own: Sequence[Isolator]) -> tuple[Isolator, ...]:
-    """Return the image's isolators with those that the user gives, in rkt's order."""
+    """Return the image's isolators and the user's, in rkt's order."""
     merged = list(image)
     for names in (*_ADDED_ISOLATORS, *_REPLACED_ISOLATORS):
         chosen = [isolator for isolator in own if isolator.name in names]
@@ -215,7 +215,7 @@ def merge_isolators(image: Sequence[Isolator], own: Sequence[Isolator]) -> tuple
 
 
 def app_json(app: App) -> Json:
-    """Return an app section in rkt's order of fields, leaving out the empty ones that rkt leaves out."""
+    """Return an app section in rkt's order of fields, without the empty fields that rkt omits."""
     optional: Json = {
         "eventHandlers": [{"name": event.name, "exec": list(event.exec)} for event in app.event_handlers],
         "supplementaryGIDs": list(app.supplementary_gids),

@@ -1,8 +1,8 @@
 """
-Removing pod directories, without ever touching what is only mounted into them.
+Removing pod directories, without ever touching mounted files.
 
 Mounts are undone first. Then the files go by descriptor: no symbolic link is followed and no mount point crossed, so a
-host directory that a pod had as a volume survives even when its mount could not be undone.
+host directory that was a volume of the pod survives even when the mount could not be undone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from minit.stage0.pods.podstatus import status_root
 
 # So many pods are locked, and their directories open, at once.
 _BATCH_PODS = 64
-# More than processors: they wait for the disk most of the time.
+# More than processors: the processes wait for the disk most of the time.
 _WORKERS = 4
 
 
 class _Below(NamedTuple):
-    """A mount below a directory, by one of the directory's paths."""
+    """A mount below a directory, by a path of the directory."""
 
     directory: Path
     mount: Mount
@@ -39,7 +39,7 @@ class _Below(NamedTuple):
 
 class Deletions:
     """
-    Pods that are deleted by other processes while the caller goes on; a context manager that waits for the last ones.
+    Pods that are deleted by other processes while the caller goes on; a context manager that waits for the last pods.
 
     The failure of a pod is noted when the next batch begins, or at the end.
     """
@@ -62,7 +62,7 @@ class Deletions:
         self._wait()
 
     def add(self, pod: Pod) -> None:
-        """Take over a locked pod, which is closed when it is deleted."""
+        """Take over a locked pod, which is closed after the deletion."""
         self._batch.append(pod.take())
         if len(self._batch) == _BATCH_PODS:
             self._start()
@@ -81,7 +81,7 @@ class Deletions:
 
 
 class _Worker:
-    """A process that deletes pods, and says on a pipe what goes wrong."""
+    """A process that deletes pods, and reports errors on a pipe."""
 
     def __init__(self, pods: Sequence[Pod], mounts: Mapping[Path, Sequence[_Below]]) -> None:
         self._pods = pods
@@ -91,7 +91,7 @@ class _Worker:
         os.close(writer)
 
     def wait(self, note: Note) -> None:
-        """Wait until it has ended, and note what it said; the pods are closed then."""
+        """Wait until the process has ended, and note the errors; then the pods are closed."""
         with open(self._said, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 note(line.rstrip("\n"))
@@ -104,7 +104,7 @@ class _Worker:
 
 def _remove(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[_Below]], writer: int) -> None:
     left = []
-    # Before any file is removed: an overlay that ends waits until all of its file system is written.
+    # Before any file is removed: the end of an overlay waits until the whole file system is written.
     for pod in pods:
         try:
             _unmount_all(pod.path, mounts[pod.path])
@@ -127,7 +127,7 @@ def _not_removed(pod: Pod, error: PodError) -> PodError:
 
 
 def delete(pod: Pod) -> None:
-    """Delete a pod that we hold the lock of; PodError if something of it stays."""
+    """Delete a pod with the caller's lock; PodError if something of the pod stays."""
     try:
         unmount_below(pod.path)
     except PodError as error:
@@ -136,14 +136,14 @@ def delete(pod: Pod) -> None:
 
 
 def discard(pod: Pod) -> None:
-    """Delete a pod that we hold the lock of and whose preparation failed."""
+    """Delete a pod with the caller's lock after the preparation failed."""
     pod.move(GARBAGE)
     delete(pod)
 
 
 def _remove_files(pod: Pod) -> None:
     try:
-        # First what can be big and can fail: with the manifest still there, a later gc tries again.
+        # First the parts that can be big and can fail: with the manifest still there, a later gc tries again.
         with suppress(FileNotFoundError, NotADirectoryError, PodError):
             remove_entry(pod.fd, status_root(pod))
         remove_content(pod.fd)
@@ -157,7 +157,7 @@ def _remove_files(pod: Pod) -> None:
 
 
 def unmount_below(directory: Path) -> None:
-    """Undo every mount below `directory`, a pod's or an app's, in this mount namespace; PodError if one stays."""
+    """Undo every mount below `directory`, a pod's or an app's, in this mount namespace; PodError if a mount stays."""
     _unmount_all(directory, _mounts_below([directory])[directory])
 
 
@@ -199,7 +199,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 def _unmount(mounts: Sequence[_Below]) -> bool:
     """
-    Undo mounts, whoever uses them still, and return whether all are undone.
+    Undo mounts, even mounts in use, and return whether all are undone.
 
     A mount point is resolved from its directory on, with no link followed: one that a pod left leads nowhere.
     """

@@ -1,4 +1,4 @@
-"""Ports of the host that lead to apps: whether each leads to one app, and no two are the same. Pure."""
+"""Ports of the host that lead to apps: each port must lead to one app, and no two may be the same. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minit.manifest.pod import ExposedPort, PodManifest
 
 
 def check_ports(pod: PodManifest, place: str) -> None:
-    """Raise PodError, naming the `place` where ports are asked for, for one that cannot be had."""
+    """Raise PodError, naming the `place` of the request for ports, for a port that cannot be had."""
     taken: list[tuple[str, HostPorts]] = []
     for exposed in pod.ports:
         ports = _host_ports(exposed, exposed.pod_port or _find_port(pod, exposed.name, place), place)
@@ -35,7 +35,7 @@ class ForwardedPort(Value):
 
 
 def forwarded_ports(pod: PodManifest) -> tuple[ForwardedPort, ...]:
-    """Return the ports of the host that lead to apps; PodError for one of no app."""
+    """Return the ports of the host that lead to apps; PodError for a port of no app."""
     found = []
     for exposed in pod.ports:
         port = exposed.pod_port or _find_port(pod, exposed.name, "ports")
@@ -65,7 +65,7 @@ def _find_port(pod: PodManifest, name: str, place: str) -> Port:
 
 
 def _host_ports(exposed: ExposedPort, port: Port, place: str) -> HostPorts:
-    # Of a range of sockets the app is started with the first, and that alone is forwarded.
+    # Of a range of sockets the app is started with the first socket, and only the first is forwarded.
     count = 1 if port.socket_activated and exposed.pod_port is None else port.count
     if exposed.host_port + count - 1 > MAX_PORT:
         raise PodError(

@@ -1,7 +1,7 @@
 """
-Pods whose apps come and go while they run: who may change such a pod, and how its manifest is changed.
+Pods whose apps come and go while the pods run: the right to change such a pod, and changes of the manifest.
 
-Readers of the manifest take no lock, so it is replaced as a whole.
+Readers of the manifest take no lock, so the manifest is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def require_controllable(pod: Pod) -> None:
 
 
 def read_mutable_manifest(pod: Pod) -> PodManifest:
-    """Return the pod's manifest; PodError for a pod of which nobody may change the apps."""
+    """Return the pod's manifest; PodError for a pod whose apps nobody may change."""
     manifest = read_pod_manifest(pod)
     if not manifest.is_mutable:
         raise PodError('immutable pod: only the apps of a pod that was made by "app sandbox" can be worked with')
@@ -42,7 +42,7 @@ def read_mutable_manifest(pod: Pod) -> PodManifest:
 
 
 def require_app(manifest: PodManifest, app: str) -> RuntimeApp:
-    """Return an app of the pod; PodError if it has none of this name."""
+    """Return an app of the pod; PodError if there is no app of this name."""
     for candidate in manifest.apps:
         if candidate.name == app:
             return candidate
@@ -52,7 +52,7 @@ def require_app(manifest: PodManifest, app: str) -> RuntimeApp:
 
 @contextmanager
 def manifest_lock(pod: Pod) -> Iterator[None]:
-    """Keep other commands from changing the pod's apps for the length of a with block, and see what state it is in."""
+    """Keep other commands from changing the pod's apps for the length of a with block, and refresh the pod's state."""
     try:
         fd = os.open(paths.POD_LOCK, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=pod.fd)
     except FileNotFoundError as error:
@@ -68,7 +68,7 @@ def manifest_lock(pod: Pod) -> Iterator[None]:
 
 @contextmanager
 def kept_from_deletion(pod: Pod) -> Iterator[None]:
-    """Keep an ended pod from being deleted for the length of a with block; PodError if it is being deleted."""
+    """Keep an ended pod from being deleted for the length of a with block; PodError during a deletion."""
     try:
         flock(pod.fd, exclusive=False, blocking=False)
     except BlockingIOError as error:
@@ -82,7 +82,7 @@ def kept_from_deletion(pod: Pod) -> Iterator[None]:
 def replace_manifest(pod: Pod, data: bytes) -> None:
     """Put a new manifest in the place of the old one, at once and durably; to be called in `manifest_lock`."""
     mode = stat.S_IMODE(os.stat(paths.POD_MANIFEST, dir_fd=pod.fd).st_mode)
-    # Always the same name, which nobody else uses under the lock: what a killed command left of one is used again.
+    # Always the same name, which nobody else uses under the lock: the file of a killed command is used again.
     fd = os.open(_NEW_MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
     try:
         with open(fd, "wb") as file:

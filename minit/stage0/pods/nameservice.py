@@ -1,7 +1,7 @@
 """
-The look-up of names by the apps of a pod: the modes that stage1 is told, and the files that stage0 writes for it.
+The look-up of names by the apps of a pod: the modes for stage1, and the files that stage0 writes.
 
-Both files lie in stage1's root, from where stage1 shows them to the apps.
+Both files lie in stage1's root, and stage1 shows the files to the apps.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class NameService(Value):
     """
     The contents of /etc/resolv.conf and /etc/hosts for apps.
 
-    `resolv` is one of the modes, `hosts` likewise but not `none`; what follows them is for the mode `stage0`. A host is
-    an address with its names.
+    `resolv` is a mode, `hosts` likewise but not `none`; the other fields are for the mode `stage0`. A host is
+    an address with names.
     """
 
     resolv: str = MODE_DEFAULT
@@ -59,7 +59,7 @@ def stated_service(
     options: Sequence[str],
     host_names: Sequence[tuple[str, tuple[str, ...]]] = (),
 ) -> NameService:
-    """Return the service of a caller that states what is in the files; what is not stated is as by default."""
+    """Return the service of a caller that states the content of the files; fields without a value have defaults."""
     return NameService(
         resolv=MODE_STAGE0 if nameservers or search or options else MODE_DEFAULT,
         hosts=MODE_STAGE0 if host_names else MODE_DEFAULT,
@@ -72,7 +72,7 @@ def stated_service(
 
 def find_name_fault(service: NameService) -> tuple[str, str] | None:
     """
-    Return the field of a service that the files cannot have, and what is wrong with its value; None if nothing is.
+    Return the field of a service that the files cannot have, with the fault of the value; None without a fault.
 
     resolv.conf(5) and hosts(5) have words that white space separates, comments, and no way to quote.
     """
@@ -110,7 +110,7 @@ def resolv_conf(service: NameService) -> str:
 
 
 def hosts(service: NameService, fallback: bytes | None) -> bytes:
-    """Return the content of rkt-hosts, hosts(5); `fallback` is that of stage1's hosts-fallback, None without one."""
+    """Return the content of rkt-hosts, hosts(5); `fallback` is the content of stage1's hosts-fallback, None without."""
     lines = ["", "", "# Added by rkt run --hosts-entry"]
     lines += [f"{address} {' '.join(names)}" for address, names in service.host_names]
     return (_DEFAULT_HOSTS if fallback is None else fallback) + "".join(f"{line}\n" for line in lines).encode()
@@ -136,7 +136,7 @@ def write_name_files(rootfs: Path, service: NameService) -> None:
 
 
 def _open_etc(rootfs: Path) -> int:
-    """Open stage1's /etc, which is made if there is none and never leads out of its root."""
+    """Open stage1's /etc, which is made if missing and never leads out of stage1's root."""
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
     try:
         try:
@@ -151,7 +151,7 @@ def _open_etc(rootfs: Path) -> int:
 
 
 def _write(directory: int, name: str, data: bytes) -> None:
-    """Write a file in place of whatever has its name, a link included."""
+    """Write a file in place of any file of the name, even of a link."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:

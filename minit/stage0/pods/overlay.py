@@ -1,4 +1,4 @@
-"""Overlay mounts of pods: whether this host can have them, and how they are made (in the caller's namespace)."""
+"""Overlay mounts of pods: support by this host, and mounting in the caller's namespace."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from minit.linux import syscalls
 from minit.linux.idmapping import idmapped
 from minit.linux.mountinfo import find_mounts, read_mountinfo
 
-# Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
+# Overlayfs on top of these filesystems has lost writes or whole files.          rkt stage0, common/overlay
 _UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")
 
-# Of ext4, xfs, btrfs and tmpfs it is known that an overlay's upper layer can lie on them; of others it is tried out.
+# Known to hold an overlay's upper layer: ext4, xfs, btrfs and tmpfs; other filesystems are tried out.
 _SUITABLE_FILESYSTEMS = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)  # linux/magic.h
 
-# mount(2) copies at most one page of options, its final NUL included.
+# mount(2) copies at most one page of options, the final NUL included.
 _MAX_OPTIONS_BYTES = 4095
 
 _ANY_IDS = IdRange(shift=1 << 16, count=1 << 16)
@@ -57,7 +57,7 @@ def overlay_obstacle(data: Path) -> str | None:
 
 @functools.cache
 def idmap_obstacle(data: Path) -> str | None:
-    """Return why pods below `data` that have users of their own cannot use overlayfs, where others can; else None."""
+    """Return why pods below `data` with own users cannot use overlayfs although other pods can; else None."""
     try:
         _try_upper_layer(data, _ANY_IDS)
     except (OSError, LaunchError) as error:
@@ -67,9 +67,9 @@ def idmap_obstacle(data: Path) -> str | None:
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, ids: IdRange | None = None) -> None:
     """
-    Mount `upper` over `lower` at `target`, all of which exist; PodError says which and why.
+    Mount `upper` over `lower` at `target`, all of which exist; PodError names the failure.
 
-    With `ids` the owners of `lower` are there what they are on the host in a pod, as those of `upper` have to be.
+    With `ids` the owners of `lower` are shown as the host sees a pod's owners, as the owners of `upper` have to be.
     """
     try:
         with mapped_lower(lower, ids, work) as seen:
@@ -145,7 +145,7 @@ def _kernel_has_overlay() -> bool:
 
 
 def _filesystem_of(path: Path) -> str | None:
-    """Return the type of the filesystem `path` is on: that of the last mount on the nearest mount point."""
+    """Return the type of the filesystem of `path`: the type of the last mount on the nearest mount point."""
     types = {mount.mount_point: mount.fstype for mount in read_mountinfo()}
     nearest = path.resolve()
     return next((types[str(place)] for place in (nearest, *nearest.parents) if str(place) in types), None)

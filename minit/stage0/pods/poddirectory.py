@@ -80,7 +80,7 @@ _STATES = {
     EXITED_GARBAGE: (PodState.EXITED_DELETING, PodState.EXITED_GARBAGE),
     GARBAGE: (PodState.DELETING, PodState.GARBAGE),
 }
-# The lock of a pod in these places says nothing about its state, and probing could disturb who is about to take it.
+# The lock of a pod in these places says nothing about the state, and probing could disturb a process about to lock.
 _NOT_PROBED = frozenset({EMBRYO, PREPARED})
 
 
@@ -109,13 +109,13 @@ class Pod:
         self.close()
 
     def close(self) -> None:
-        """Close the directory, which gives up its lock unless another process inherited the descriptor."""
+        """Close the directory, which gives up the lock unless another process inherited the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def take(self) -> Pod:
-        """Return this pod, with its lock, as another object, and close this one."""
+        """Return this pod, with the lock, as another object, and close this object."""
         taken = Pod(self.data, self.uuid, self.fd)
         taken.place, taken.state, taken._locked = self.place, self.state, self._locked
         self.fd = -1
@@ -127,7 +127,7 @@ class Pod:
         return Path(_pod_path(self.data, self.place, self.uuid))
 
     def refresh(self) -> bool:
-        """Look again where the pod is and who holds its lock; False once the directory is deleted."""
+        """Look again for the pod's place and the lock's holder; False once the directory is deleted."""
         while True:
             place = next((place for place in PLACES if self._is_in(place)), None)
             if place is None:
@@ -140,7 +140,7 @@ class Pod:
                 return True
 
     def lock(self, *, blocking: bool) -> bool:
-        """Take the exclusive lock and hold it until `close`; False if it is held elsewhere and not `blocking`."""
+        """Take the exclusive lock and hold the lock until `close`; False if held elsewhere and not `blocking`."""
         try:
             flock(self.fd, exclusive=True, blocking=blocking)
         except BlockingIOError:
@@ -149,7 +149,7 @@ class Pod:
         return True
 
     def unlock(self) -> None:
-        """Give up the lock; the state that follows is seen by the next `refresh`."""
+        """Give up the lock; the next `refresh` sees the new state."""
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         self._locked = False
 
@@ -173,7 +173,7 @@ class Pod:
         return True
 
     def read_file(self, name: str) -> bytes:
-        """Return the content of a file of the pod directory; PodError if it is larger than any should be."""
+        """Return the content of a file of the pod directory; PodError if the file is larger than any should be."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
         except OSError as error:
@@ -223,7 +223,7 @@ def create_pod(data: Path) -> Pod:
 
 
 def open_pod(data: Path, uuid: str) -> Pod:
-    """Return the pod with exactly this UUID wherever it is; PodError if there is none."""
+    """Return the pod with exactly this UUID in any place; PodError if there is none."""
     for place in PLACES:
         try:
             fd = os.open(_pod_path(data, place, uuid), _DIRECTORY_FLAGS)
@@ -241,9 +241,9 @@ def open_pod(data: Path, uuid: str) -> Pod:
 
 
 def name_pod(pod: Pod, name: str) -> None:
-    """Give a pod a name that no other pod has until it is removed; PodError if one has it."""
+    """Give a pod a name that no other pod has until removal; PodError if another pod has the name."""
     check_name(name)
-    # Of two who want one name at once the second sees that of the first.
+    # Of two processes with the same name at once the second sees the first one's.
     with key_lock(pod.data / "locks", "podNames", exclusive=True):
         taken = uuid_of_name(pod.data, name)
         if taken is not None and taken != pod.uuid:
@@ -252,7 +252,7 @@ def name_pod(pod: Pod, name: str) -> None:
 
 
 def find_pod(data: Path, word: str, note: Note) -> Pod:
-    """Return the pod whose name `word` is, or the only one whose UUID starts so, in any case; PodError if none is."""
+    """Return the pod named `word`, or the only pod whose UUID starts with `word`, in any case; PodError without one."""
     if not word:
         raise PodError("no UUID given (see `minit list --full`)")
     named = None if _is_whole_uuid(word) else uuid_of_name(data, word)
@@ -262,9 +262,9 @@ def find_pod(data: Path, word: str, note: Note) -> Pod:
 @contextmanager
 def ends_settled(data: Path) -> Iterator[None]:
     """
-    Keep who starts ended pods again and who collects them apart for the length of a with block.
+    Keep starters of ended pods and collectors apart for the length of a with block.
 
-    Both look at a pod's state there, and then take its lock or move it, which rkt does without one.
+    Both look at a pod's state, and then take the lock or move the pod, which rkt does without a common lock.
     """
     with key_lock(data / "locks", "endedPods", exclusive=True):
         yield
@@ -272,7 +272,7 @@ def ends_settled(data: Path) -> Iterator[None]:
 
 def uuid_of_name(data: Path, name: str) -> str | None:
     """Return the UUID of the pod of a name, None if no pod has it."""
-    # In the order in which pods move, so that none is missed.
+    # In the order of a pod's moves, so that no pod is missed.
     for place in PLACES[:-1]:
         for uuid in pod_uuids(data, place, lambda text: None):
             if read_name(_pod_path(data, place, uuid)) == name:
@@ -296,7 +296,7 @@ def _uuid_of_prefix(data: Path, prefix: str, note: Note) -> str:
 
 
 def walk_pods(data: Path, places: Sequence[str], note: Note) -> Iterator[Pod]:
-    """Yield the pods in `places` by UUID, each open for its turn of the loop; those gone meanwhile are left out."""
+    """Yield the pods in `places` by UUID, each open for one turn of the loop, without pods gone meanwhile."""
     for uuid in sorted({uuid for place in places for uuid in pod_uuids(data, place, note)}):
         try:
             pod = open_pod(data, uuid)
@@ -310,7 +310,7 @@ def walk_pods(data: Path, places: Sequence[str], note: Note) -> Iterator[Pod]:
 
 
 def pod_uuids(data: Path, place: str, note: Note) -> list[str]:
-    """Return the names of the pods in a place; what is no pod directory is noted and left out."""
+    """Return the names of the pods in a place; other entries are noted and left out."""
     try:
         entries = sorted(os.scandir(data / "pods" / place), key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -327,7 +327,7 @@ def pod_uuids(data: Path, place: str, note: Note) -> list[str]:
 
 
 def _pod_path(data: Path, place: str, uuid: str) -> str:
-    # Text, as a list of many pods asks for many of them.
+    # Text, as a list of many pods asks for many UUIDs.
     return f"{data}/pods/{place}/{uuid}"
 
 
@@ -337,7 +337,7 @@ def _is_whole_uuid(text: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise PodError for what cannot be a pod's name."""
+    """Raise PodError for a text that cannot be a pod's name."""
     if not _NAME.fullmatch(name):
         raise PodError(f'the name of a pod is {_NAME_FORM}: got "{name}"')
     if _is_whole_uuid(name):
@@ -345,7 +345,7 @@ def check_name(name: str) -> None:
 
 
 def read_name(directory: int | str) -> str | None:
-    """Return the name of the pod with this directory, by descriptor or path; None if it has none."""
+    """Return the name of the pod with this directory, by descriptor or path; None without a name."""
     # By path in one call: a look-up by name asks every pod.
     at = {"dir_fd": directory} if isinstance(directory, int) else {}
     path = _FILE if isinstance(directory, int) else f"{directory}/{_FILE}"

@@ -1,7 +1,7 @@
 """
-Pod manifests: from images and what the user overrides to the JSON that stage1 reads.
+Pod manifests: from images and a user's settings to the JSON for stage1.
 
-Pure. Every app gets its `app` section written out in full, because rkt crashes on pods that leave it to the image.
+Pure. Every app has a complete `app` section, because rkt crashes on pods that leave the section to the image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minit.stage0.pods.appsection import (
 from minit.stage0.pods.exposedports import check_ports
 from minit.stage0.volumes import NAMED, located
 
-# Of every pod that is made here: it meets users of today, not rkt's.
+# For every pod made here: the pod meets users of today, not rkt's.
 DEFAULT_ANNOTATIONS = (
     (Annotation.DNS, "host"),
     (Annotation.POD_NAMES, "true"),
@@ -45,12 +45,12 @@ DEFAULT_ANNOTATIONS = (
 HOST_PIDS = (Annotation.PID_NAMESPACE, "host")
 """What a pod has that sees the processes of the host."""
 
-# In this order, after what --annotation gives.
+# In this order, after the annotations of --annotation.
 _STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PlannedApp(Value):
-    """An app of a pod to be, and the image it is made from."""
+    """An app of a new pod, and the app's image."""
 
     name: str
     image: StoredImage
@@ -59,7 +59,7 @@ class PlannedApp(Value):
 def plan_apps(
     images: Sequence[tuple[StoredImage, AppOverrides]], defaults: PodDefaults
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
-    """Return the apps of a new pod and its manifest; PodError for what cannot be one."""
+    """Return the apps of a new pod and the manifest; PodError for an impossible pod."""
     apps: list[PlannedApp] = []
     entries: list[Json] = []
     for image, overrides in images:
@@ -84,7 +84,7 @@ def _annotations(defaults: PodDefaults) -> Pairs:
 def plan_added_app(
     manifest: PodManifest, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults
 ) -> tuple[PlannedApp, Json]:
-    """Return a new app of a pod that runs, and its entry for the pod's manifest; PodError for what cannot be one."""
+    """Return a new app of a running pod, and the app's entry in the pod's manifest; PodError for an impossible app."""
     check_platform(image.manifest)
     name = _app_name(image, overrides)
     if any(name == app.name for app in manifest.apps):
@@ -107,7 +107,7 @@ def plan_added_app(
 
 
 def with_app(data: bytes, source: str, entry: Json) -> bytes:
-    """Return a pod's manifest with one more app; all else stays, known or not."""
+    """Return a pod's manifest with one more app; all other fields stay, known or not."""
     manifest, apps = _apps_of(data, source)
     apps.append(entry)
     changed = jsontext.dump(manifest)
@@ -123,13 +123,13 @@ def without_app(data: bytes, source: str, name: str) -> bytes:
 
 
 def merge_mounts(own: Sequence[Mount], shared: Sequence[Mount]) -> tuple[Mount, ...]:
-    """Return the mounts of one app: its own, then those for all apps whose target is still free."""
+    """Return the mounts of one app: the app's own, then the pod's whose target is still free."""
     taken = {mount_target(mount) for mount in own}
     return (*own, *(mount for mount in shared if mount_target(mount) not in taken))
 
 
 def mount_target(mount: Mount) -> str:
-    """Return the one path of an app by which a mount's target is known, however it is spelt."""
+    """Return the canonical path of a mount's target in an app."""
     # Two slashes at the start would stay two.
     return posixpath.normpath(f"/./{mount.path}")
 
@@ -143,7 +143,7 @@ def unused_volumes(data: bytes) -> tuple[str, ...]:
 
 
 def image_ids(data: bytes, source: str) -> tuple[tuple[str, str], ...]:
-    """Return the apps of a user's pod manifest as (app name, image id) pairs; PodError if one has no image id."""
+    """Return the apps of a user's pod manifest as (app name, image id) pairs; PodError for an app without image id."""
     pairs = []
     for app in parse_pod_manifest(data, source).apps:
         if app.image_id is None:
@@ -182,7 +182,7 @@ def complete_manifest(
 
 
 def check_platform(image: ImageManifest) -> None:
-    """Raise PodError unless the image says that it is for Linux, and for which machine, as every app's image must."""
+    """Raise PodError unless the image names Linux and a machine, as every app's image must."""
     missing = [label for label in ("os", "arch") if image.label(label) is None]
     if missing:
         raise PodError(f'image "{image.name}" has no label "{missing[0]}": the image of an app needs "os" and "arch"')
@@ -215,7 +215,7 @@ def _new_manifest(entries: Sequence[Json], defaults: PodDefaults) -> bytes:
         **{key: value for key, value in user.items() if value},
     }
     data = jsontext.dump(manifest)
-    # Text that no reader would take, such as bytes of the command line, is better refused now.
+    # Text that no reader would accept, such as bytes of the command line, is better refused now.
     check_ports(parse_pod_manifest(data, "new pod"), defaults.ports_place)
     return data
 
@@ -227,7 +227,7 @@ def _annotate(entry: dict[str, object], name: str, value: str) -> None:
 
 
 def _apps_of(data: bytes, source: str) -> tuple[dict[str, object], list[object]]:
-    """Return a pod's manifest and the list of apps in it."""
+    """Return a pod's manifest and the manifest's list of apps."""
     manifest = jsontext.parse(data, source)
     if not isinstance(manifest, dict):
         raise ManifestError(f"{source}: expected an object")
@@ -246,7 +246,7 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
     annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
     if defaults.private_users:
-        # What pods share has the owners that it has on the disk: each pod has other ids.
+        # Shared files have the owners of the disk: each pod has other ids.
         named = _named_volumes(mounts, section, defaults)
         annotations |= {Annotation.IDMAP: named} if named else {}
     if excess_of(name, section.isolators):

@@ -50,7 +50,7 @@ _APP_STATES = {
 _AFTER_RUN = ENDED_STATES | {PodState.DELETING, PodState.GARBAGE}
 _UNREADABLE_EXIT_CODE = 1
 
-# Nothing tells that a flock was given up, or a link made: they are looked at, in the end as often as by rkt.
+# No event tells that a flock was given up, or a link made: both are polled, in the end as often as by rkt.
 _SHORTEST_PAUSE_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 0.1
 _PAUSE_SHARE = 0.1
@@ -59,7 +59,7 @@ _OVER = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DEL
 
 
 class AppMount(Value):
-    """A volume as an app sees it."""
+    """A volume as seen by an app."""
 
     name: str
     container_path: str
@@ -111,7 +111,7 @@ class PodStatus(Value):
 
 
 def read_pod_status(pod: Pod) -> PodStatus:
-    """Return everything the pod directory tells in the pod's present state; PodError if that is unreadable."""
+    """Return all facts that the pod directory has in the pod's present state; PodError if unreadable."""
     manifest = None if pod.state in _WITHOUT_MANIFEST else read_pod_manifest(pod)
     created_ns = read_created_ns(pod)
     started_ns = read_started_ns(pod) if pod.state in _STARTED_STATES else None
@@ -130,7 +130,7 @@ def read_pod_status(pod: Pod) -> PodStatus:
 
 
 def read_pod_manifest(pod: Pod) -> PodManifest:
-    """Return the pod's manifest; PodError while it has none, ManifestError if it is bad."""
+    """Return the pod's manifest; PodError while there is none, ManifestError for a bad manifest."""
     data = read_manifest_bytes(pod)
     try:
         return _parse_manifest(data)
@@ -145,7 +145,7 @@ def _parse_manifest(data: bytes) -> PodManifest:
 
 
 def read_manifest_bytes(pod: Pod) -> bytes:
-    """Return the pod's manifest as it was written; PodError while the pod has none."""
+    """Return the pod's manifest as written; PodError while the pod has no manifest."""
     try:
         return pod.read_file(paths.POD_MANIFEST)
     except FileNotFoundError as error:
@@ -159,38 +159,38 @@ def read_app_image(pod: Pod, app: str) -> ImageManifest:
 
 
 def read_created_ns(pod: Pod) -> int | None:
-    """Return when the pod was prepared, None before it is."""
+    """Return when the pod was prepared, None before."""
     if pod.state in (PodState.EMBRYO, PodState.PREPARING, PodState.ABORTED_PREPARE):
         return None
-    # rkt before 1.20 wrote no marker of its own.
+    # rkt before 1.20 wrote no marker.
     created_ns = _modified_ns(pod, paths.POD_CREATED)
     return _modified_ns(pod, paths.POD_MANIFEST) if created_ns is None else created_ns
 
 
 def read_started_ns(pod: Pod) -> int | None:
-    """Return when stage1 reported the pod's pid, None if it did not."""
+    """Return when stage1 reported the pod's pid, None without a report."""
     started_ns = _modified_ns(pod, paths.POD_PID)
     return _modified_ns(pod, paths.POD_PPID) if started_ns is None else started_ns
 
 
 def _read_gc_marked_ns(pod: Pod) -> int | None:
-    """Return when an ended pod was marked for removal, None if it was not."""
+    """Return when an ended pod was marked for removal, None without a mark."""
     if pod.state not in (PodState.EXITED_GARBAGE, PodState.EXITED_DELETING):
         return None
     return os.fstat(pod.fd).st_ctime_ns
 
 
 def read_shown_pid(pod: Pod) -> int | None:
-    """Return the pid to show for a pod, without asking whether it can be entered."""
+    """Return the pid to show for a pod, without asking whether the pod can be entered."""
     pid = _read_number(pod, paths.POD_PID)
     return _read_number(pod, paths.POD_PPID) if pid is None else pid
 
 
 def read_pid_to_enter(pod: Pod) -> int | None:
     """
-    Return the pid of the process whose namespaces are the pod's, None while stage1 has not reported it.
+    Return the pid of the process with the pod's namespaces, None before stage1 has reported a pid.
 
-    A pod with `ppid` instead of `pid` names the parent of that process, which must have this one child only.
+    A pod with `ppid` instead of `pid` names the parent of the process; the parent must have no other child.
     """
     pid = _read_number(pod, paths.POD_PID)
     if pid is not None:
@@ -232,12 +232,12 @@ def read_networks(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 def read_exit_code(pod: Pod, app: str) -> int | None:
-    """Return the exit code stage1 recorded for an app, None if there is none or it cannot be read."""
+    """Return the exit code stage1 recorded for an app, None without a readable code."""
     return _read_number(pod, f"{status_root(pod)}/{paths.STATUS_DIRECTORY}/{app}")
 
 
 def read_app_life(pod: Pod, app: str) -> AppLife:
-    """Return how far an app of a mutable pod has come, by the markers that stage0 and stage1 write."""
+    """Return the state of an app of a mutable pod, by the markers of stage0 and stage1."""
     root = status_root(pod)
     created_ns = _modified_ns(pod, f"{root}{paths.created_marker(app)}")
     started_ns = None if created_ns is None else _modified_ns(pod, f"{root}{paths.started_marker(app)}")
@@ -261,7 +261,7 @@ def read_app_life(pod: Pod, app: str) -> AppLife:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Return whether the pod's supervisor says that it takes commands."""
+    """Return whether the pod's supervisor reports that commands are accepted."""
     try:
         target = os.readlink(f"{status_root(pod)}{paths.STAGE1_READY}", dir_fd=pod.fd)
     except OSError:
@@ -270,14 +270,14 @@ def is_ready(pod: Pod) -> bool:
 
 
 def status_root(pod: Pod) -> str:
-    """Return where stage1's root can be read without its mount, relative to the pod directory."""
+    """Return the path of stage1's root without the mount, relative to the pod directory."""
     if not pod.has_file(paths.POD_OVERLAY_PREPARED):
         return paths.POD_STAGE1_ROOTFS
     return f"overlay/{read_stage1_tree_id(pod)}/upper"
 
 
 def read_stage1_tree_id(pod: Pod) -> str:
-    """Return the tree store id of the pod's stage1; PodError if the pod does not name one."""
+    """Return the tree store id of the pod's stage1; PodError if the pod names no stage1."""
     return _read_tree_id(pod, paths.POD_STAGE1_TREE_ID)
 
 
@@ -406,13 +406,13 @@ def _read_number(pod: Pod, name: str) -> int | None:
 
 
 class Pauses:
-    """The pauses of somebody who waits for something: the longer it takes, the less often it is looked at."""
+    """The pauses of a waiting process: the longer the wait, the longer the pauses."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def next_seconds(self) -> float:
-        """Return how long the next one is: a tenth of the time that has passed, within bounds."""
+        """Return the length of the next pause: a tenth of the time that has passed, within bounds."""
         waited_seconds = time.monotonic() - self._start
         return min(max(_PAUSE_SHARE * waited_seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
 

@@ -1,7 +1,7 @@
 """
-The host's ids for a pod with a user namespace: chosen so that no other pod of the data directory has them.
+The host's ids for a pod with a user namespace: no other pod of the data directory has the same ids.
 
-rkt draws at random and does not look, which is why a pod's ids are also those of another one now and then.
+rkt draws at random and does not look, so now and then two pods have the same ids.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from minit.stage0.files.durable import create_file
 from minit.stage0.files.locks import key_lock
 from minit.stage0.pods.poddirectory import PLACES, RUN, Note, Pod, PodState, walk_pods
 
-# rkt's: every range has 2^16 ids and begins at a multiple of that, below 2^31.
+# rkt's: every range has 2^16 ids and begins at a multiple of 2^16, below 2^31.
 _COUNT = 1 << 16
 _BLOCKS = range(1, 0x8000)
 
 _LOCK = "privateUsersLock"
-# Whose ids the rootless containers of the host's users are given, subuid(5).
+# The ids for rootless containers of the host's users, subuid(5).
 _SUBORDINATE_IDS = ("/etc/subuid", "/etc/subgid")
 
 
@@ -34,7 +34,7 @@ def supports_user_namespaces() -> bool:
 
 
 def read_ids(pod: Pod) -> IdRange | None:
-    """Return the host's ids of a pod with users of its own, None if it has none."""
+    """Return the host's ids of a pod with own users, None for other pods."""
     try:
         return parse_id_range(pod.read_file(paths.POD_PRIVATE_USERS).decode("ascii", "replace"))
     except FileNotFoundError:
@@ -43,11 +43,11 @@ def read_ids(pod: Pod) -> IdRange | None:
 
 def claim_ids(pod: Pod, given: IdRange | None) -> IdRange:
     """
-    Choose the ids of a pod that is being prepared, and write them into its directory, where stage1's `run` gets them.
+    Choose the ids of a pod in preparation, and write the ids into the pod's directory for stage1's `run`.
 
-    No other pod of the data directory has any of them, as long as its files are there, nor do the host's subordinate
-    ids. PodError if there are no more. Those that are `given` may be of pods that have ended, or the host's: whoever
-    gives them answers for that.
+    No other pod of the data directory has any of the ids, as long as the pod's files exist, nor do the host's
+    subordinate ids. PodError if no ids are left. `given` ids may belong to pods that have ended, or to the host: the
+    giver answers for the choice.
     """
     with key_lock(pod.data / "locks", _LOCK, exclusive=True):
         ids = given or choose_ids([*_ids_of_pods(pod.data), *_subordinate_ids()])
@@ -58,9 +58,9 @@ def claim_ids(pod: Pod, given: IdRange | None) -> IdRange:
 @contextmanager
 def ids_of_its_own(pod: Pod, record: str | None, note: Note) -> Iterator[None]:
     """
-    Keep other pods from being started while the with block starts one whose `record` of ids is this, None for none.
+    Keep other pods from being started while the with block starts a pod with `record` as ids, None for none.
 
-    PodError if a pod that runs has any of its ids, which happens if rkt prepared one of them.
+    PodError if a running pod has any of the ids, which happens if rkt prepared one of the two pods.
     """
     ids = None if record is None else parse_id_range(record)
     if ids is None:  # what is none is for stage1 to refuse
@@ -80,7 +80,7 @@ def ids_of_its_own(pod: Pod, record: str | None, note: Note) -> Iterator[None]:
 
 
 def choose_ids(taken: list[IdRange]) -> IdRange:
-    """Return a random range that has none of the ids that are `taken`; PodError if there is none."""
+    """Return a random range without any of the ids that are `taken`; PodError if there is none."""
     blocks = set(_BLOCKS)
     for ids in taken:
         last = min((ids.shift + ids.count - 1) // _COUNT, max(_BLOCKS))
@@ -91,7 +91,7 @@ def choose_ids(taken: list[IdRange]) -> IdRange:
 
 
 def _ids_of_pods(data: Path) -> Iterator[IdRange]:
-    # Along the way that pods go, so that one on the move is met at least once.
+    # In the order of a pod's moves, so that a moving pod is met at least once.
     for place in PLACES:
         for record in (data / "pods" / place).glob(f"*/{paths.POD_PRIVATE_USERS}"):
             ids = _read(record)
@@ -113,7 +113,7 @@ def _subordinate_ids() -> Iterator[IdRange]:
         except OSError:
             continue
         for line in lines:
-            # Not by parse_id_range: what is too much for a pod may be given to a user all the same.
+            # Not by parse_id_range: a user may have more ids than a pod.
             _, *numbers = line.strip().split(":")
             if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
                 shift, count = map(int, numbers)
