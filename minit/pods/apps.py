@@ -1,4 +1,4 @@
-"""The apps of a pod that runs: one is added, started, stopped, changed or removed."""
+"""Adds, starts, stops, changes and removes apps of a running pod."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from minit.stage0.stage1.calls import ask_stage1
 
 def add(caller: Caller, pod: Pod, store: Store, request: AppRequest, from_file: Pairs, progress: Progress) -> None:
     """
-    Add an app to a mutable pod that runs, to be started later; PodError if that fails, with all as it was before.
+    Add an app to a running mutable pod, to be started later; PodError after a failure, with the pod as before.
 
-    The arguments in the request, if there are any, replace those of the image, as in rkt. `from_file` are variables
+    Arguments in the request replace the image's arguments, as in rkt. `from_file` are variables
     that settings of the app go before.
     """
     require_controllable(pod)
@@ -49,14 +49,14 @@ def add(caller: Caller, pod: Pod, store: Store, request: AppRequest, from_file: 
 
 
 def start(caller: Caller, pod: Pod, app: str) -> None:
-    """Start an app that was added, or has exited; an app that runs goes on."""
+    """Start an app that was added, or has exited; a running app goes on."""
     require_controllable(pod)
     with _failing_as("error starting app"):
         appcontrol.start_app(pod, app, debug=caller.debug)
 
 
 def stop(caller: Caller, pod: Pod, app: str, grace_seconds: float | None = None) -> bool:
-    """Stop an app, and return when it has stopped; False if the pod has ended."""
+    """Stop an app, and return when the app has stopped; False if the pod has ended."""
     if pod.state not in ENDED_STATES:
         try:
             require_controllable(pod)
@@ -64,20 +64,20 @@ def stop(caller: Caller, pod: Pod, app: str, grace_seconds: float | None = None)
                 appcontrol.stop_app(pod, app, grace_seconds, debug=caller.debug)
             return True
         except (MinitError, OSError):
-            # It may have ended meanwhile.
+            # The pod may have ended meanwhile.
             if not pod.refresh() or pod.state not in ENDED_STATES:
                 raise
     return False
 
 
 def remove(caller: Caller, pod: Pod, app: str) -> None:
-    """Stop an app if it runs, and remove all that is left of it."""
+    """Stop an app if the app runs, and remove all remains."""
     with _failing_as("error removing app"):
         appadd.remove_app(pod, app, debug=caller.debug)
 
 
 def update(pod: Pod, app: str, limits: Limits) -> None:
-    """Change limits of an app while its pod runs; all stay as they were if one cannot be set."""
+    """Change limits of an app while the pod runs; all limits stay as before if one cannot be set."""
     with _failing_as("error updating app"):
         require_app(read_pod_manifest(pod), app)
         appcontrol.change_limits(pod, app, limits)
@@ -104,7 +104,7 @@ def _ask(action: str, pod: Pod, request: PauseApp | ResumeApp) -> None:
 
 @contextmanager
 def _failing_as(action: str) -> Iterator[None]:
-    """Put what failed before the reason, as rkt does."""
+    """Put the failed action before the reason, as rkt does."""
     try:
         yield
     except (MinitError, OSError) as error:

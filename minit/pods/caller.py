@@ -11,7 +11,7 @@ DEFAULT_LOCAL_CONFIG = "/etc/rkt"
 
 
 class Caller(Value):
-    """The place of the pods, and the words of the caller that are about every request."""
+    """The place of the pods, and the caller's options for every request."""
 
     data: Path
     """The data directory, without symbolic links."""

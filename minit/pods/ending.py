@@ -14,12 +14,12 @@ from minit.stage0.pods.poddirectory import DELETED_STATES, Note, Pod, PodState, 
 from minit.stage0.pods.podstatus import wait_until_ended
 from minit.stage0.stage1.calls import stop_pod
 
-# After the grace period apps are killed; then what they leave in the kernel has to go.
+# After the grace period apps are killed; then the kernel has to free the rest.
 _KILL_SECONDS = 20.0
 
 
 def remove(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) -> str:
-    """Remove the pod of a UUID or name, and return its UUID; with `force` a pod that runs is stopped first."""
+    """Remove the pod of a UUID or name, and return the UUID; with `force` a running pod is stopped first."""
     with find_pod(caller.data, name, caller.note) as pod:
         # A pod of --rm removes itself.
         if not force or stop(pod, force=False):
@@ -28,7 +28,7 @@ def remove(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) ->
 
 
 def release(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) -> str:
-    """Give back networks and leases of a pod, and return its UUID; with `force` a pod that runs is killed first."""
+    """Give back networks and leases of a pod, and return the UUID; with `force` a running pod is killed first."""
     with find_pod(caller.data, name, caller.note) as pod:
         if not force or stop(pod, force=True):
             podgc.release(pod, cleanup, caller.note)
@@ -36,7 +36,7 @@ def release(caller: Caller, cleanup: Stage1Cleanup, name: str, *, force: bool) -
 
 
 def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanup, note: Note) -> None:
-    """Stop a pod, wait for its end and remove it; no error if somebody else removes it meanwhile."""
+    """Stop a pod, wait for the end and remove the pod; no error if somebody else removes the pod meanwhile."""
     with open_pod(data, uuid) as pod:
         if pod.state is PodState.RUNNING:
             stop_pod(pod, force=False)
@@ -46,12 +46,12 @@ def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanu
 
 
 def cleanup_of(caller: Caller, store: Store) -> Stage1Cleanup:
-    """Return what removing pods needs of the store."""
+    """Return the cleanup of stage1, with the trees of the store, for removals of pods."""
     return Stage1Cleanup(TreeStore(caller.data, store), caller.local_config, debug=caller.debug)
 
 
 def stop(pod: Pod, *, force: bool) -> bool:
-    """Stop a pod if it runs, wait for its end, and return whether it is still there."""
+    """Stop a running pod, wait for the end, and return whether the pod still exists."""
     if pod.state is PodState.RUNNING:
         stop_pod(pod, force=force)
         wait_until_ended(pod, math.inf)

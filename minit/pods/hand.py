@@ -1,12 +1,12 @@
 """
 A hand: a process that carries out one request to the service of pods after the other, for a daemon.
 
-Each request saves the start of a program. What a process might have of one request is nothing to the next one: a hand
-ends, and says so, when it has another descriptor than before or a child, or when a signal ended the request.
+Each request saves the start of a program. No request leaves anything to the next request: a hand
+ends, and says so, when the hand has another descriptor than before or a child, or when a signal ended the request.
 
-A hand has a socket of messages as its standard input. A message to it has a file with the caller and the request, and
-perhaps a descriptor that is held until the request is carried out. The answer has the result, or the kind and the text
-of a failure, and whether the hand ends with it.
+A hand has a socket of messages as standard input. A message has a file with the caller and the request, and
+perhaps a descriptor to hold until the request is carried out. The answer has the result, or the kind and the text
+of a failure, and whether the hand ends now.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RESULT, KIND, ERROR, IS_LAST = "result", "kind", "error", "is_last"
 
 
 class HandRequest(Value):
-    """A request, and the pods that it is about; a hand tells its caller nothing beside the answer."""
+    """A request, and the pods of the request; a hand tells the caller nothing beside the answer."""
 
     data: Path
     local_config: str
@@ -78,7 +78,7 @@ CarryOut = Callable[[HandRequest], str]
 
 
 def main() -> NoReturn:
-    """Be a hand, until its end."""
+    """Be a hand, until the end."""
     open_standard_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -88,7 +88,7 @@ def main() -> NoReturn:
 
 
 def serve(act: CarryOut) -> None:
-    """Carry out what is asked for at the standard input, until its end."""
+    """Carry out requests from the standard input, until the end."""
     link = socket.socket(fileno=os.dup(0))
     os.set_inheritable(link.fileno(), False)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -103,7 +103,7 @@ def serve(act: CarryOut) -> None:
 
 
 def carry_out(asked: HandRequest) -> str:
-    """Carry out a request; MinitError or OSError if that fails."""
+    """Carry out a request; MinitError or OSError after a failure."""
     request = asked.request
     caller = Caller(data=asked.data, note=lambda text: None, local_config=asked.local_config)
     if isinstance(request, AddRequest):
@@ -182,7 +182,7 @@ def _text(error: BaseException) -> str:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End as by a signal, but undo first what is half done."""
+    """End as by a signal, but undo half-done work first."""
     raise SystemExit(128 + number)
 
 

@@ -20,7 +20,7 @@ from minit.stage0.pods.appsection import PROFILE_FILE, AppOverrides, Device
 
 
 def with_devices(overrides: AppOverrides) -> AppOverrides:
-    """Return the settings of an app with the devices that it is to have; MinitError for one that cannot be had."""
+    """Return the settings of an app with the app's devices; MinitError for a device that cannot be had."""
     if not overrides.devices:
         return overrides
     names = [device for device in overrides.devices if isinstance(device, str)]
@@ -75,7 +75,7 @@ def _detail(mount: HostMount) -> dict[str, object]:
 
 
 def _merged(annotation: str | None, details: dict[str, object]) -> str:
-    """Return the annotation about the mounts of an app with more details; PodError if it has some of them."""
+    """Return the annotation about the mounts of an app with more details; PodError if some are there already."""
     given = {} if annotation is None else jsontext.parse(annotation.encode(), Annotation.MOUNTS)
     if not isinstance(given, dict):
         raise PodError(f"{Annotation.MOUNTS}: expected an object")
@@ -85,7 +85,7 @@ def _merged(annotation: str | None, details: dict[str, object]) -> str:
 
 
 def with_profile(overrides: AppOverrides) -> AppOverrides:
-    """Return the settings of an app with its profile read; OSError or MinitError for one that cannot be had."""
+    """Return the settings of an app with the profile read; OSError or MinitError for an unreadable profile."""
     if overrides.seccomp is None:
         return overrides
     text = overrides.seccomp
@@ -96,7 +96,7 @@ def with_profile(overrides: AppOverrides) -> AppOverrides:
 
 
 def read_profile(path: str) -> str:
-    """Return the annotation for the profile in a file; OSError or PodError for one that cannot be had."""
+    """Return the annotation for the profile in a file; OSError or PodError for an unreadable profile."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -48,7 +48,7 @@ _PLAIN = "-plain"
 
 def choose_stage1(caller: Caller, store: Store, request: Stage1Request) -> Callable[[Progress], StoredImage]:
     """
-    Return what puts the image into the store, if it is not there, and returns it.
+    Return a function that puts the image into the store, if missing, and returns the image.
 
     ImageError at once if it has to be built and something is missing for that: so no other image is imported in vain.
     """
@@ -91,9 +91,9 @@ def _build(caller: Caller, scratch: Path, progress: Progress) -> Path:
 
 def renew_program(fingerprint: str, progress: Progress) -> None:
     """
-    Make the program of the command that is running, where it was not started from one that is current.
+    Make the program of the running command, where the command was not started from a current program.
 
-    That it cannot be made is no failure, and not tried again before there is another `fingerprint`.
+    A failure to make the program is no failure of the command, and not repeated before there is another `fingerprint`.
     """
     command = sys.argv[0]
     # The interpreter of a dump has this module built in.
@@ -132,7 +132,7 @@ def _has_failed(program: Path, fingerprint: str) -> bool:
 
 
 def _is_roots_alone(directory: Path) -> bool:
-    """Tell whether nobody else can put anything there, or there in place of it."""
+    """Tell whether nobody else can write to the path, or replace the path."""
     states = [path.stat() for path in (directory, *directory.parents)]
     return all(state.st_uid == 0 and not state.st_mode & 0o022 for state in states)
 
@@ -147,7 +147,7 @@ def fetch(
     processor: Processor | None = None,
     authfile: bytes | None = None,
 ) -> str:
-    """Return the id of the image that a reference means, in the store and unpacked; options as in resolve_image."""
+    """Return the id of the image of a reference, in the store and unpacked; options as in resolve_image."""
     image = resolve_image(
         store,
         reference,
@@ -162,14 +162,14 @@ def fetch(
 
 
 def remove(caller: Caller, store: Store, reference: str) -> str:
-    """Remove an image, and return its id."""
+    """Remove an image, and return the id."""
     image = store.find(reference)
     store.remove(image.id)
     return image.id
 
 
 def remove_all(caller: Caller, store: Store, ids: tuple[str, ...]) -> None:
-    """Remove images and what was unpacked of images that are gone; StoreError with the last failure at the end."""
+    """Remove images and the unpacked trees of images that are gone; StoreError with the last failure at the end."""
     failure: MinitError | None = None
     for image in ids:
         try:

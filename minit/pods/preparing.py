@@ -1,4 +1,4 @@
-"""From the request for a pod to the pod: its images in the store, its manifest planned, its directory filled."""
+"""From the request for a pod to the pod: fetches images, plans the manifest, fills the directory."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
 
 
 def find_image(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
-    """Return the image of a request, fetched or imported if its policy says so."""
+    """Return the image of a request, fetched or imported as the policy says."""
     return _find(caller, store, request, progress, request.reference)
 
 
 def settled_overrides(
     caller: Caller, store: Store, trees: TreeStore, request: AppRequest, progress: Progress
 ) -> AppOverrides:
-    """Return the settings of an app with all that they name of the host read, and volumes that are images unpacked."""
+    """Return the settings of an app with the named files of the host read, and image volumes unpacked."""
     overrides = with_devices(with_profile(request.overrides))
     of_images = ImageVolumes(store, trees, partial(_find, caller, store, request, progress), progress)
     return replace(overrides, mounts=of_images.provide_mounts(overrides.mounts))
@@ -124,7 +124,7 @@ def _plan(
 
 
 def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *, is_first: bool) -> StoredImage:
-    """Return an image; the error of one behind another says where arguments of an app stand."""
+    """Return an image; the error of an image behind another says where arguments of an app stand."""
     try:
         return find_image(caller, store, app, progress)
     except (ImageError, StoreError) as error:
@@ -134,7 +134,7 @@ def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *,
 
 
 def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tuple[tuple[PlannedApp, ...], bytes]:
-    """Return the apps of a user's pod manifest, their images in the store, and the manifest that stage1 gets."""
+    """Return the apps of a user's pod manifest, the images in the store, and the manifest for stage1."""
     source = str(path)
     try:
         data = path.read_bytes()
@@ -147,7 +147,7 @@ def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tupl
 
 
 def _choose_overlay(caller: Caller, request: PodRequest) -> bool:
-    """Return whether the pod gets overlays; PodError if the kernel has no user namespaces for one that wants one."""
+    """Return whether the pod gets overlays; PodError if the pod wants a user namespace and the kernel has none."""
     if request.private_users and not supports_user_namespaces():
         raise PodError("--private-users is not supported, kernel compiled without user namespace support")
     if not request.wants_overlay:

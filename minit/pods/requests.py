@@ -14,14 +14,14 @@ from minit.stage0.stage1.entrypoints import RunOptions
 
 
 class Stage1Request(Value):
-    """A stage1 image: that of a file, or one of the store by name or id; with neither it is minit's own."""
+    """A stage1 image: a file's, or the store's by name or id; with neither minit's own."""
 
     path: str | None = None
     reference: str | None = None
 
 
 class AppRequest(Value):
-    """An app: its image, and the settings beside those of the image."""
+    """An app: the image, and the settings beside the image's."""
 
     reference: str
     """A file, a source of skopeo's, or an image of the store by name or id."""
@@ -32,7 +32,7 @@ class AppRequest(Value):
 
 
 class PodRequest(Value):
-    """A pod to be made: of images, of a manifest, or without apps if apps are to be added while it runs."""
+    """A new pod: of images, of a manifest, or without apps if apps are added while the pod runs."""
 
     apps: tuple[AppRequest, ...] = ()
     manifest: Path | None = None
@@ -58,7 +58,7 @@ class PodRequest(Value):
 
 
 class StartRequest(Value):
-    """The way to run a pod that is prepared."""
+    """The way to run a prepared pod."""
 
     options: RunOptions
     is_detached: bool = False
@@ -77,7 +77,7 @@ class SandboxRequest(Value):
 
 
 class AddRequest(Value):
-    """An app to be added to a pod that runs; `environment` is for names that the app's settings leave alone."""
+    """A new app of a running pod; `environment` is for names without a value in the app's settings."""
 
     uuid: str
     app: AppRequest
@@ -92,7 +92,7 @@ class AppStart(Value):
 
 
 class AppStop(Value):
-    """An app to be stopped, after its own grace period unless one is given."""
+    """An app to be stopped, after the app's grace period unless another is given."""
 
     uuid: str
     app: str
@@ -114,20 +114,20 @@ class LogReopening(Value):
 
 
 class PodStop(Value):
-    """A pod to be stopped, and its end to be waited for; `force` kills it."""
+    """A pod to be stopped, with a wait for the end; `force` kills the pod."""
 
     uuid: str
     force: bool = False
 
 
 class PodRelease(Value):
-    """A pod to be killed if it runs, whose networks and leases are given back."""
+    """A pod to be killed if running, whose networks and leases are given back."""
 
     uuid: str
 
 
 class PodRemoval(Value):
-    """A pod to be removed, stopped before if it runs."""
+    """A pod to be removed, and stopped first if running."""
 
     uuid: str
 
@@ -140,6 +140,6 @@ class ImagePull(Value):
 
 
 class ImageRemoval(Value):
-    """Images to be removed, and what was unpacked of images that are gone and that no pod refers to."""
+    """Images to be removed, with the trees of images that are gone and that no pod refers to."""
 
     ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Running pods that are complete: this process becomes a pod's stage1, or a process in the background does."""
+"""Runs complete pods: this process becomes a pod's stage1, or a process in the background does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OF_APP = re.compile(rb"[a-z0-9-]+\[[0-9]+\]: ")
 
 def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
     """
-    Run a locked pod that is complete: this process becomes its stage1, unless the request is for the background.
+    Run a locked, complete pod: this process becomes the pod's stage1, unless the request is for the background.
 
     Then return the pod's UUID when the pod is ready. A pod in the background that does not become ready is removed.
     """
@@ -71,7 +71,7 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
 
 def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     """
-    Return the options of a run with the words of the caller that are about every request.
+    Return the options of a run with the caller's options for every request.
 
     PodError for a name or an address that no file of the pod can have.
     """
@@ -92,7 +92,7 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
 
 
 def start_again(caller: Caller, store: Store, pod: Pod) -> str:
-    """Run a pod that has ended as the last time, in the background unless it had the terminal; return its UUID."""
+    """Run an ended pod as the last time, in the background unless the pod had the terminal; return the UUID."""
     arguments = claim_ended(pod)
     with cleanup_of(caller, store) as cleanup:
         clear_last_run(pod, cleanup, caller.note)
@@ -123,7 +123,7 @@ def _start_in_background(
 
 
 def make_way(caller: Caller, name: str) -> None:
-    """Stop and remove the pod of a name, if there is one; its own supervisor knows how long its apps may take."""
+    """Stop and remove the pod of a name, if any; the pod's supervisor knows how long apps may take."""
     uuid = uuid_of_name(caller.data, name)
     if uuid is not None:
         with Store(caller.data) as store, cleanup_of(caller, store) as cleanup:
@@ -137,7 +137,7 @@ def _invalid(text: str) -> PodError:
 
 
 class _Decision:
-    """Whether the pod has been ready: when that is decided, a pipe ends."""
+    """Whether the pod has been ready: when the answer is decided, a pipe ends."""
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe()
@@ -148,7 +148,7 @@ class _Decision:
 
 
 class _Said:
-    """Output of a pod that starts: lines of stage1 are told at once, lines of apps only if the start fails."""
+    """Output of a starting pod: lines of stage1 are told at once, lines of apps only if the start fails."""
 
     def __init__(self) -> None:
         self._begun = b""
@@ -168,7 +168,7 @@ class _Said:
             self.reason = self.reason if text.startswith("warning: ") else text or name
 
     def tell_rest(self) -> None:
-        """Tell the lines that are held back."""
+        """Tell the lines held back."""
         for line in (*self._held, *([self._begun] if self._begun else [])):
             _tell(line)
 

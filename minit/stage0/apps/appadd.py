@@ -56,7 +56,7 @@ _HELD_BACK = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _WITHIN = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _FILE_MODE = 0o644
 
-# rkt's value for an app that does not set it, to be found by `enter` of its own stage1.
+# rkt's value for an app without the variable, for `enter` of rkt's own stage1.
 _DEFAULT_ENVIRONMENT = (
     ("PATH", DEFAULT_PATH),
     ("SHELL", "/bin/sh"),
@@ -79,9 +79,9 @@ def add_app(
     from_file: Pairs = (),
 ) -> None:
     """
-    Add an app to a mutable pod that runs; it is started later. PodError if it cannot be, with all as it was before.
+    Add an app to a running mutable pod, to be started later. PodError after a failure, with the pod as before.
 
-    The arguments in `overrides`, if there are any, replace those of the image, as in rkt. `insecure` and
+    Arguments in `overrides` replace the image's arguments, as in rkt. `insecure` and
     `from_file` are as in PodDefaults.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
@@ -111,7 +111,7 @@ def add_app(
 
 
 class _Addition:
-    """An app on its way into a pod; `in_manifest` and `in_stage1` say how far it may be."""
+    """An app on the way into a pod; `in_manifest` and `in_stage1` say how far the app may be."""
 
     def __init__(self, pod: Pod, app: PlannedApp) -> None:
         self.pod = pod
@@ -121,7 +121,7 @@ class _Addition:
 
     def write(self, store: Store, trees: TreeStore, entry: Json, progress: Progress) -> None:
         pod, name = self.pod, self.app.name
-        # Of an app of this name that rkt has removed, or of which the adding was killed.
+        # Remains of an app of this name that rkt has removed, or whose addition was killed.
         remove_app_files(pod, name)
         remove_markers(pod, name)
         ids = read_ids(pod)
@@ -142,7 +142,7 @@ class _Addition:
         _mark_created(pod, name, ids)
 
     def take_back(self, reason: BaseException, *, debug: bool) -> None:
-        """Undo all of it; PodError with `reason` and what to do if that fails."""
+        """Undo the whole addition; PodError with `reason` and the remedy if that fails."""
         pod, name = self.pod, self.app.name
         try:
             if self.in_stage1 and pod.refresh() and pod.state is PodState.RUNNING:
@@ -174,7 +174,7 @@ def _signals_held_back() -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
 
-    # Not ignored or blocked: a program that is executed meanwhile would inherit that.
+    # Not ignored or blocked: a program executed meanwhile would inherit the setting.
     before = {number: signal.signal(number, note) for number in _HELD_BACK}
     try:
         yield
@@ -186,7 +186,7 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _environment_lines(app: str, environment: Sequence[tuple[str, str]]) -> bytes:
-    """Return the file of an app's environment: what it has by default, what it sets, and its name."""
+    """Return the file of an app's environment: defaults, the app's variables, and the app's name."""
     own = {name: value for name, value in environment if name != "AC_APP_NAME"}
     defaults = {name: value for name, value in _DEFAULT_ENVIRONMENT if name not in own}
     variables = {**defaults, **own, "AC_APP_NAME": app}
@@ -204,7 +204,7 @@ def _mark_created(pod: Pod, app: str, ids: IdRange | None) -> None:
 
 
 def mark_started(pod: Pod, app: str, ids: IdRange | None) -> None:
-    """Mark an app as started now, and forget how it ended before."""
+    """Mark an app as started now, and forget the last end."""
     _remove(pod, paths.started_marker(app))
     _remove(pod, paths.status_file(app))
     _write(pod, paths.started_marker(app), b"", ids)
@@ -222,7 +222,7 @@ def remove_markers(pod: Pod, app: str) -> None:
 
 
 def remove_records(pod: Pod, app: str, *, keep_logs: bool) -> None:
-    """Remove what minit's stage1 has written about an app of a pod that ended, its logs too unless they are kept."""
+    """Remove the files of minit's stage1 about an app of an ended pod, with the logs unless the logs are kept."""
     _remove(pod, paths.state_file(app))
     remove_directory(pod, f"{stage1_root(pod)}{paths.iottymux_directory(app)}")
     if keep_logs:
@@ -243,7 +243,7 @@ def remove_records(pod: Pod, app: str, *, keep_logs: bool) -> None:
 
 
 def _write(pod: Pod, path: str, data: bytes, ids: IdRange | None) -> None:
-    """Write a new file in stage1's root, owned by the root of the pod, in the place of any old one."""
+    """Write a new file in stage1's root, owned by the root of the pod, in the place of any old file."""
     directory, _, name = path.rpartition("/")
     try:
         parent = _open_directory(pod, directory)
@@ -276,13 +276,13 @@ def _remove(pod: Pod, path: str) -> None:
 
 
 def _open_directory(pod: Pod, path: str) -> int:
-    # By no link: with private users PID 1, which could make some, is not root.
+    # Not by a link: with private users PID 1, which could make links, is not root.
     return syscalls.openat2(pod.fd, f"{stage1_root(pod)}{path}", os.O_RDONLY | os.O_DIRECTORY, resolve=_WITHIN)
 
 
 def remove_app(pod: Pod, app: str, *, debug: bool) -> None:
     """
-    Stop an app of a mutable pod if it runs, and remove all that is left of it. PodError if that fails.
+    Stop an app of a mutable pod if the app runs, and remove all remains. PodError if that fails.
 
     A removal that was cut off can be repeated.
     """
@@ -295,7 +295,7 @@ def remove_app(pod: Pod, app: str, *, debug: bool) -> None:
                 for entrypoint in ("app/stop", "app/rm"):
                     call_crossing(pod, entrypoint, entrypoints.app_arguments(app, debug=debug))
             except PodError:
-                # With the pod go all of its processes and mounts.
+                # The pod's end takes all processes and mounts along.
                 if not pod.refresh() or pod.state is PodState.RUNNING:
                     raise
         with _undisturbed(pod), disk_errors("remove app", pod.path):

@@ -27,9 +27,9 @@ _NOT_STARTED = frozenset({"prepared", "exited"})
 
 def start_app(pod: Pod, app: str, *, debug: bool) -> None:
     """
-    Start an app that was added, or has exited; one that runs goes on. PodError if it cannot be started.
+    Start an app that was added, or has exited; a running app goes on. PodError if the app cannot be started.
 
-    After any failure the markers do not tell that an app runs which does not, as rkt's do.
+    After a failure the markers never claim that the app runs, unlike rkt's.
     """
     require_app(read_mutable_manifest(pod), app)
     if read_app_life(pod, app).state != APP_RUNNING:
@@ -45,9 +45,9 @@ def start_app(pod: Pod, app: str, *, debug: bool) -> None:
 
 def stop_app(pod: Pod, app: str, grace_seconds: float | None, *, debug: bool) -> None:
     """
-    Stop an app, and return when it has stopped; one that does not run is no error. PodError if it goes on.
+    Stop an app, and return when the app has stopped; no error if it does not run. PodError if the app goes on.
 
-    Another grace period than its own is an extension of minit's own stage1.
+    A grace period other than the app's own is an extension of minit's stage1.
     """
     require_app(read_mutable_manifest(pod), app)
     call_crossing(pod, "app/stop", entrypoints.app_stop_arguments(app, grace_seconds, debug=debug))
@@ -55,9 +55,9 @@ def stop_app(pod: Pod, app: str, grace_seconds: float | None, *, debug: bool) ->
 
 def _did_not_start(pod: Pod, app: str, *, is_certain: bool) -> bool:
     """
-    Return whether an app is known not to run, though it has no status, after its start failed or was interrupted.
+    Return whether an app is known not to run, though without a status, after the start failed or was interrupted.
 
-    Without anybody to ask it is, if the failure `is_certain`.
+    Without a supervisor to ask the answer is yes, if the failure `is_certain`.
     """
     if read_app_life(pod, app).state != APP_RUNNING:
         return False
@@ -70,11 +70,11 @@ def _did_not_start(pod: Pod, app: str, *, is_certain: bool) -> bool:
 
 def change_limits(pod: Pod, app: str, limits: Limits) -> None:
     """
-    Set those limits of an app that are not None; all stay as they were if one cannot be set, which is a PodError.
+    Set the limits of an app that are not None; if a limit cannot be set, all limits stay as before, with a PodError.
 
-    They count as long as the pod runs, also for later starts of the app.
+    The limits count as long as the pod runs, also for later starts of the app.
     """
-    # Of two changes one comes first, so that what the other one puts back is no half of it.
+    # Of two changes one comes first, so that the other never restores half a change.
     with manifest_lock(pod):
         _change(app, _groups(pod, app), limits)
 
@@ -111,13 +111,13 @@ def _has_controller(hierarchy: Hierarchy, directory: str, controller: str) -> bo
 
 
 def _files(app: str, limits: Limits, controller: str, hierarchy: Hierarchy, directory: str) -> Mapping[str, str]:
-    """Return what is written for a controller, by the paths of files."""
+    """Return the texts for a controller, by the paths of files."""
     is_v2 = not hierarchy.controllers
     if not is_v2 and any(file.startswith(f"{controller}.") for file, _ in limits.unified):
         raise PodError(f'app "{app}": {controller} is in a hierarchy of v1: it has no files of v2')
     settings = limits.settings(controller, is_v2)
     if controller == "memory" and limits.memory_bytes is not None and limits.memory_bytes >= 0 and is_v2:
-        # v1 refuses what it cannot free; v2 would kill the app.
+        # v1 refuses a limit below the use that cannot be freed; v2 would kill the app.
         stat = parse_table(read_file(directory, "memory.stat"))
         used = stat.get("anon", 0) + stat.get("shmem", 0)
         if used > limits.memory_bytes:
@@ -137,7 +137,7 @@ def _write(app: str, wanted: Mapping[str, str], before: Mapping[str, str]) -> No
 
 
 def _write_in_some_order(files: Iterable[tuple[str, str]]) -> None:
-    """Write files in an order in which the kernel takes them: at no time may a limit be above one that bounds it."""
+    """Write files in an order that the kernel accepts: at no time may a limit be above a limit that bounds it."""
     pending = [*files]
     while pending:
         failed: list[tuple[str, str]] = []
@@ -158,7 +158,7 @@ def _read(path: str) -> str:
 
 
 def _write_file(path: str, text: str) -> None:
-    """Write a file at once; an empty text is a line feed, without which nothing would be written."""
+    """Write a file at once; an empty text becomes a line feed, since nothing else would be written."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode() or b"\n")

@@ -1,7 +1,7 @@
 """
-`diff`: what an app has added, changed and deleted in its root, by comparing it with the tree of its image.
+`diff`: the files that an app has added, changed and deleted in the root, by comparison with the image's tree.
 
-An overlay's upper layer would tell most of it faster, but not what it means where directories were replaced or renamed;
+An overlay's upper layer would tell most changes faster, but not the meaning of replaced or renamed directories;
 and pods without overlay have none. Directories are opened from the root on, following no link: the app may run.
 """
 
@@ -27,12 +27,12 @@ ADDED, CHANGED, DELETED = "A", "C", "D"
 
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-# stage0 and stage1 make them where an image has none.
+# stage0 and stage1 make these files where an image has none.
 _NOT_THE_APPS = frozenset({"dev", "proc", "run", "sys", "tmp", "etc/mtab"})
 
 
 class Change(Value):
-    """A file that an app has ADDED, CHANGED or DELETED, by its absolute path."""
+    """A file that an app has ADDED, CHANGED or DELETED, by the absolute path."""
 
     kind: str
     path: str
@@ -40,9 +40,9 @@ class Change(Value):
 
 def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress) -> list[Change]:
     """
-    Return the changes of an app (None: the only one), by path; all directories above a change are changed, too.
+    Return the changes of an app (None: the only app), by path; all directories above a change are changed, too.
 
-    PodError if the pod has never run, or has no such app. What is on volumes is no change.
+    PodError if the pod has never run, or has no such app. Files on volumes are no changes.
     """
     chosen = choose_app(read_pod_manifest(pod), app)
     with app_root(pod, chosen, trees) as root:
@@ -66,7 +66,7 @@ def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress
 def _compare(
     root: int, image: int, ids: IdRange | None, is_ignored: Callable[[os.stat_result], bool]
 ) -> Iterator[tuple[str, str]]:
-    """Yield paths, relative, and what was done to them."""
+    """Yield relative paths with the kind of change."""
     pending = [("", True)]
     while pending:
         directory, in_image = pending.pop()
@@ -87,7 +87,7 @@ def _compare(
 
 
 def _entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]:
-    """Return the files in a directory by their paths, each with its status and the target of a link."""
+    """Return the files in a directory by path, each with status and target of a link."""
     try:
         fd = syscalls.openat2(root, directory or ".", _DIRECTORY, resolve=_BENEATH)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,8 @@
 """
-Copies between an app of a pod and this machine, as tars from one to the other.
+Copies between an app of a pod and this machine, as tars from one side to the other.
 
-The meaning of paths is that of docker's cp: `DIRECTORY/.` stands for what is in it, a directory that is there gets a
-new entry, and a name that is not there becomes that of the copy.
+Paths mean what paths of docker's cp mean: `DIRECTORY/.` stands for the content, an existing directory gets a
+new entry, and a name that does not exist becomes the name of the copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Opener = Callable[[str, int], int]
 
 def copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> None:
     """
-    Copy from a pod to a path of this machine; `note` is told what is left out.
+    Copy from a pod to a path of this machine; `note` is told of files left out.
 
     All belongs to the caller, without set-id bits and attributes; with `archive` these and owners are kept. PodError,
     StoreError, ImageError.
@@ -43,14 +43,14 @@ def copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> None
 
 
 def copy_in(source_path: str, place: AppPlace, note: Note, *, archive: bool) -> None:
-    """Copy from this machine to a path of a pod, as `copy_out` does; there all belongs to root."""
+    """Copy from this machine to a path of a pod, as `copy_out` does; in the pod all files belong to root."""
     _check_writable(place)
     with _source(_open_here, source_path) as source, _target(place.open, place.path, source) as (root, name):
         _pump(source, name, None, TreePlacer(root, _owner(place, archive=archive), place.ids, note), note)
 
 
 def write_tar(place: AppPlace, write: Callable[[memoryview], object], note: Note) -> None:
-    """Write what is at a path of a pod as a tar, under its last name."""
+    """Write the files at a path of a pod as a tar, under the path's last name."""
     with _source(place.open, place.path) as source:
         writer = TreeWriter(write, place.ids, note, lambda count: None, forgiving=True, is_live=True)
         source.add(writer, source.name or ".", place)
@@ -73,9 +73,9 @@ def read_tar(file: BinaryIO, place: AppPlace, note: Note, *, archive: bool) -> N
 
 def copy_content(source_path: str, place: AppPlace, target: str, note: Note) -> None:
     """
-    Copy a file, or what is in a directory, to an absolute path of a place's root; missing directories are made.
+    Copy a file, or the content of a directory, to an absolute path of a place's root; missing directories are made.
 
-    A file goes into the directory that `target` is, or is meant to be by a slash at its end.
+    A file goes into the directory `target`, which exists or is announced by a slash at the end.
     """
     path = posixpath.normpath(f"/./{target}").lstrip("/")
     if os.path.isdir(source_path):
@@ -88,7 +88,7 @@ def copy_content(source_path: str, place: AppPlace, target: str, note: Note) -> 
 
 
 def make_directories(place: AppPlace, path: str) -> None:
-    """Make a directory of root's, 0755, and those above it, where there are none; links are followed."""
+    """Make a missing directory of root's, 0755, and the missing directories above; links are followed."""
     try:
         os.close(place.open(path, _PATH | os.O_DIRECTORY))
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def make_directories(place: AppPlace, path: str) -> None:
 
 
 class _Source:
-    """What is copied: the entry `name` of the directory `parent`, or without a name what is in that directory."""
+    """The source of a copy: the entry `name` of the directory `parent`, or without a name the directory's content."""
 
     def __init__(self, parent: int, name: str, *, content: bool) -> None:
         self.parent = parent
@@ -116,7 +116,7 @@ class _Source:
             raise PodError(f"{name} is a socket, which cannot be copied")
 
     def add(self, writer: TreeWriter, name: str, place: AppPlace | None) -> None:
-        """Add the source, which is at a place of an app, or on this machine."""
+        """Add the source, at a place of an app, or on this machine."""
         if self.name:
             writer.add_entry(self.parent, self.name, name)
             return
@@ -148,7 +148,7 @@ def _source(opener: Opener, path: str) -> Iterator[_Source]:
 
 @contextmanager
 def _target(opener: Opener, path: str, source: _Source) -> Iterator[tuple[int, str]]:
-    """Yield the directory that the copy is made in, and its name there."""
+    """Yield the directory of the copy, and the copy's name."""
     name = source.name or "."
     try:
         root = opener(path, _PATH)
@@ -178,7 +178,7 @@ def _target(opener: Opener, path: str, source: _Source) -> Iterator[tuple[int, s
 def _pump(
     source: _Source, name: str, ids: IdRange | None, placer: TreePlacer, note: Note, place: AppPlace | None = None
 ) -> None:
-    """Write a tar in a thread of its own, and read it in this one."""
+    """Write a tar in an own thread, and read the tar in this thread."""
     reader_fd, writer_fd = os.pipe()
     failures: list[Exception] = []
 

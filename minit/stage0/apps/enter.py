@@ -23,7 +23,7 @@ from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id, 
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.calls import crossing_environment
 
-# Signals of the terminal reach stage1 without that, too, and a second time means nothing more to it.
+# Signals of the terminal reach stage1 anyway, and a second signal would mean nothing more.
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -39,7 +39,7 @@ def enter_pod(
     timeout_seconds: float | None = None,
 ) -> NoReturn:
     """
-    Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
+    Become stage1's `enter`, which runs `command` in an app (None: the only app), not confined as the app if
     `privileged`, as its user if `as_app`, and killed after a time; `before_exec` is called last. `tree_path` finds a
     tree of the tree store by its id; without it, on a machine that minit boots, `enter` is the pod's.
     """
@@ -66,7 +66,7 @@ def enter_as_app(
     """
     Return the words of a process that runs `command` as an app's user, to be executed in the pod's directory.
 
-    If that fails, and not the command, the reason is written to `failure_fd`, which the process has to inherit.
+    If entering fails, and not the command, the reason is written to `failure_fd`, which the process has to inherit.
 
     PodError if the pod does not run.
     """
@@ -88,7 +88,7 @@ def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> list[
     """
     Return descriptors of the root of an app of a running pod, and of what keeps the app's mounts in it.
 
-    None are returned if stage1 cannot tell them: the app does not run, or it is another stage1 than minit's.
+    None are returned if stage1 cannot tell the descriptors: the app does not run, or stage1 is not minit's.
     """
     options = entrypoints.read_stage1_manifest(pod).annotation(paths.ANNOTATION_ENTER_OPTIONS) or ""
     if paths.ENTER_ROOT_FD not in options.split(","):
@@ -114,7 +114,7 @@ def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> list[
 
 
 def _program(pod: Pod, tree_path: Callable[[str], Path] | None) -> Path:
-    """Return the path of stage1's `enter`, from the tree store, where no pod can have changed it, if there is one."""
+    """Return the path of stage1's `enter`, from the tree store if there is one, where no pod can have changed it."""
     enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
     root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
     return root / "rootfs" / enter
@@ -126,7 +126,7 @@ def _refuse_ended(pod: Pod) -> None:
 
 
 def choose_app(pod: Pod, app: str | None) -> str:
-    """Return the app the user named, or else the only one of the pod; PodError if that is none."""
+    """Return the app named by the user, or else the only app of the pod; PodError without one."""
     if app is not None:
         if not is_ac_name(app):
             raise PodError(f'"{app}" is no app name: expected lower-case letters, digits and inner dashes')
@@ -139,7 +139,7 @@ def choose_app(pod: Pod, app: str | None) -> str:
 
 
 class _AttachCommand(Value):
-    """A process that attaches, to be executed in the pod's directory: its words, and its environment."""
+    """A process that attaches, to be executed in the pod's directory: words, and environment."""
 
     words: list[str]
     environment: dict[str, str]
@@ -149,10 +149,10 @@ def attach_command(
     pod: Pod, app: str | None, mode: str, options: Mapping[str, str], *, debug: bool = False
 ) -> _AttachCommand:
     """
-    Return what connects its standard streams to those of a running app (None: the only one), until either side ends.
+    Return the process that connects its standard streams to a running app's (None: the only app), until a side ends.
 
-    `mode` is rkt's --mode. `options` are flags with their values, which the stage1 image must declare to know.
-    PodError if that is not possible.
+    `mode` is rkt's --mode. `options` are flags with values, which the stage1 image must declare.
+    PodError if attaching is not possible.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
@@ -191,7 +191,7 @@ def attach(
             raise PodError(f"attach failed: error executing stage1 entrypoint: exit status {code}")
         return
     if settings is not None:
-        # A killed client left it raw.
+        # A killed client left the terminal raw.
         termios.tcsetattr(0, termios.TCSADRAIN, settings)
     number = os.WTERMSIG(status)
     if number in _FORWARDED:
@@ -207,7 +207,7 @@ def _terminal_settings() -> list[Any] | None:
 
 
 def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> int:
-    """Return the wait status of a command that gets the signals of this process, and has it stop when it stops."""
+    """Return the wait status of a command that gets this process's signals; its stops stop this process too."""
     process: int | None = None
     early: list[int] = []
 
@@ -222,7 +222,7 @@ def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
     try:
-        # Not SIGKILL: the terminal is to be as it was.
+        # Not SIGKILL: the client restores the terminal first.
         child = subprocess.Popen(command, cwd=directory, env=environment, preexec_fn=ending_with_caller(signal.SIGTERM))
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {command[0]}: {describe(error)}") from error

@@ -1,8 +1,8 @@
 """
-`export`: the root filesystem of an ended app, with all that the app made of it, as an image.
+`export`: the root filesystem of an ended app, with all changes of the app, as an image.
 
-An overlay is looked at through a mount of its own that lies nowhere and cannot be written to, so nothing is left
-mounted in any case. The app's files there are read by descriptors, and no link of it is followed.
+An overlay is read through an own mount that lies nowhere and cannot be written to, so nothing is left
+mounted in any case. The app's files there are read by descriptors, and no link of the app is followed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import Note, Pod, PodState
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
 
-# Where PID 1 binds files of its own.
+# Where PID 1 binds its own files.
 _BOUND_FILES = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
-# A file of zeros must not shrink so much that whoever imports the image takes it for a bomb.
+# A file of zeros must not shrink so much that an importer of the image suspects a bomb.
 _GZIP_LEVEL = 1
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
@@ -52,7 +52,7 @@ def export_app(
     progress: Progress,
 ) -> None:
     """
-    Write the root filesystem of an app (None: the only one) of an ended pod to a compressed ACI.
+    Write the root filesystem of an app (None: the only app) of an ended pod to a compressed ACI.
 
     `image_name` is NAME or NAME:VERSION; the image keeps what it does not say of those of the app's image.
 
@@ -74,7 +74,7 @@ def export_app(
 def write_image(
     file: BinaryIO, root: int, manifest: bytes, ids: IdRange | None, note: Note, count: Callable[[int], None]
 ) -> None:
-    """Write a compressed ACI of an app's root; `note` is told what is left out, `count` the bytes of files so far."""
+    """Write a compressed ACI of an app's root; `note` is told of omissions, `count` the bytes of files so far."""
     with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
         writer = TreeWriter(compressed.write, ids, note, count)
         writer.add_tree(root, "rootfs", left_out=mount_places(root))
@@ -85,7 +85,7 @@ def write_image(
 @contextmanager
 def keep(pod: Pod) -> Iterator[None]:
     """Keep an ended pod from being deleted."""
-    # Of a descriptor of its own: looking for the pod's state takes the lock by the pod's, and gives it up.
+    # With an own descriptor: a look at the pod's state takes the lock by the pod's descriptor, and gives the lock up.
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=pod.fd)
     try:
         try:
@@ -129,10 +129,10 @@ def _read_ids(pod: Pod) -> IdRange | None:
 
 
 def _complete_manifest(manifest: bytes, source: str, image_name: str | None) -> bytes:
-    """Return the image's manifest for a root filesystem that needs no other image, and all of which counts."""
+    """Return the image's manifest for a root filesystem that needs no other image, with all files counted."""
     document = jsontext.parse(manifest, source)
     assert isinstance(document, dict)
-    # Kept, they would bring back what the app removed, and lose what it made.
+    # Kept, these fields would bring back files that the app removed, and lose files that the app made.
     dropped = ("dependencies", "pathWhitelist")
     changed = {key: value for key, value in document.items() if key not in dropped or not value}
     if image_name is not None:
@@ -150,7 +150,7 @@ def _complete_manifest(manifest: bytes, source: str, image_name: str | None) -> 
 
 
 def mount_places(root: int) -> Iterator[os.stat_result]:
-    """Yield what was only made for a mount and is as mknod(2) left it; no app has ever seen it."""
+    """Yield files only made for a mount and still as mknod(2) left them; no app has ever seen such a file."""
     for path in _BOUND_FILES:
         try:
             fd = syscalls.openat2(root, path, os.O_PATH, resolve=_IN_ROOT)
@@ -158,14 +158,14 @@ def mount_places(root: int) -> Iterator[os.stat_result]:
             continue
         status = os.fstat(fd)
         os.close(fd)
-        # An image's own file that is empty too was given its time later.
+        # An image's own empty file was given its time later.
         if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_mtime_ns == status.st_ctime_ns:
             yield status
 
 
 @contextmanager
 def open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
-    """Yield a descriptor of an app's root filesystem as the app left it."""
+    """Yield a descriptor of an app's root filesystem as the app left the files."""
     with ExitStack() as stack:
 
         def opened(directory: int, path: str) -> int:

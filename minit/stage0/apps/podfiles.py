@@ -38,7 +38,7 @@ _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _IN_VOLUME = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
-# What the image has there is hidden while the app runs.
+# The image's files there are hidden while the app runs.
 _OF_THE_KERNEL = frozenset({"dev", "proc", "sys"})
 _HOST = "host"
 
@@ -48,7 +48,7 @@ class AppPlace(Value):
     A path in an app: `path`, relative, from the directory `root` on.
 
     `ids` are those that its owners on the disk are among, None if they are the app's own. `read_only` says why nothing
-    can be written there, empty if it can.
+    can be written there, empty if writing is possible.
     """
 
     root: int
@@ -58,9 +58,9 @@ class AppPlace(Value):
 
     def open(self, path: str, flags: int) -> int:
         """
-        Open a path from the root on; links are followed as the app would follow them.
+        Open a path from the root on; links are followed as the app would follow links.
 
-        PodError for files of the kernel's: an app may have a link to what only this process may write.
+        PodError for files of the kernel's: an app may have a link to a file that only this process may write.
         """
         fd = syscalls.openat2(self.root, path or ".", flags, resolve=_IN_ROOT)
         if syscalls.is_kernel_filesystem(fd):
@@ -69,7 +69,7 @@ class AppPlace(Value):
         return fd
 
     def left_out(self) -> list[os.stat_result]:
-        """Return what nobody copies with the whole root: the devices that a running app has."""
+        """Return the directories left out of a copy of the whole root: the devices of a running app."""
         try:
             devices = os.stat("dev", dir_fd=self.root, follow_symlinks=False)
         except OSError:
@@ -78,7 +78,7 @@ class AppPlace(Value):
 
 
 class _AppVolume(Value):
-    """A volume and its place in an app, as the app's annotation minit/mounts has it."""
+    """A volume and the place in an app, from the app's annotation minit/mounts."""
 
     target: str
     volume: Volume
@@ -89,14 +89,14 @@ class _AppVolume(Value):
 @contextmanager
 def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterator[AppPlace]:
     """
-    Yield a place in an app (None: the only one) of a pod that runs or has ended, by an absolute path.
+    Yield a place in an app (None: the only app) of a pod that runs or has ended, by an absolute path.
 
-    An ended pod is kept from being deleted meanwhile. PodError if there is no such app, or it has never been started.
+    An ended pod is kept from being deleted meanwhile. PodError without such an app, or for an app never started.
     """
     _refuse_others(pod)
     manifest = read_pod_manifest(pod)
     chosen = choose_app(manifest, app)
-    # Two slashes at the start would stay two. What a path ends with has a meaning for copies.
+    # Two slashes at the start would stay two. The end of a path has a meaning for copies.
     end = next((end for end in ("/.", "/") if path.endswith(end)), "")
     path = posixpath.normpath(f"/./{path}")
     if path.split("/")[1] in _OF_THE_KERNEL:
@@ -122,14 +122,14 @@ def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterato
 
 @contextmanager
 def app_root(pod: Pod, app: RuntimeApp, trees: TreeStore) -> Iterator[int]:
-    """Yield the root of an app of a pod that runs or has ended, without its volumes; PodError if it has none."""
+    """Yield the root of an app of a pod that runs or has ended, without volumes; PodError without a root."""
     _refuse_others(pod)
     with _app_base(pod, app, trees) as (root, _):
         yield root
 
 
 def choose_app(manifest: PodManifest, wanted: str | None) -> RuntimeApp:
-    """Return an app of a pod by name, or the only one; PodError."""
+    """Return an app of a pod by name, or the only app; PodError."""
     names = ", ".join(app.name for app in manifest.apps)
     if wanted is None and len(manifest.apps) != 1:
         raise PodError(f"the pod has several apps: choose one of {names}" if names else "the pod has no apps")
@@ -163,7 +163,7 @@ def _app_volumes(manifest: PodManifest, app: RuntimeApp) -> list[_AppVolume]:
 
 
 def _read_object(text: str | None) -> dict[str, object]:
-    """Return what an annotation has, which stage1 has read before, or nothing."""
+    """Return the content of an annotation, which stage1 has read before, or nothing."""
     try:
         value = {} if text is None else jsontext.parse(text.encode(errors="surrogateescape"), "annotation")
     except ManifestError:
@@ -192,7 +192,7 @@ def _app_base(pod: Pod, app: RuntimeApp, trees: TreeStore) -> Iterator[tuple[int
             stack.enter_context(keep(pod))
         rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app.name)}"
         if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(pod.path / rootfs):
-            # What is written to the layers would not be seen by who mounts them.
+            # Mounts would not show what is written to the layers.
             reason = f'the root of app "{app.name}" is not mounted any more, and can only be read'
             yield stack.enter_context(open_rootfs(pod, app.name, trees)), reason
             return
@@ -213,7 +213,7 @@ def _mount(
     """
     Return descriptors of the root of an app with its volumes, and of what keeps these; `stack` closes what it needs.
 
-    The volume that is asked for, `here`, has to be there. Any other that is gone is an empty directory.
+    The requested volume, `here`, has to exist. Any other volume that is gone is an empty directory.
     """
     memory = _read_object(manifest.annotation(Annotation.MEMORY_VOLUMES))
     trees: list[tuple[str, int]] = []
@@ -253,7 +253,7 @@ def _mount(
 
 
 def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, read_only: bool) -> None:
-    """Mount an app's root and its volumes in a namespace of this process's own, and send root and namespace."""
+    """Mount an app's root and volumes in this process's own namespace, and send root and namespace."""
     try:
         root = syscalls.open_tree(base, "", syscalls.OPEN_TREE_CLONE)
     except OSError:
@@ -261,7 +261,7 @@ def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, rea
     syscalls.unshare(syscalls.CLONE_NEWNS)
     enter_own_mounts(syscalls.MS_PRIVATE)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    # A root that is shared, as where it lies on a machine with systemd, is none for pivot_root(2).
+    # pivot_root(2) refuses a shared root, such as a root on a machine with systemd.
     attributes = syscalls.MOUNT_ATTR_RDONLY if read_only else 0
     syscalls.mount_setattr(root, set=attributes, propagation=syscalls.MS_PRIVATE)
     syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
@@ -282,7 +282,7 @@ def _mount_all(link: Socket, base: int, trees: Sequence[tuple[str, int]], *, rea
 
 
 def _open_volume(pod: Pod, manifest: PodManifest, place: _AppVolume) -> int:
-    """Return a detached mount of what an app has of a volume; OSError or PodError if that is nothing."""
+    """Return a detached mount of an app's part of a volume; OSError or PodError without one."""
     volume = place.volume
     if volume.source is None:
         whole = syscalls.openat2(pod.fd, f"{paths.POD_SHARED_VOLUMES}/{volume.name}", _DIRECTORY, resolve=_BENEATH)
@@ -348,7 +348,7 @@ def _empty_mount() -> int:
 
 
 def writable_layer(data: Path, uuid: str, app: str) -> Path:
-    """Return the upper layer of an app's overlay, the whole root of one that has none; PodError if there is no pod."""
+    """Return the upper layer of an app's overlay, the whole root of an app without overlay; PodError without a pod."""
     with open_pod(data, uuid) as pod:
         if not pod.has_file(paths.POD_OVERLAY_PREPARED):
             return pod.path / paths.POD_STAGE1_ROOTFS / paths.app_rootfs(app)

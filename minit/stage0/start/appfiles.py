@@ -40,7 +40,7 @@ _TREE_ID = "treeStoreID"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o644
-# The directory is not empty: somebody has put files there; or it is somebody's mount point.
+# The directory is not empty: somebody has put files there; or the directory is somebody's mount point.
 _NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 
 
@@ -48,9 +48,9 @@ def write_app_files(
     pod: Pod, store: Store, trees: TreeStore, app: PlannedApp, progress: Progress, *, overlay: bool, ids: IdRange | None
 ) -> None:
     """
-    Write the image's manifest of a new app, and its root, or with `overlay` the name of the tree that is mounted later.
+    Write the image's manifest of a new app, and the root, or with `overlay` the name of the tree to mount later.
 
-    To be called while the lock is held that keeps trees from being collected. PodError if the image is that of stage1.
+    To be called under the lock that keeps trees from being collected. PodError for an image of stage1.
     """
     info = pod.path / _info(app.name)
     make_directory(info, 0o750)
@@ -62,15 +62,15 @@ def write_app_files(
         return
     tree_id = trees.render(app.image.id, progress)
     if tree_id == read_stage1_tree_id(pod):
-        # Both would have their upper layers in one directory, the app's inside stage1's.
+        # Both would have upper layers in one directory, the app's inside stage1's.
         raise PodError(f'app "{app.name}" is made from the stage1 image: that needs --no-overlay')
-    # At once: without knowing which tree a pod refers to, none can be collected.
+    # At once: as long as a pod's tree is unknown, no tree can be collected.
     write_new_file(info / "new", tree_id.encode(), 0o640)
     os.rename(info / "new", info / _TREE_ID)
 
 
 def write_new_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a file of exactly `mode`; FileExistsError if there is one."""
+    """Write a file of exactly `mode`; FileExistsError if the file exists."""
     with open(path, "xb", opener=_open_private) as file:
         file.write(data)
         os.fchmod(file.fileno(), mode)
@@ -78,9 +78,9 @@ def write_new_file(path: Path, data: bytes, mode: int) -> None:
 
 def remove_app_files(pod: Pod, app: str) -> None:
     """
-    Undo the mounts of an app in this mount namespace, and remove its root and its image's manifest.
+    Undo the mounts of an app in this mount namespace, and remove the app's root and the image's manifest.
 
-    A file that is gone already is no error, so that a removal that was cut off can be repeated. PodError if a mount
+    A missing file is no error, so that an interrupted removal can be repeated. PodError if a mount
     stays, OSError if a file does.
     """
     home = f"{stage1_root(pod)}/opt/stage2/{app}"
@@ -93,12 +93,12 @@ def remove_app_files(pod: Pod, app: str) -> None:
             _remove_if_empty(pod, f"{layers}/{part}")
         _remove_if_empty(pod, layers)
     remove_directory(pod, home)
-    # Last, since it says where the layers are.
+    # Last, since this file names the place of the layers.
     remove_directory(pod, _info(app))
 
 
 def remove_directory(pod: Pod, name: str) -> None:
-    """Remove a directory of the pod, relative to its own, with all that is in it; no error if there is none."""
+    """Remove a directory of the pod, by a relative path, with the content; no error if there is none."""
     parent, _, last = name.rpartition("/")
     try:
         parent_fd = syscalls.openat2(pod.fd, parent, os.O_PATH | os.O_DIRECTORY, resolve=_WITHIN)
@@ -126,7 +126,7 @@ def stage1_root(pod: Pod) -> str:
     """
     Return where files of stage1's root are to be changed, relative to the pod directory.
 
-    That is the overlay where it is mounted: what is changed in its upper layer behind its back, it may never see.
+    The overlay where mounted: an overlay may never see changes made directly in the upper layer.
     """
     rootfs = paths.POD_STAGE1_ROOTFS
     if not pod.has_file(paths.POD_OVERLAY_PREPARED) or overlay.is_mounted_at(pod.path / rootfs):
@@ -153,10 +153,10 @@ def _open_private(path: str, flags: int) -> int:
 
 def provide_volumes(pod: Pod, trees: TreeStore, manifest: PodManifest, *, overlay: bool, ids: IdRange | None) -> None:
     """
-    Make the named volumes of a pod whose apps have their files, and give those that no pod has had what images have.
+    Make the named volumes of a pod whose apps have their files, and give new volumes the images' files.
 
     A volume gets the first directory that an app has at its place, in the order of the manifest, with its owners, which
-    are those of the pod with `ids`. To be called while the lock is held that keeps volumes from being removed.
+    are the pod's with `ids`. To be called under the lock that keeps volumes from being removed.
     """
     for name in sorted(names_in(manifest, pod.data)):
         create_volume(pod.data, name)
@@ -167,13 +167,13 @@ def provide_volumes(pod: Pod, trees: TreeStore, manifest: PodManifest, *, overla
                 continue
             if not os.listdir(home / "data"):
                 roots = ((_root(pod, trees, app, overlay=overlay), target) for app, target in places)
-                # Those of a tree are not shifted.
+                # Owners of a tree are not shifted.
                 any(_fill(pod.data, name, root, target, None if overlay else ids) for root, target in roots)
             create_file(home / "used", b"", _FILE_MODE)
 
 
 def _places(manifest: PodManifest, name: str, data: Path) -> Iterator[tuple[str, str]]:
-    """Yield the apps that mount a volume, and where."""
+    """Yield the apps that mount a volume, and the places."""
     for app in manifest.apps:
         for path, volume in manifest.volumes_of(app):
             if name_of(volume, data) == name:
@@ -187,7 +187,7 @@ def _root(pod: Pod, trees: TreeStore, app: str, *, overlay: bool) -> Path:
 
 
 def _fill(data: Path, name: str, root: Path, target: str, ids: IdRange | None) -> bool:
-    """Copy what an image has at a path to an empty volume; return whether there is a directory."""
+    """Copy the image's files at a path to an empty volume; return whether there is a directory."""
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         source = syscalls.openat2(root_fd, target, os.O_RDONLY | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)

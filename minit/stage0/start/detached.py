@@ -51,14 +51,14 @@ def start_detached(
     """
     Have `run`, which becomes the stage1 of a locked pod, run in another process, and return when the pod is ready.
 
-    `relay` gets what it prints until then, `tell` its exception; the rest of its output is nobody's. A pod that has
-    ended meanwhile was ready too, if its stage1 says so, or it has done its work. Else PodError with its exit code.
+    `relay` gets the output until then, `tell` the exception; later output has no reader. A pod that has
+    ended meanwhile was ready too, if stage1 says so, or the pod has done its work. Else PodError with the exit code.
     `decided` is called when nobody looks at the pod's files any more. If this process is told to end before, so is
     the pod.
     """
     with discarded_on_failure(pod):
         watched = open_pod(pod.data, pod.uuid)
-        # Not every program bears that nobody reads any more what it prints.
+        # Not every program bears output without a reader.
         has_reader = read_stage1_manifest(pod).annotation(paths.ANNOTATION_CONTROL) is not None
         reader, writer = os.pipe()
         child = fork(DETACHED, run, {"output": writer if has_reader else None}, tell=lambda error: _fail(tell, error))
@@ -112,18 +112,18 @@ def _wait_until_ready(
 
 
 def _take_rest(readers: list[int], relay: Callable[[bytes], None]) -> None:
-    """Relay what is there; others may hold the other end still."""
+    """Relay the output so far; other processes may still hold the other end."""
     while wait_readable(readers, 0) and (data := os.read(readers[0], _CHUNK_BYTES)):
         relay(data)
 
 
 def _has_been_ready(pod: Pod) -> bool:
-    """Return whether a pod that has ended was ready, as far as its files are still there."""
+    """Return whether an ended pod was ready, as far as the pod's files are still there."""
     return any(f'"event":"{PodEvent.POD_READY}"' in line for line in read_events(pod, _EVENTS) or ())
 
 
 def claim_ended(pod: Pod) -> list[str]:
-    """Lock a pod that has ended, and return the arguments of its last run; PodError if it cannot run again."""
+    """Lock an ended pod, and return the arguments of the last run; PodError if the pod cannot run again."""
     with ends_settled(pod.data):
         if not pod.refresh() or pod.state is not PodState.EXITED:
             raise PodError(f'pod "{pod.uuid}" cannot start again: its state is "{pod.state}"')
@@ -141,7 +141,7 @@ def is_interactive(arguments: list[str]) -> bool:
 
 
 def clear_last_run(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
-    """Remove what the last run of a locked pod left: networks, control groups, mounts, and stage1's files of it."""
+    """Remove remains of a locked pod's last run: networks, control groups, mounts, and stage1's files of the run."""
     cleanup.run(pod, note)
     unmount_below(pod.path)
     with disk_errors("start pod", pod.path):
@@ -170,7 +170,7 @@ def _read_arguments(pod: Pod) -> list[str]:
 
 
 def _clear_stage1(pod: Pod) -> None:
-    """Remove the files of a run from stage1's root; its directories stay, and the logs of apps."""
+    """Remove the files of a run from stage1's root; directories stay, and the logs of apps."""
     top = f"{status_root(pod)}/rkt"
     for directory, kept in (
         (top, ("env", "iottymux", "minit", "status")),

@@ -1,5 +1,5 @@
 """
-The root of a machine that minit boots, as a directory: a pod, prepared as for stage1, and what the first program needs.
+The root of a machine that minit boots, as a directory: a pod, prepared as for stage1, and the first program's files.
 
     init                        a link to the entrypoint that the kernel executes
     bin/minit                   one to the command
@@ -57,7 +57,7 @@ class MachineParts(Value):
 
 
 class Part(Value):
-    """The size of a part of a machine's root: its name, its files and their bytes."""
+    """The size of a part of a machine's root: name, number of files and bytes."""
 
     name: str
     files: int
@@ -65,7 +65,7 @@ class Part(Value):
 
 
 def make_machine_root(root: Path, store: Store, parts: MachineParts, progress: Progress) -> list[Part]:
-    """Fill the empty directory `root` and return what is in it; PodError for a stage1 that boots no machine."""
+    """Fill the empty directory `root` and return the parts; PodError for a stage1 that boots no machine."""
     require_path(parts.stage1.manifest, "run")
     with disk_errors("make the machine's root", root):
         return _fill(root, store, parts, progress)
@@ -131,7 +131,7 @@ def _measure(name: str, roots: Sequence[Path]) -> Part:
 
 
 def _set_times(root: Path, stage1: Path, built: int | None) -> None:
-    """Give all but what came of images the same time; extraction has set the times of that."""
+    """Give all files but the images' the same time; extraction has set the times of image files."""
     own = [stage1, stage1 / "opt", stage1 / "opt/stage2"]
     of_images = []
     for path in (root, *_below(root)):
@@ -140,7 +140,7 @@ def _set_times(root: Path, stage1: Path, built: int | None) -> None:
         elif path not in own:
             of_images.append(path)
     if built is None:
-        # Not a time that is still to come, which the machine would set its clock to.
+        # Not a future time, which the machine would set its clock to.
         built = min(int(time.time()), max(int(path.lstat().st_mtime) for path in of_images))
     for path in own:
         os.utime(path, (built, built), follow_symlinks=False)

@@ -1,7 +1,7 @@
 """
-Preparing a pod: a new pod directory with everything in it that stage1 needs to run.
+Preparing a pod: a new pod directory with all files that stage1 needs.
 
-The directory is locked from its first moment. After any failure it is deleted again. A process that dies leaves a pod
+The directory is locked from the first moment. After any failure the directory is deleted. A dying process leaves a pod
 in `prepare` without a lock, which gc collects.
 """
 
@@ -38,7 +38,7 @@ _COPY_BYTES = 1 << 30  # at most this many per system call
 
 
 class NewPod(Value):
-    """A pod to be made; `private_users` are its ids on the host, or whether some are chosen."""
+    """A new pod; `private_users` are ids on the host, or whether ids are chosen."""
 
     stage1: StoredImage
     apps: tuple[PlannedApp, ...]
@@ -57,7 +57,7 @@ def prepare_pod(
     announce: Callable[[str], None],
 ) -> Pod:
     """
-    Return a new pod, locked, in the state `preparing` and complete but for the move to where it goes next.
+    Return a new pod, locked, in the state `preparing` and complete except for the move to the next place.
 
     `announce` gets the UUID as soon as the directory exists. On any failure the directory is deleted.
     """
@@ -77,11 +77,11 @@ def prepare_pod(
 
 @contextmanager
 def discarded_on_failure(pod: Pod) -> Iterator[None]:
-    """Delete a pod that is still being prepared when the with block fails; the failure travels on."""
+    """Delete a pod in preparation when the with block fails; the failure travels on."""
     try:
         yield
     except BaseException:
-        # A pod that cannot be deleted now can be collected later, and the first failure is the one to tell.
+        # A pod that cannot be deleted now can be collected later, and the first failure is the failure to tell.
         if pod.place == PREPARE:
             with pod, suppress(OSError, PodError):
                 deletion.discard(pod)
@@ -89,7 +89,7 @@ def discarded_on_failure(pod: Pod) -> Iterator[None]:
 
 
 def finish(pod: Pod) -> None:
-    """Make a pod that `prepare_pod` returned durable, and a prepared one that anybody may run."""
+    """Make a pod of `prepare_pod` durable, and a prepared pod ready to be run by anybody."""
     with disk_errors("prepare pod", pod.path), discarded_on_failure(pod):
         syscalls.syncfs(pod.fd)
         pod.move(PREPARED)
@@ -105,7 +105,7 @@ def check_kernel() -> None:
 
 
 def _fill(pod: Pod, store: Store, trees: TreeStore, request: NewPod, progress: Progress) -> None:
-    """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
+    """Write the files of a prepared pod, in rkt's order except for the ids, which no other pod gets from then on."""
     wanted = request.private_users
     ids = claim_ids(pod, wanted if isinstance(wanted, IdRange) else None) if wanted else None
     make_directory(pod.path / "appsinfo", 0o750)
@@ -158,7 +158,7 @@ def copy_tree(source: Path, destination: Path, ids: IdRange | None = None) -> No
 
 def _copy_directory(source: Path, destination: Path, ids: IdRange | None) -> None:
     directories = [(os.fspath(source), os.fspath(destination), source.lstat())]
-    # Grows while it is walked.
+    # Grows during the walk.
     for from_directory, to_directory, _ in directories:
         with os.scandir(from_directory) as entries:
             for entry in entries:
@@ -170,7 +170,7 @@ def _copy_directory(source: Path, destination: Path, ids: IdRange | None) -> Non
                 else:
                     _copy_leaf(entry.path, target, status)
                     _copy_metadata(entry.path, target, status, ids)
-    # Children change their parent's times, so directories come last, deepest first.
+    # Children change the parent's times, so directories come last, deepest first.
     for from_directory, to_directory, status in reversed(directories):
         _copy_metadata(from_directory, to_directory, status, ids)
 

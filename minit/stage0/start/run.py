@@ -32,7 +32,7 @@ _MTAB_TARGET = "../proc/self/mounts"
 
 
 def claim_prepared(pod: Pod) -> None:
-    """Lock a prepared pod so that nobody else can run it; PodError if somebody is about to."""
+    """Lock a prepared pod so that nobody else can run the pod; PodError if somebody is about to."""
     if pod.state is not PodState.PREPARED:
         raise PodError(f'pod "{pod.uuid}" is not prepared: its state is "{pod.state}"')
     # Where rkt waits here, the losers of a race hang for the whole life of the pod.
@@ -51,9 +51,9 @@ def run_pod(
     """
     Become the stage1 of a locked pod that is complete; `before_exec` is called last.
 
-    `start_remover` starts a process that removes the pod when it has ended, and returns its number.
+    `start_remover` starts a process that removes the pod after the end, and returns the process's number.
 
-    A failure before the pod is moved to `run` leaves it as it was; after that, the pod has ended as if it had run.
+    A failure before the move to `run` leaves the pod as before; after the move, the pod has ended as if it had run.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     entrypoints.require_path(manifest, "run")
@@ -69,7 +69,7 @@ def run_pod(
     remover = None if start_remover is None else start_remover()
     with disk_errors("run pod", pod.path):
         mount_overlays(pod, trees, apps)
-        # Also for a stage1 that is too old to be told about them, as rkt does.
+        # Also for a stage1 too old to be told about the files, as rkt does.
         write_name_files(pod.path / paths.POD_STAGE1_ROOTFS, options.name_service)
         arguments = entrypoints.run_arguments(options, pod.uuid, manifest, private_users, note)
         (pod.path / RUN_RECORD).write_bytes(jsontext.dump(arguments))
@@ -77,7 +77,7 @@ def run_pod(
 
 
 def read_private_users(pod: Pod) -> str | None:
-    """Return the record of the pod's ids on the host, None if it has none of its own."""
+    """Return the record of the pod's ids on the host, None for a pod without own ids."""
     try:
         return pod.read_file(paths.POD_PRIVATE_USERS).decode("ascii", "replace")
     except FileNotFoundError:
@@ -85,14 +85,14 @@ def read_private_users(pod: Pod) -> str | None:
 
 
 def require_overlay(pod: Pod) -> None:
-    """Raise PodError for a pod that needs overlayfs on a host without it."""
+    """Raise PodError for a pod that needs overlayfs on a host without overlayfs."""
     obstacle = overlay.overlay_obstacle(pod.data) if pod.has_file(paths.POD_OVERLAY_PREPARED) else None
     if obstacle is not None:
         raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
 
 
 def mount_overlays(pod: Pod, trees: TreeStore, apps: Sequence[str]) -> None:
-    """Mount the overlays of a pod, if it has some, and give its apps /etc/mtab."""
+    """Mount the overlays of a pod, if any, and give the apps /etc/mtab."""
     with_overlay = pod.has_file(paths.POD_OVERLAY_PREPARED)
     if with_overlay:
         _mount_stage1(pod, trees)
@@ -105,7 +105,7 @@ def mount_overlays(pod: Pod, trees: TreeStore, apps: Sequence[str]) -> None:
 def become_stage1(
     pod: Pod, arguments: Sequence[str], before_exec: Callable[[], None], remover: int | None = None
 ) -> NoReturn:
-    """Become the stage1 of a locked pod whose overlays are mounted; `remover` is the process that removes it."""
+    """Become the stage1 of a locked pod with mounted overlays; `remover` is the process that removes the pod."""
     run = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "run")
     environment = {
         **os.environ,
@@ -128,14 +128,14 @@ def _mount_stage1(pod: Pod, trees: TreeStore) -> None:
     _mount_layers(pod, trees, read_stage1_tree_id(pod), None, rootfs)
     status = rootfs / paths.STATUS_DIRECTORY
     try:
-        # Copies the directory into the upper layer, which is where the statuses are read from later.
+        # Copies the directory into the upper layer, from where the statuses are read later.
         os.utime(status)
     except OSError as error:
         raise PodError(f"cannot touch stage1's status directory: {describe(error)}") from error
 
 
 def mount_app(pod: Pod, trees: TreeStore, app: str) -> None:
-    """Mount the overlay of an app in the stage1 that is mounted, with the image's manifest beside it."""
+    """Mount the overlay of an app in the mounted stage1, with the image's manifest beside the overlay."""
     directory = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app
     make_directory(directory, 0o750)
     ids = read_ids(pod)
@@ -171,7 +171,7 @@ def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, tar
         upper, work = upper / app, work / app
         make_directory(upper, mode)
         make_directory(work, 0o750)
-    # The merged root shows the owner of the upper one.
+    # The merged root shows the owner of the upper root.
     ids = read_ids(pod)
     os.chown(upper, *(_on_host(number, ids) for number in (tree_root.st_uid, tree_root.st_gid)))
     upper.chmod(mode)
@@ -195,8 +195,8 @@ def _give_to_rkt_group(path: Path) -> None:
 
 
 def link_mtab(rootfs: Path) -> None:
-    """Give an app with a real directory /etc an /etc/mtab, unless it has something of that name."""
-    # The image decides what /etc is, so nothing is resolved that could lead out of its root.
+    """Give an app with a real directory /etc an /etc/mtab, unless a file of the name exists."""
+    # The image decides on /etc, so no link that could lead out of the root is resolved.
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         etc = syscalls.openat2(
