@@ -107,7 +107,7 @@ class ContainerCalls:
         return api.ContainerId(container_id=record.id)
 
     def _with_images(self, asked: api.ContainerConfig) -> api.ContainerConfig:
-        """Return a container whose mounts have images as the store has them."""
+        """Return a container with the store's references of image mounts."""
         config = api.ContainerConfig()
         config.CopyFrom(asked)
         for mount in config.mounts:
@@ -133,7 +133,7 @@ class ContainerCalls:
         return record
 
     def adopt(self, sandbox: Sandbox, record: ContainerRecord) -> None:
-        """Take a container that was made into its sandbox."""
+        """Add a new container to the sandbox."""
         sandbox.containers[record.id] = Container(sandbox, record)
         self._node.follow(sandbox)
 
@@ -268,7 +268,7 @@ async def _in_thread(action: Callable[[], None]) -> None:
 
 
 def _has_group(image: ImageManifest) -> bool:
-    """Tell whether an image names a group; one that was converted has the name of its user where it does not."""
+    """Tell whether an image names a group; a converted image without a group has the name of the user there."""
     return image.app is not None and not (image.from_docker and image.app.group == image.app.user)
 
 
@@ -277,7 +277,7 @@ def _has_hostname(image: ImageManifest) -> bool:
 
 
 def _settled(request: api.CreateContainerRequest, image: NodeImage) -> api.CreateContainerRequest:
-    """Return a request that has the image by its id, by its digest, and by the name that users know."""
+    """Return a request with the image by id, by digest, and by the name that users know."""
     settled = api.CreateContainerRequest()
     settled.CopyFrom(request)
     spec = settled.config.image
@@ -337,7 +337,7 @@ def _make_log(container: Container) -> None:
 
 
 def make_log(directory: str, path: str) -> None:
-    """Make a log and the directories that it is in, but for what is there; OSError if there is something else."""
+    """Make a log and the directories above, except existing ones; OSError if another kind of file is there."""
     parent = os.open(directory, _DIRECTORY | os.O_CLOEXEC)
     try:
         *parents, name = path.split("/")

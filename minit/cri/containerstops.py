@@ -1,4 +1,4 @@
-"""Stops of containers that many calls may wait for, without a process for any of them."""
+"""Stops of containers that many calls may wait for, without a process for a call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from minit.stage0.stage1.entrypoints import read_stage1_manifest
 
 class ContainerStops:
     """
-    What PID 1 of pods was asked to stop, with a task of `nursery` for each answer that is still to come.
+    The stops that PID 1 of pods was asked for, with a task of `nursery` for each answer still to come.
 
-    Calls for one container wait for the same answer, but for one that wants it stopped sooner.
+    Calls for one container wait for the same answer, except a call that wants an earlier stop.
     """
 
     def __init__(self, nursery: trio.Nursery, data: Path) -> None:
@@ -72,7 +72,7 @@ class ContainerStops:
 
 
 def _begin_to_ask(pod: Pod, request: StopApp) -> Socket:
-    """Return a connection to PID 1 with a request, which is answered at its time; OSError if none is taken at once."""
+    """Return a connection to PID 1 with a request, to be answered later; OSError if no request is accepted at once."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         # Through the descriptor, so that the address has no more than sun_path's 108 bytes wherever pods lie.
@@ -85,7 +85,7 @@ def _begin_to_ask(pod: Pod, request: StopApp) -> Socket:
 
 
 class _Asked:
-    """A stop that PID 1 was asked for, the latest time at which it kills, and what it answered."""
+    """A stop requested of PID 1, the latest time of the kill, and the answer."""
 
     def __init__(self, ends_at: float) -> None:
         self.ends_at = ends_at

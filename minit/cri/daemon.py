@@ -49,11 +49,11 @@ _KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets as
 
 class Settings(Value):
     """
-    The pods that the daemon serves, and where.
+    The pods that the daemon serves, and the addresses.
 
     `program` are the words of minit. `cdi_directories` have the files of CDI, of which the last ones count most.
-    `runtime_handlers` are names of RuntimeClasses, beside the empty one, by which sandboxes may ask for minit.
-    `stream_address` and `stream_port` are where streams are served, by TCP; port 0 is any that is free.
+    `runtime_handlers` are names of RuntimeClasses, beside the empty name, by which sandboxes may ask for minit.
+    `stream_address` and `stream_port` are the TCP address of streams; port 0 is any free port.
     """
 
     data: Path
@@ -67,7 +67,7 @@ class Settings(Value):
     runtime_handlers: tuple[str, ...] = ()
 
     def described(self) -> dict[str, object]:
-        """Return them for a reader."""
+        """Return the settings for a reader."""
         return {
             "dataDirectory": str(self.data),
             "socket": str(self.socket),
@@ -169,7 +169,7 @@ async def _run(
 
 async def _end_with(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
     async for _ in signals:
-        # What takes longer goes on in processes of its own, as that of a daemon that is killed.
+        # Longer work goes on in other processes, such as the work of a killed daemon.
         patience = threading.Timer(_PATIENCE_SECONDS, os._exit, (0,))
         patience.daemon = True
         patience.start()
@@ -221,7 +221,7 @@ def _all_methods(
     streaming: StreamingCalls,
     images: ImageCalls,
 ) -> Methods:
-    """Return all methods that there are."""
+    """Return all methods."""
     services = {
         "RuntimeService": {
             "Version": Method(request=api.VersionRequest, answer=runtime.version),
@@ -279,7 +279,7 @@ def _all_methods(
 
 
 def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]], items: str) -> Method:
-    """Return a method that has the items of a list in messages of their own, so that no list is too long for one."""
+    """Return a method that sends each item of a list in an own message, so that no list is too long for a message."""
     return Method(request=request, answer=answer, items=items)
 
 
@@ -302,7 +302,7 @@ class _RuntimeCalls:
 
     async def status(self, request: api.StatusRequest) -> api.StatusResponse:
         """Return whether sandboxes can be run."""
-        # Networks are built in, so that there always is one.
+        # Networks are built in, so there always is a network.
         ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
         of_handler = api.RuntimeHandlerFeatures(
             recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()

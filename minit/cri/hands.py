@@ -1,5 +1,5 @@
 """
-Hands of the daemon: processes of the command that carry out requests to the service of pods, each one after the other.
+Hands of the daemon: processes of the command that carry out one request after the other to the service of pods.
 
 A hand saves each request the start of a program: `minit/pods/hand.py`.
 """
@@ -62,7 +62,7 @@ class Hands:
                 if answer is None or answer[IS_LAST]:
                     link.close()
                     if answer is not None:
-                        # The next request need not wait for it.
+                        # The next request need not wait for the hand's end.
                         self._nursery.start_soon(self._add)
                 else:
                     self._keep(link)
@@ -76,7 +76,7 @@ class Hands:
             try:
                 return _result(await _receive(link))
             except trio.Cancelled:
-                # It undoes what is half done, and ends.
+                # The hand undoes half-done work, and ends.
                 process.terminate()
                 with trio.move_on_after(_PATIENCE_SECONDS, shield=True) as scope:
                     await process.wait()
@@ -126,7 +126,7 @@ class Hands:
                     self._keep((await self._start())[0])
 
     def _keep(self, link: Socket) -> None:
-        """Let a hand wait for its next request, or end it if enough of them do."""
+        """Let a hand wait for the next request, or end the hand if enough hands wait."""
         if len(self._idle) < MOST_IDLE:
             self._idle.append(link)
         else:
@@ -187,5 +187,5 @@ class Turns:
 
 
 def limited(seconds: int) -> int:
-    """Return a time that is not negative, and no more than a year, which nobody waits for."""
+    """Return a time that is not negative, and no more than a year, longer than anybody waits."""
     return min(max(seconds, 0), _LONGEST_SECONDS)

@@ -1,4 +1,4 @@
-"""The calls about images: lists of the store, and pulls from registries, which calls of one image share."""
+"""The calls about images: lists of the store, and pulls from registries; calls for one image share a pull."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class ImageCalls:
         self._removing = trio.Lock()
 
     def find(self, reference: str) -> NodeImage | None:
-        """Return an image by its id or one of its names, None if there is none."""
+        """Return an image by id or a name, None for an unknown image."""
         return find_image(self._images.read(), reference)
 
     def get(self, reference: str) -> NodeImage:
-        """Return an image by its id or one of its names; CallError if there is none."""
+        """Return an image by id or a name; CallError for an unknown image."""
         found = self.find(reference)
         if found is None:
             raise CallError(Code.NOT_FOUND, f'image "{reference}" is not in the store {self._data}: pull it first')
@@ -115,7 +115,7 @@ class ImageCalls:
         return api.Nothing()
 
     def _settle_tags(self) -> None:
-        """Have each tag be that of its last import for good, even when that is removed."""
+        """Keep each tag for the image of the tag's last import, even after that image is removed."""
         with Store(self._data) as store:
             for image_id in outdated(node_images(store.list(), this_processor())):
                 store.untag(image_id)
@@ -168,7 +168,7 @@ def authfile(auth: api.AuthConfig, host: str) -> bytes:
 
 
 def _host(address: str) -> str:
-    """Return the registry of an address, which may be one of its interface: `https://index.docker.io/v1/`."""
+    """Return the registry of an address, which may be the address of the API: `https://index.docker.io/v1/`."""
     try:
         netloc = urlsplit(address if "//" in address else f"//{address}").netloc
         return parse_image_name(f"{netloc}/image").host
@@ -201,7 +201,7 @@ def _refused(field: str, expected: str) -> CallError:
 
 
 class SharedPulls:
-    """The pulls on their way, tasks of `nursery`."""
+    """The pulls in progress, tasks of `nursery`."""
 
     def __init__(self, nursery: trio.Nursery, fetch: _Fetch) -> None:
         self._nursery = nursery
@@ -242,7 +242,7 @@ class SharedPulls:
 
 
 class _Pull:
-    """A pull on its way, the number of its callers, and what it came to."""
+    """A pull in progress, the number of callers, and the outcome."""
 
     def __init__(self) -> None:
         self.callers = 0

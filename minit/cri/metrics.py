@@ -18,7 +18,7 @@ _LABELS = ("id", "name", "image")
 
 
 class Subject(Value):
-    """A container or a sandbox: its control group, its id, and the name of its image."""
+    """A container or a sandbox: control group, id, and name of the image."""
 
     group: str
     id: str
@@ -31,7 +31,7 @@ class Subject(Value):
 
 
 class _Metric(Value):
-    """A metric; `values` are numbers with the values of its own labels, None where the machine has no number."""
+    """A metric; `values` are numbers with values of the metric's labels, None where the machine has no number."""
 
     name: str
     help: str
@@ -155,7 +155,7 @@ _OF_INTERFACES = tuple(
 
 
 def metric_descriptors() -> list[api.MetricDescriptor]:
-    """Return the names of all metrics, with their labels."""
+    """Return the names of all metrics, with the labels."""
     described = [(one.name, one.help, one.labels) for one in _OF_GROUPS]
     described.append((_START, "The time of the start, since 1970.", ()))
     described += [(one.name, one.help, ("interface",)) for one in _OF_INTERFACES]
@@ -192,7 +192,7 @@ class GroupSample(Value):
 
 
 def cpu_usage(sample: GroupSample) -> api.CpuUsage:
-    """Return the processor time; the kubelet makes a rate of two of them."""
+    """Return the processor time, of which the kubelet makes a rate."""
     return api.CpuUsage(
         timestamp=sample.time_ns,
         usage_core_nano_seconds=_number(sample.usage.cpu_ns),
@@ -238,7 +238,7 @@ def process_usage(sample: GroupSample) -> api.ProcessUsage:
 
 
 def network_usage(interfaces: Sequence[InterfaceUsage], time_ns: int) -> api.NetworkUsage:
-    """Return what has come and gone by interfaces, the first of which is the default one."""
+    """Return traffic by interface, the default interface first."""
     described = [
         api.NetworkInterfaceUsage(
             name=one.name,

@@ -1,7 +1,7 @@
 """
-What there is on the node: sandboxes and their containers, in memory, as their pods' files last told.
+The content of the node: sandboxes and containers, in memory, as last read from the pods' files.
 
-Lists and statuses are answered from here; a kubelet asks for all of it every second.
+Lists and statuses are answered from memory; a kubelet asks for everything every second.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _APP_NAME_DIGITS = 8
 
 
 class Container:
-    """A container: what was asked for, and how far it has come; times in nanoseconds since 1970, 0 for not yet."""
+    """A container: the request, and the state; times in nanoseconds since 1970, 0 for not yet."""
 
     def __init__(self, sandbox: Sandbox, record: ContainerRecord) -> None:
         request = record.read()
@@ -84,14 +84,14 @@ class Container:
 
     @property
     def group(self) -> str | None:
-        """The path of its control group, None as long as there is none."""
+        """The path of the control group, None as long as there is none."""
         pod = self.sandbox.group
         return None if pod is None else os.path.join(pod, APPS, f"{self.app}.service")
 
     def follow(
         self, status: AppStatus | None, end: Mapping[str, object], kill: Mapping[str, object] | None = None
     ) -> None:
-        """Take what the pod tells of the app, None if it does not know it any more, and how its PID 1 was killed."""
+        """Take the pod's facts about the app, None for an app the pod no longer knows, and the way PID 1 was killed."""
         if status is None:
             self.state = api.CONTAINER_UNKNOWN
             return
@@ -114,7 +114,7 @@ class Container:
 
 
 class Sandbox:
-    """A sandbox: what was asked for, its pod, and its containers by their ids."""
+    """A sandbox: the request, the pod, and the containers by id."""
 
     def __init__(self, record: SandboxRecord, uuid: str) -> None:
         request = record.read()
@@ -138,7 +138,7 @@ class Sandbox:
         return self.config.linux.security_context.namespace_options.network != api.NODE
 
     def follow(self, data: Path) -> None:
-        """Read how far the pod and its apps have come; nothing is known of apps whose pod is gone or unreadable."""
+        """Read the state of the pod and of the apps; nothing is known of apps of a missing or unreadable pod."""
         try:
             with open_pod(data, self.uuid) as pod:
                 self.is_ready = pod.state is PodState.RUNNING and is_ready(pod)
@@ -161,7 +161,7 @@ class Sandbox:
 
 
 class Program(Value):
-    """A program that reaches into a container: its words, its directory, its environment if not that of the daemon."""
+    """A program that reaches into a container: words, directory, environment if not the daemon's."""
 
     words: list[str]
     directory: Path
@@ -173,17 +173,17 @@ Note = Callable[[Sandbox, str, api.ContainerEventType], None]
 
 
 class Node:
-    """All sandboxes by their pods' UUIDs, and all containers by their ids."""
+    """All sandboxes by the pods' UUIDs, and all containers by id."""
 
     def __init__(self, data: Path, note: Note = lambda *_: None) -> None:
-        """Tell `note` of what becomes of sandboxes and containers."""
+        """Tell `note` of changes of sandboxes and containers."""
         self.data = data
         self.note = note
         self.sandboxes: dict[str, Sandbox] = {}
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     def lock(self, record: str) -> trio.Lock:
-        """Return the lock of who changes a sandbox or its containers, by the name of the sandbox's record."""
+        """Return the lock for changes of a sandbox or of containers there, by the name of the sandbox's record."""
         return self._locks.setdefault(record, trio.Lock())
 
     def containers(self) -> Iterator[Container]:
@@ -192,40 +192,40 @@ class Node:
             yield from sandbox.containers.values()
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """Return a sandbox; CallError if there is none of the id, or more than one of a shortened id."""
+        """Return a sandbox; CallError for an unknown id, or a shortened id with several sandboxes."""
         found = self.find_sandbox(sandbox_id)
         if found is None:
             raise CallError(Code.NOT_FOUND, f'no sandbox "{sandbox_id}"')
         return found
 
     def find_sandbox(self, sandbox_id: str) -> Sandbox | None:
-        """Return a sandbox, None if there is none; CallError if there is more than one of a shortened id."""
+        """Return a sandbox, None for an unknown id; CallError for a shortened id with several sandboxes."""
         return _named("sandbox", sandbox_id, self.sandboxes)
 
     def container(self, container_id: str) -> Container:
-        """Return a container; CallError if there is none of the id, or more than one of a shortened id."""
+        """Return a container; CallError for an unknown id, or a shortened id with several containers."""
         found = self.find_container(container_id)
         if found is None:
             raise CallError(Code.NOT_FOUND, f'no container "{container_id}"')
         return found
 
     def running_container(self, container_id: str) -> Container:
-        """Return a container; CallError if there is none of the id, or it does not run."""
+        """Return a container; CallError for an unknown id, or a container that does not run."""
         found = self.container(container_id)
         if found.state != api.CONTAINER_RUNNING:
             raise CallError(Code.FAILED_PRECONDITION, f"container {container_id} does not run")
         return found
 
     def find_container(self, container_id: str) -> Container | None:
-        """Return a container, None if there is none; CallError if there is more than one of a shortened id."""
+        """Return a container, None for an unknown id; CallError for a shortened id with several containers."""
         return _named("container", container_id, {one.id: one for one in self.containers()})
 
     def has_pod(self, uuid: str) -> bool:
-        """Tell whether a pod is there that can be removed."""
+        """Tell whether the pod still exists and can be removed."""
         return any((self.data / "pods" / place / uuid).exists() for place in ADDRESSABLE_PLACES)
 
     def has_app(self, container: Container) -> bool:
-        """Tell whether a container's app is in its pod."""
+        """Tell whether a container's app is in the pod."""
         try:
             with open_pod(self.data, container.sandbox.uuid) as pod:
                 return any(app.name == container.app for app in read_pod_manifest(pod).apps)
@@ -240,7 +240,7 @@ class Node:
         failure_fd: int | None = None,
     ) -> Program:
         """
-        Return what runs a command as a container's user, and kills it after some time.
+        Return the program that runs a command as a container's user, and kills the command after some time.
 
         The command `app exec` would come to the same, a program later. What inherits `failure_fd` writes there why it
         cannot enter. MinitError if the pod does not run.
@@ -253,9 +253,9 @@ class Node:
 
     def attach(self, container: Container, mode: str, options: Mapping[str, str]) -> Program:
         """
-        Return what connects its standard streams to those of a container that `mode` names.
+        Return the program that connects standard streams to the streams of a container named by `mode`.
 
-        `options` are those of `minit attach` and of its stage1. MinitError if the pod does not run.
+        `options` are options of `minit attach` and of stage1. MinitError if the pod does not run.
         """
         with open_pod(self.data, container.sandbox.uuid) as pod:
             command = attach_command(pod, container.app, mode, options)
@@ -278,7 +278,7 @@ class Node:
 
 
 def _named(kind: str, wanted: str, present: Mapping[str, T]) -> T | None:
-    """Return what has an id, or alone has one that begins so, as crictl shows ids and people copy them."""
+    """Return the value of an id, or of the only id with this beginning, as crictl shows ids and people copy ids."""
     if wanted in present:
         return present[wanted]
     found = [one for full, one in present.items() if wanted and full.startswith(wanted)]
@@ -288,7 +288,7 @@ def _named(kind: str, wanted: str, present: Mapping[str, T]) -> T | None:
 
 
 def app_name(metadata: api.ContainerMetadata) -> str:
-    """Return the name of a container's app: its own if it can be one, and the attempt, which no other one has."""
+    """Return the name of a container's app: the container's if possible, and the attempt, which no other app has."""
     letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in metadata.name.lower())
     name = "".join(letters).strip("-")
     if name != metadata.name or not name:
@@ -298,7 +298,7 @@ def app_name(metadata: api.ContainerMetadata) -> str:
 
 
 def _events_of(before: api.ContainerState, now: api.ContainerState) -> tuple[api.ContainerEventType, ...]:
-    """Return what has become of a container between two looks at it."""
+    """Return the change of a container between two looks."""
     if now == before or before == api.CONTAINER_EXITED:
         return ()
     started = (api.CONTAINER_STARTED_EVENT,) if before == api.CONTAINER_CREATED else ()
@@ -306,7 +306,7 @@ def _events_of(before: api.ContainerState, now: api.ContainerState) -> tuple[api
 
 
 def _exit_code(end: Mapping[str, object], recorded: int | None) -> int:
-    """Return the exit code as shells have it: 128 and the number of the signal that an app died of."""
+    """Return the exit code as shells have it: 128 plus the number of the signal that killed an app."""
     number, code = end.get("signal"), end.get("code")
     if isinstance(number, int):
         return 128 + number
@@ -323,7 +323,7 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
 
 
 def _read_user(pod: Pod, app: str) -> api.ContainerUser | None:
-    """Return as whom an app of a pod runs, None if the pod has not written that down."""
+    """Return the user of an app of a pod, None if the pod has not recorded the user."""
     path = enter_profile(app)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=pod.fd)
@@ -331,6 +331,6 @@ def _read_user(pod: Pod, app: str) -> api.ContainerUser | None:
     except (OSError, LaunchError):
         return None
     ids = profile.confinement
-    # Dict for the order, in which the group itself is the first.
+    # Dict for the order, with the group itself first.
     groups = dict.fromkeys((ids.gid, *ids.supplementary_gids))
     return api.ContainerUser(linux=api.LinuxContainerUser(uid=ids.uid, gid=ids.gid, supplemental_groups=groups))

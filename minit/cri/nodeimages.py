@@ -1,8 +1,8 @@
 """
-The images of the store as Kubernetes knows them, and the space that they take.
+The images of the store as Kubernetes knows images, and the space of the images.
 
-An image is one configuration, by whose digest it is called. In the store it is there once for each of its names, which
-are its tags. A tag that was given to another image since belongs to that image alone.
+An image is one configuration, known by the configuration's digest. The store has the image once for each name;
+the names are the image's tags. A tag that was given to another image since belongs to the other image alone.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NodeImage(Value):
     """
     An image; `id` is the digest of its configuration, or the store's id of an ACI that never had one.
 
-    `stored` are the store's images of it, oldest import first, `tags` and `digests` its names, all with their registry.
-    `user` is that of its configuration, empty if that names none.
+    `stored` are the store's images, oldest import first, `tags` and `digests` the names, all with the registry.
+    `user` is the configuration's user, empty if the configuration names none.
     """
 
     id: str
@@ -75,8 +75,8 @@ def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[Nod
     """
     Return the images that some of the store are, given in the order of their imports.
 
-    Those of stage1 are none of them, nor are those that a node with that processor does not run: somebody has fetched
-    them for other machines.
+    Images of stage1 are left out, and so are images that a node with the processor does not run: somebody has fetched
+    such images for other machines.
     """
     of_apps = [
         image
@@ -100,7 +100,7 @@ def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[Nod
 
 
 def find_image(images: Sequence[NodeImage], reference: str) -> NodeImage | None:
-    """Return the image of an id, a tag, a digest, or the beginning of one id alone; None if there is none."""
+    """Return the image of an id, a tag, a digest, or the beginning of one id alone; None for an unknown image."""
     for image in images:
         if reference in (image.id, image.id.removeprefix("sha256:"), *(one.id for one in image.stored)):
             return image
@@ -122,12 +122,12 @@ def outdated(images: Sequence[NodeImage]) -> tuple[str, ...]:
 
 
 def reference_text(name: ImageName) -> str:
-    """Return a name as Kubernetes has it, with the registry, and with its digest or else its tag."""
+    """Return a name as Kubernetes has names, with the registry, and with the digest or else the tag."""
     return f"{name.host}/{name.repository}" + (f"@{name.digest}" if name.digest else f":{name.tag}")
 
 
 def _named(reference: str) -> str:
-    """Return a reference as a name, empty if it is none."""
+    """Return a reference as a name, empty if the reference is no name."""
     try:
         return reference_text(parse_image_name(reference))
     except ImageError:
@@ -139,7 +139,7 @@ def _id(image: StoredImage) -> str:
 
 
 def _name(image: StoredImage) -> ImageName | None:
-    """Return an image's name, None if it is no name of Docker's."""
+    """Return an image's name, None for a name unlike Docker's."""
     aci_name = image.name if image.version is None else f"{image.name}:{image.version}"
     try:
         return parse_image_name(image.original_name or aci_name)
@@ -170,7 +170,7 @@ class ImageList:
         self._images: Sequence[NodeImage] = ()
 
     def read(self) -> Sequence[NodeImage]:
-        """Return the images that there are now."""
+        """Return the present images."""
         state = self._read_state()
         if state != self._state:
             with Store(self._data) as store:
@@ -185,7 +185,7 @@ class ImageList:
         return self._images
 
     def configuration(self, image: NodeImage) -> bytes | None:
-        """Return the configuration of an image as it came, None if it is not known."""
+        """Return the original configuration of an image, None if unknown."""
         with Store(self._data) as store:
             return store.configuration(image.stored[-1].id)
 
@@ -255,7 +255,7 @@ def _words(manifest: ImageManifest, annotation: str) -> list[str]:
 
 
 class ImageUsage:
-    """The room that the images of a data directory take, with what was unpacked of them."""
+    """The space of the images of a data directory, packed and unpacked."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

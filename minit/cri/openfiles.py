@@ -1,7 +1,7 @@
 """
-Open files of the daemon: their limit, and the pipe by which a command tells why it could not enter a container.
+Open files of the daemon: the limit, and the pipe on which a command tells why a container could not be entered.
 
-The daemon has several files for each pod. Commands in containers keep the limit that the daemon was started with.
+The daemon has several files for each pod. Commands in containers keep the limit from the start of the daemon.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LONGEST_BYTES = 4096
 
 
 def raise_limit() -> None:
-    """Let this process open as many files as it may."""
+    """Let this process open as many files as permitted."""
     _, hard = _INHERITED
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def with_limit_given_back(words: Sequence[str]) -> list[str]:
     """
-    Return the words of a shell that becomes a program with the limit from before; OSError if it cannot be executed.
+    Return the words of a shell that becomes a program with the limit from before; OSError without the program.
 
     A function between fork and exec would make the new process a copy of the daemon. Without one they share all memory
     until the exec, by vfork(2), and the shell takes a third of what the copy does.
@@ -41,14 +41,14 @@ def with_limit_given_back(words: Sequence[str]) -> list[str]:
 
 
 class FailurePipe:
-    """The pipe; `theirs` is the end that the process has to inherit."""
+    """The pipe; `theirs` is the end for the process to inherit."""
 
     def __init__(self, ours: int, theirs: int) -> None:
         self.theirs = theirs
         self._ours = ours
 
     def reason(self) -> str | None:
-        """Return why the process has failed, None if it has not said so."""
+        """Return why the process has failed, None without a message."""
         try:
             told = os.read(self._ours, _LONGEST_BYTES)
         except BlockingIOError:
@@ -58,7 +58,7 @@ class FailurePipe:
 
 @contextmanager
 def failure_pipe() -> Iterator[FailurePipe]:
-    """Have such a pipe for a while; its ends do not block."""
+    """Have such a pipe for a with block; both ends do not block."""
     ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         yield FailurePipe(ours, theirs)

@@ -43,7 +43,7 @@ class PodWatch:
         self._watched: dict[int, Sandbox] = {}
 
     def add(self, sandbox: Sandbox) -> None:
-        """Follow a sandbox as long as its pod runs."""
+        """Follow a sandbox as long as the pod runs."""
         if sandbox.is_ready:
             scope = self._scopes[sandbox.uuid] = trio.CancelScope()
             self._nursery.start_soon(self._follow, sandbox, scope)
@@ -56,7 +56,7 @@ class PodWatch:
 
     async def _follow(self, sandbox: Sandbox, scope: trio.CancelScope) -> None:
         with scope:
-            # The launcher writes the pid down when PID 1 has told it that there is something to enter.
+            # The launcher writes the pid when PID 1 has reported a process to enter.
             while sandbox.is_ready and sandbox.pid is None:
                 await trio.sleep(_PAUSE_SECONDS)
                 self._look(sandbox)
@@ -81,7 +81,7 @@ class PodWatch:
         try:
             watch = syscalls.inotify_add_watch(self._open_changes(), str(directory), _CHANGES)
         except OSError:
-            # The pod is gone, as its process will say, or others have all watches that root may have.
+            # The pod is gone, as the process will say, or other programs have all watches that root may have.
             while True:
                 self._look(sandbox)
                 await trio.sleep(_WITHOUT_EVENTS_SECONDS)
@@ -122,7 +122,7 @@ class PodWatch:
             await trio.sleep(_PAUSE_SECONDS)
 
     def _look(self, sandbox: Sandbox) -> None:
-        """Read the state anew; where that fails, for want of descriptors say, it stays as it was."""
+        """Read the state anew; after a failure, for want of descriptors say, the state stays as before."""
         with suppress(OSError):
             self._node.follow(sandbox)
 
@@ -134,7 +134,7 @@ class EventCalls:
         self._clients: set[trio.MemorySendChannel[api.ContainerEvent]] = set()
 
     def note(self, sandbox: Sandbox, container_id: str, kind: api.ContainerEventType) -> None:
-        """Tell all clients of an event, with the statuses of the moment; one that is too far behind is given up."""
+        """Tell all clients of an event, with the present statuses; a client too far behind is given up."""
         if not self._clients:
             return
         event = api.ContainerEvent(

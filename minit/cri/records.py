@@ -1,7 +1,7 @@
 """
-The requests that made sandboxes and containers, kept before anything is made of them.
+The requests for sandboxes and containers, kept before the daemon makes anything.
 
-A sandbox has a directory, which its (name, namespace, uid, attempt) names; its containers are in it:
+A sandbox has a directory named by the (name, namespace, uid, attempt); the containers are in the directory:
 
     cri/KEY/request          RunPodSandboxRequest, as it came
     cri/KEY/uuid             the pod's UUID, from when its directory exists
@@ -10,8 +10,8 @@ A sandbox has a directory, which its (name, namespace, uid, attempt) names; its 
     cri/KEY/ID/made          empty, since the app was added
     cri/KEY/ID/resources     LinuxContainerResources, since they were changed
 
-What is not `made` was cut short: it is undone when the daemon starts. A command that makes something holds the lock of
-the sandbox's directory, flock(2): it may outlive its daemon, and is waited for before.
+A record that is not `made` was cut short: the daemon undoes the record at the start. A command that makes something
+holds the lock of the sandbox's directory, flock(2): the command may outlive the daemon, and is waited for before.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _MODE = 0o600  # environments and annotations may hold secrets
 
 
 def sandbox_key(metadata: PodSandboxMetadata) -> str:
-    """Return the name of a sandbox's record, by what no two sandboxes have in common."""
+    """Return the name of a sandbox's record, from fields that no two sandboxes have in common."""
     words = (metadata.name, metadata.namespace, metadata.uid, str(metadata.attempt))
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 class Record:
-    """The record of a sandbox or of a container, in a directory of its own."""
+    """The record of a sandbox or of a container, in an own directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,14 +60,14 @@ class Record:
             return None
 
     def mark_made(self) -> None:
-        """Note that it is made, a sandbox ready."""
-        # Empty, so that its entry is all there is to keep.
+        """Note that the container is made, or the sandbox ready."""
+        # Empty, so that the entry is the whole record.
         (self.path / _MADE).touch(_MODE, exist_ok=False)
         sync_directory(self.path)
 
     def remove(self) -> None:
-        """Forget it, a sandbox with its containers; no error if it is forgotten."""
-        # Without its request it is nothing, however much of the rest is left.
+        """Forget the record, a sandbox's with all containers; no error if forgotten already."""
+        # Without the request the record is void, whatever files are left.
         (self.path / _REQUEST).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -77,7 +77,7 @@ class SandboxRecord(Record):
 
     @property
     def uuid_file(self) -> Path:
-        """The file that the pod's UUID is written to."""
+        """The file with the pod's UUID."""
         return self.path / _UUID
 
     @property
@@ -91,7 +91,7 @@ class SandboxRecord(Record):
     @contextmanager
     def held(self) -> Iterator[int]:
         """
-        Hold the record for the length of a with block; yields a descriptor that holds it too.
+        Hold the record for the length of a with block; yields a descriptor that holds the record too.
 
         A command that inherits it holds the record until it ends, be its daemon killed before.
         """
@@ -99,7 +99,7 @@ class SandboxRecord(Record):
             yield held
 
     def wait_until_free(self) -> None:
-        """Return when nothing holds the record; it blocks."""
+        """Return when nothing holds the record; blocks."""
         with directory_lock(self.path, exclusive=True):
             pass
 
@@ -131,7 +131,7 @@ class ContainerRecord(Record):
         return CreateContainerRequest.FromString((self.path / _REQUEST).read_bytes())
 
     def read_resources(self) -> LinuxContainerResources | None:
-        """Return the limits that have taken the place of the request's, None if they were never changed."""
+        """Return the limits that replaced the request's, None for limits never changed."""
         try:
             return LinuxContainerResources.FromString((self.path / _RESOURCES).read_bytes())
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class ContainerRecord(Record):
 
     @contextmanager
     def changing_resources(self, resources: LinuxContainerResources) -> Iterator[None]:
-        """Keep other limits at the end of a with block that sets them; there is room for them on the disk before."""
+        """Keep other limits at the end of a with block that sets the limits; space on the disk is reserved before."""
         new = self.path / f"{_RESOURCES}.new"
         new.unlink(missing_ok=True)
         create_file(new, resources.SerializeToString(), _MODE)
@@ -163,7 +163,7 @@ class Records:
         return SandboxRecord(_keep(path, request.SerializeToString()))
 
     def all(self) -> Iterator[SandboxRecord]:
-        """Yield the records of all sandboxes; what was cut short before there was a request is removed."""
+        """Yield the records of all sandboxes; records without a request are removed."""
         for path in sorted(self.directory.iterdir()):
             if (path / _REQUEST).exists():
                 yield SandboxRecord(path)

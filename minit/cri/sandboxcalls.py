@@ -1,8 +1,8 @@
 """
 The calls about sandboxes.
 
-What a call has begun goes on if the caller gives up. Whoever asks for the same sandbox again meanwhile gets the outcome
-of that.
+Work that a call has begun goes on if the caller gives up. A later call for the same sandbox gets the outcome
+of the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minit.stage0.stage1.entrypoints import RunOptions
 
 
 class UsualSandbox(Value):
-    """What all sandboxes of a node have: a network, None for the default one, and a stage1, None for minit's own."""
+    """Settings of all sandboxes of a node: a network, None for the default, and a stage1, None for minit's own."""
 
     network: str | None = None
     stage1_path: str | None = None
@@ -94,7 +94,7 @@ class SandboxCalls:
         return self.adopt(record, uuid)
 
     def adopt(self, record: SandboxRecord, uuid: str) -> Sandbox:
-        """Take a sandbox that was made into the node, with its containers that were made."""
+        """Add a new sandbox to the node, with the containers already made."""
         sandbox = self._node.sandboxes[uuid] = Sandbox(record, uuid)
         self._node.follow(sandbox)
         self._watch.add(sandbox)

@@ -1,5 +1,5 @@
 """
-The calls about what sandboxes and containers use.
+The calls about the resource use of sandboxes and containers.
 
 They read files of control groups and nothing else: a kubelet asks for all containers every ten seconds.
 """
@@ -146,7 +146,7 @@ class StatsCalls:
 
 
 def _hierarchies() -> list[Hierarchy]:
-    """Return those that are read: v2, and of v1 what counts time, memory and processes."""
+    """Return the controllers to read: v2, and of v1 the controllers that count time, memory and processes."""
     found = find_hierarchies(find_mounts("cgroup"))
     return [one for one in found if not one.controllers or one.controllers & _CONTROLLERS]
 
@@ -208,7 +208,7 @@ class _LayerUsage(Value):
 
 
 class WritableLayers:
-    """The writable layers of the containers in a data directory; they are measured one after another, by a thread."""
+    """The writable layers of the containers in a data directory, measured one after another by a thread."""
 
     def __init__(self, data: Path, nursery: trio.Nursery) -> None:
         self._data = data

@@ -32,12 +32,12 @@ _NAMESPACES = {
 
 
 def listed_sandbox(sandbox: Sandbox) -> api.PodSandbox:
-    """Return what a list tells of a sandbox."""
+    """Return a list's item for a sandbox."""
     return api.PodSandbox(**_sandbox_fields(sandbox))
 
 
 def sandbox_status(sandbox: Sandbox) -> api.PodSandboxStatus:
-    """Return all that is known of a sandbox."""
+    """Return the whole status of a sandbox."""
     status = api.PodSandboxStatus(
         **_sandbox_fields(sandbox),
         linux=api.LinuxPodSandboxStatus(
@@ -52,14 +52,14 @@ def sandbox_status(sandbox: Sandbox) -> api.PodSandboxStatus:
 
 
 def listed_container(container: Container) -> api.Container:
-    """Return what a list tells of a container."""
+    """Return a list's item for a container."""
     # Kubelets up to 1.29 find the images that are in use by it.
     image_ref = container.config.image.image
     return api.Container(pod_sandbox_id=container.sandbox.uuid, image_ref=image_ref, **_container_fields(container))
 
 
 def container_status(container: Container) -> api.ContainerStatus:
-    """Return all that is known of a container."""
+    """Return the whole status of a container."""
     return api.ContainerStatus(
         **_container_fields(container),
         # Pods have it as `imageID`.
@@ -77,7 +77,7 @@ def container_status(container: Container) -> api.ContainerStatus:
 
 
 def _sandbox_fields(sandbox: Sandbox) -> dict[str, Any]:
-    """Return what lists and statuses have in common."""
+    """Return the common fields of lists and statuses."""
     return {
         "id": sandbox.uuid,
         "metadata": sandbox.config.metadata,
@@ -90,7 +90,7 @@ def _sandbox_fields(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def _container_fields(container: Container) -> dict[str, Any]:
-    """Return what lists and statuses have in common."""
+    """Return the common fields of lists and statuses."""
     return {
         "id": container.id,
         "metadata": container.config.metadata,

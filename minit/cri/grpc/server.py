@@ -1,11 +1,11 @@
 """
-The server's side of gRPC: connections of a listener, the calls on each, and their answers.
+The server's side of gRPC: connections of a listener, calls on connections, and answers.
 
 A call is a task. It is cancelled when its client resets the stream, closes the connection or has set a time that is
 over. Whoever sends more than a call may have, or does not read, holds up only its own connection.
 
-Calls are not counted, since most of them do nothing but wait. What bounds them is memory: that of what clients have
-sent for calls that are not done, given up or not, and that of answers which clients have not taken. Connections and
+Calls are not counted, since most calls only wait. The bound is memory: the requests that clients have
+sent for unfinished calls, given up or not, and the answers that clients have not taken. Connections and
 the time that a client may take for a request are limited here too, headers and frames by h2.
 """
 
@@ -62,9 +62,9 @@ _BEGIN = [(":status", "200"), ("content-type", _CONTENT_TYPE)]
 
 class Method(Value):
     """
-    A method of a service: its request's class, and a function that has one answer, or one that has many.
+    A method of a service: the request's class, and a function that has one answer, or several.
 
-    The items that an answer has in the field `items` are told in messages of their own.
+    The items in an answer's field `items` are sent in separate messages.
     """
 
     request: type[Message]
@@ -81,7 +81,7 @@ Report = Callable[[BaseException], None]
 
 
 class Server:
-    """Serves connections, and keeps all of them together within limits."""
+    """Serves connections, and keeps all connections together within limits."""
 
     def __init__(self, methods: Methods, report: Report) -> None:
         self.methods = methods
@@ -124,7 +124,7 @@ class Server:
 
 
 class _Call:
-    """A call whose request is on its way, or that is being answered; it takes so many bytes until it is done."""
+    """A call whose request is on the way, or that is being answered; it takes so many bytes until the end."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self.headers = headers
@@ -268,7 +268,7 @@ class _Connection:
         return False
 
     def _give_back(self, call: _Call) -> None:
-        """Give back what a call takes, the first time."""
+        """Give back the memory of a call, the first time."""
         for one in (self._server, self, call):
             one.taken_bytes -= call.taken_bytes
 
@@ -281,7 +281,7 @@ class _Connection:
         return call
 
     def _refuse(self, stream_id: int, code: Code, reason: str) -> None:
-        """End a call whose request is not read to its end."""
+        """End a call whose request is not read to the end."""
         self._drop(stream_id)
         self._came_to_nothing += 1
         with suppress(StreamClosedError):  # its client has just given it up
@@ -401,7 +401,7 @@ class _Connection:
 
 
 def _messages(answer: Message, items: str | None) -> Sequence[Message]:
-    """Return an answer, or the items that it has in a field, each in a message of its own."""
+    """Return an answer, or the items in a field of the answer, each in a separate message."""
     return [answer] if items is None else [type(answer)(**{items: [item]}) for item in getattr(answer, items)]
 
 

@@ -1,8 +1,8 @@
 """
 Channels: streams of bytes, in both directions, that share one connection.
 
-What a client sends on a channel waits for its taker, at most some 64 KiB of it: then nothing more is read of the whole
-connection. What is sent to a client that does not read waits with its sender. So no memory but the client's grows.
+Data of a client waits for the taker of the channel, at most some 64 KiB: then nothing more is read of the whole
+connection. Data for a client that does not read waits with the sender. So no memory but the client's grows.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ChannelReset(Exception):
 
 
 class ConnectionFailed(MinitError):
-    """The client does something that ends its connection."""
+    """The client has made an error that ends the connection."""
 
 
 class Channel:
-    """One stream of bytes of a connection; `headers` say its purpose."""
+    """One stream of bytes of a connection; `headers` tell the purpose."""
 
     def __init__(self, connection: Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number
@@ -53,7 +53,7 @@ class Channel:
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of bytes that wait for their taker."""
+        """The number of bytes that wait for the taker."""
         return len(self._waiting)
 
     async def receive_some(self) -> bytes:
@@ -74,13 +74,13 @@ class Channel:
         await self._connection.send(self, data)
 
     def finish(self) -> None:
-        """Send the end of what is sent; again is no error."""
+        """Send the end of the data; again is no error."""
         if not self.has_finished and not self.is_reset:
             self.has_finished = True
             self._connection.end(self)
 
     def discard(self) -> None:
-        """Take nothing any more: what comes is for nobody."""
+        """Take nothing any more: later data is dropped."""
         self._is_discarded = True
         size_bytes = self.waiting_bytes
         self._waiting.clear()
@@ -92,7 +92,7 @@ class Channel:
         self.finish()
 
     def put(self, data: bytes, *, end: bool = False) -> None:
-        """Have bytes of the client wait for whoever takes them."""
+        """Have bytes of the client wait for the taker."""
         if data and self._is_discarded:
             self._connection.on_taken(self, len(data))
         elif data and not self.has_ended:
@@ -117,7 +117,7 @@ class Channel:
 
 
 class Connection(ABC):
-    """A connection with channels; `channels` are those that are open, by their numbers."""
+    """A connection with channels; `channels` are the open channels by number."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.channels: dict[int, Channel] = {}
@@ -160,7 +160,7 @@ class Connection(ABC):
             rest = rest[size_bytes:]
 
     def queue(self, data: bytes) -> None:
-        """Have bytes sent, without waiting for it. ConnectionFailed if far too many wait already."""
+        """Queue bytes, without waiting. ConnectionFailed if far too many wait already."""
         if self._has_said_all:
             return
         if len(self._outbox) > _LARGEST_OUTBOX_BYTES:
@@ -169,7 +169,7 @@ class Connection(ABC):
         self._work.unpark_all()
 
     def on_room(self) -> None:
-        """Have senders look again whether there is room for what they send."""
+        """Have senders look again for room."""
         self._written.unpark_all()
 
     def on_taken(self, channel: Channel, size_bytes: int) -> None:
@@ -178,11 +178,11 @@ class Connection(ABC):
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Give what has come to its channels. ConnectionFailed if it cannot be understood."""
+        """Give received bytes to the channels. ConnectionFailed for bytes that cannot be understood."""
 
     @abstractmethod
     def frame(self, channel: Channel, data: bytes) -> bytes:
-        """Return bytes of a channel as they are sent."""
+        """Return bytes of a channel in the form for sending."""
 
     @abstractmethod
     def end(self, channel: Channel) -> None:
@@ -190,7 +190,7 @@ class Connection(ABC):
 
     @abstractmethod
     def beat(self) -> None:
-        """Send something that means nothing, and is not answered."""
+        """Send a message without meaning, which is not answered."""
 
     @abstractmethod
     def close(self) -> None:

@@ -30,7 +30,7 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 class Input(Enum):
-    """When a process's input ends: with the channel, also when its client is gone, or only with the process."""
+    """The end of a process's input: with the channel, also when the client is gone, or only with the process."""
 
     WITH_CHANNEL = auto()
     WITH_CLIENT = auto()
@@ -45,13 +45,13 @@ class Streams(Value):
     stderr: Channel | None = None
 
     def items(self) -> Iterable[tuple[str, Channel | None]]:
-        """Return the channels with their names."""
+        """Return the channels by name."""
         return zip(_NAMES, (self.stdin, self.stdout, self.stderr), strict=True)
 
 
 class Terminal:
     """
-    A terminal for a process of minit, which passes it on to a terminal in the pod.
+    A terminal for a process of minit, which passes input on to a terminal in the pod.
 
     Like one that somebody types on it is raw: lines are made, and keys shown, by the one in the pod.
     """
@@ -71,13 +71,13 @@ class Terminal:
         self.slave.close()
 
     def resize(self, rows: int, columns: int) -> None:
-        """Give it another size, which the process is told by SIGWINCH."""
+        """Set another size, which the process is told by SIGWINCH."""
         with suppress(OSError, ValueError):  # hung up, or closed
             fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 class _Output:
-    """What a process writes, on its way to a channel."""
+    """Output of a process, on the way to a channel."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -188,7 +188,7 @@ async def running_process(
 
 
 class _Pipes:
-    """Between a process and its channels: `ends` are its own descriptors, `outputs` what it writes, by their names."""
+    """Between a process and channels: `ends` are the process's descriptors, `outputs` the output, by name."""
 
     def __init__(self, names: Collection[str], terminal: Terminal | None, ours: ExitStack, theirs: ExitStack) -> None:
         self._is_terminal = terminal is not None
@@ -234,7 +234,7 @@ class _Pipes:
             channel.discard()
 
     def end_input(self) -> None:
-        """Let the process find the end of its input; again is no error."""
+        """Let the process find the end of the input; again is no error."""
         if self._input is not None:
             self._input.close()
 

@@ -57,7 +57,7 @@ class _Refused(Exception):
 
 
 class _Request:
-    """A request for a connection: its path, its headers by their names, and what came behind it."""
+    """A request for a connection: path, headers by name, and the bytes behind the request."""
 
     def __init__(self, request: h11.Request, rest: bytes) -> None:
         self.method = request.method.decode()
@@ -81,7 +81,7 @@ class _Request:
 
 
 class StreamingServer:
-    """Serves whoever comes with a token of `tokens`; `report` is told of errors in minit itself."""
+    """Serves all clients with a token of `tokens`; `report` is told of errors in minit itself."""
 
     def __init__(self, tokens: Tokens[Wanted], report: Callable[[BaseException], None]) -> None:
         self._tokens = tokens
@@ -246,14 +246,14 @@ class Tokens(Generic[_T]):
     """
     Values by tokens that nobody guesses, each for one use within a minute.
 
-    They are looked up by their digests: how long that takes tells nothing about a token.
+    Tokens are looked up by digest: the time of a look-up tells nothing about a token.
     """
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[float, _T]] = {}
 
     def put(self, value: _T) -> str:
-        """Keep a value and return its token; CallError if too many are kept already."""
+        """Keep a value and return the token; CallError if too many are kept already."""
         now = trio.current_time()
         self._kept = {digest: one for digest, one in self._kept.items() if one[0] > now}
         if len(self._kept) >= _MOST:
@@ -263,7 +263,7 @@ class Tokens(Generic[_T]):
         return token
 
     def take(self, token: str) -> _T | None:
-        """Return the value of a token, None if there is none, or it was taken, or its time is over."""
+        """Return the value of a token, None for a token that is unknown, taken, or expired."""
         until, value = self._kept.pop(_digest(token), (0.0, None))
         return value if until > trio.current_time() else None
 

@@ -1,5 +1,5 @@
 """
-The server's side of a connection of SPDY/3.1, whose streams a client makes: each is a channel.
+The server's side of a connection of SPDY/3.1, whose streams a client makes: each stream is a channel.
 
 Windows are kept in both directions. Kubernetes' own clients keep none, and never make one larger: towards a client that
 has not said a word about its windows only what TCP takes counts.
@@ -35,7 +35,7 @@ class SpdyConnection(Connection):
     """
     A connection on which the client may have `most` streams at a time; `opened` yields them as they come.
 
-    A stream is open until both sides have ended it, or one has reset it.
+    A stream is open until both sides have ended the stream, or one side has reset it.
     """
 
     def __init__(self, stream: trio.SocketStream, most: int) -> None:
@@ -52,7 +52,7 @@ class SpdyConnection(Connection):
         self._open, self.opened = trio.open_memory_channel[Channel](most)
 
     def receive(self, data: bytes) -> None:
-        """Give what has come to its streams."""
+        """Give received bytes to the streams."""
         try:
             for frame in self._decoder.feed(data):
                 self._on_frame(frame)
@@ -60,7 +60,7 @@ class SpdyConnection(Connection):
             raise ConnectionFailed(str(error)) from error
 
     def frame(self, channel: Channel, data: bytes) -> bytes:
-        """Return bytes of a stream as a frame, for which its window has room."""
+        """Return bytes of a stream as a frame that the stream's window has room for."""
         for number in (0, channel.number):
             self._windows[number] -= len(data)
         return self._encoder.encode(Data(stream=channel.number, data=data))
@@ -85,7 +85,7 @@ class SpdyConnection(Connection):
         return super().window_bytes(channel)
 
     def on_taken(self, channel: Channel, size_bytes: int) -> None:
-        """Tell the client of its new room, now and then."""
+        """Tell the client of new room, now and then."""
         super().on_taken(channel, size_bytes)
         if channel.number in self.channels and not channel.has_ended:
             self._give_room(channel.number, size_bytes)

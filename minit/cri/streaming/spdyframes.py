@@ -1,5 +1,5 @@
 """
-Frames of SPDY/3.1 and the bytes they are (the SPDY Protocol, drafts 3 and 3.1). Nothing here waits or has a connection.
+Frames of SPDY/3.1 and the frames' bytes (the SPDY Protocol, drafts 3 and 3.1). No code here waits or has a connection.
 
 A control frame begins with 0x8003, its type, 8 bits of flags and 24 of length; one of data with its stream, flags and
 length. Headers are compressed as one zlib stream for each direction of a connection.
@@ -65,7 +65,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class SpdyError(MinitError):
-    """The peer does not keep to the protocol: nothing that follows can be understood."""
+    """The peer violates the protocol: later bytes cannot be understood."""
 
 
 class SynStream(Value):
@@ -93,14 +93,14 @@ class HeadersFrame(Value):
 
 
 class RstStream(Value):
-    """A stream has ended at once, for a reason by its number."""
+    """A stream has ended at once, for a reason by number."""
 
     stream: int
     status: int
 
 
 class Settings(Value):
-    """Settings of the sender, by their numbers."""
+    """Settings of the sender, by number."""
 
     values: tuple[tuple[int, int], ...]
 
@@ -112,7 +112,7 @@ class Ping(Value):
 
 
 class GoAway(Value):
-    """The sender takes no new streams; `last` is the last one that it took."""
+    """The sender takes no new streams; `last` is the last accepted stream."""
 
     last: int
     status: int = 0
@@ -219,7 +219,7 @@ class Decoder:
                 yield frame
 
     def _control(self, kind: int, fin: bool, body: bytes) -> Frame | None:
-        """Return a control frame, None for a type that SPDY/3.1 does not have: those are left out."""
+        """Return a control frame, None for a type unknown to SPDY/3.1, which is left out."""
         try:
             if kind == _SYN_STREAM:
                 headers = self._headers(body[_STREAM_HEAD_BYTES:])

@@ -1,5 +1,5 @@
 """
-WebSockets with channels, as Kubernetes has them: the first byte of a message is the number of its channel.
+WebSockets with channels, as Kubernetes has them: the first byte of a message is the number of the channel.
 
 Those of a command are 0 for stdin, then stdout, stderr, error and resize. With `base64` in the name of the protocol
 messages are text: a character, the digit 0 for the first channel, and the data in base64. With v5, 255 and a number are
@@ -58,7 +58,7 @@ class WebSocketConnection(Connection):
             self.channels[number] = Channel(self, number, headers)
 
     def accept(self, headers: list[tuple[bytes, bytes]], path: str, protocol: str) -> None:
-        """Answer the request for the connection with one of its protocols. ConnectionFailed if it is none."""
+        """Answer the request for the connection with an offered protocol. ConnectionFailed if none is known."""
         self._is_text, self._has_ends = "base64" in protocol, PROTOCOLS[protocol] >= _ENDS_SINCE
         try:
             self._socket.initiate_upgrade_connection(headers, path)
@@ -67,7 +67,7 @@ class WebSocketConnection(Connection):
             raise ConnectionFailed(f"no request for a WebSocket: {error}") from error
 
     def receive(self, data: bytes) -> None:
-        """Give messages to their channels."""
+        """Give messages to the channels."""
         try:
             self._socket.receive_data(data)
             for event in self._socket.events():
@@ -95,7 +95,7 @@ class WebSocketConnection(Connection):
         self.queue(self._socket.send(Pong()))
 
     def close(self) -> None:
-        """Send that the connection is at its end."""
+        """Send the end of the connection."""
         self.queue(self._socket.send(CloseConnection(code=_NORMAL_CLOSURE)))
 
     def _on_message(self, event: TextMessage | BytesMessage) -> None:

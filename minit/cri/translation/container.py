@@ -85,7 +85,7 @@ def app_request(
     mode = "tty" if config.tty else "stream"
     overrides = AppOverrides(
         name=app_name(config.metadata),
-        # By its text, as with other runtimes: what is before a .. need not be there.
+        # By text, as with other runtimes: the directory before a .. need not exist.
         working_directory=posixpath.normpath(f"/./{config.working_dir}") if config.working_dir else None,
         mounts=mounts,
         isolators=limit_isolators(config.linux.resources),
@@ -180,7 +180,7 @@ def _mount(name: str, kind: str, source: str, target: str, *, read_only: bool) -
 
 
 def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str, object]:
-    """Return what stage1 is to know of a mount beside its place."""
+    """Return stage1's facts about a mount beside the place."""
     is_image = mount.HasField("image")
     sub_path = mount.image_sub_path
     refuse(is_image and bool(mount.host_path), f"{place}.host_path", "none with an image")
@@ -205,7 +205,7 @@ def _mount_detail(place: str, mount: api.Mount, *, privileged: bool) -> dict[str
 
 
 def check_pids(options: api.NamespaceOption, sandbox: api.NamespaceOption) -> None:
-    """Raise CallError for a container that is to see other processes than there are in its sandbox."""
+    """Raise CallError for a container that would see processes outside the sandbox."""
     is_host = sandbox.pid == api.NODE
     refuse(options.pid == api.NODE and not is_host, "namespace_options.pid", "another one, or NODE for the sandbox too")
     # Those of the sandbox are the host's then.

@@ -68,7 +68,7 @@ def sandbox_request(config: api.PodSandboxConfig, stage1: Stage1Request) -> PodR
 
 
 def run_options(config: api.PodSandboxConfig, network: str | None) -> RunOptions:
-    """Return the way to run a sandbox, in the `network` of the node's sandboxes if it has none of the host's."""
+    """Return the way to run a sandbox, in the `network` of the node's sandboxes unless the sandbox has the host's."""
     options = config.linux.security_context.namespace_options
     own = () if network is None else (network,)
     dns = config.dns_config
@@ -127,13 +127,13 @@ def user_ids(options: api.NamespaceOption) -> IdRange | None:
 
 
 def check_users(options: api.NamespaceOption, ids: IdRange | None) -> None:
-    """Raise CallError for a container that asks for other users than those of its sandbox."""
+    """Raise CallError for a container that asks for users other than the sandbox's."""
     differs = options.HasField("userns_options") and user_ids(options) != ids
     refuse(differs, "namespace_options.userns_options", "those of the sandbox")
 
 
 def is_mapped(place: str, mount: api.Mount, ids: IdRange | None) -> bool:
-    """Tell whether a mount has the owners that it has on the disk; CallError for others than those of the sandbox."""
+    """Tell whether a mount has the owners of the disk; CallError for owners other than the sandbox's."""
     mappings: Sequence[Sequence[api.IDMapping]] = (mount.uidMappings, mount.gidMappings)
     if not any(mappings):
         return False
