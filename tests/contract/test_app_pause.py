@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_health import annotated, is_healthy
-from tests.contract.test_stats import minit, sample
+from tests.contract.test_stats import minit as run_minit
+from tests.contract.test_stats import sample
+from tests.support.commands import Stage0
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import children_of, named
 from tests.support.sandbox import Sandbox
@@ -37,7 +39,7 @@ def start(make_pod: MakePod, script: str = COUNTING, **annotations: str) -> PodD
 
 def pause(pod: PodDirectory) -> None:
     """Pause the app and wait until the kernel has frozen it."""
-    minit(pod.data, "app", "pause", "--app=web", pod.uuid)
+    run_minit(pod.data, "app", "pause", "--app=web", pod.uuid)
     wait_for(lambda: is_frozen(pod), "the freeze")
 
 
@@ -60,11 +62,11 @@ def names(pod: PodDirectory) -> list[str]:
 
 def shown(pod: PodDirectory) -> tuple[str, object, object, bool]:
     """Return the app's state in `app list`, and in JSON of `app status` and `status`; whether `status` says paused."""
-    [line] = minit(pod.data, "app", "list", "--no-legend", pod.uuid).stdout.splitlines()
-    status = json.loads(minit(pod.data, "app", "status", "--app=web", "--format=json", pod.uuid).stdout)
+    [line] = run_minit(pod.data, "app", "list", "--no-legend", pod.uuid).stdout.splitlines()
+    status = json.loads(run_minit(pod.data, "app", "status", "--app=web", "--format=json", pod.uuid).stdout)
     assert status["state"] == status["lifecycle_state"]
-    [app] = json.loads(minit(pod.data, "status", "--format=json", pod.uuid).stdout)["apps"]
-    text = minit(pod.data, "status", pod.uuid).stdout
+    [app] = json.loads(run_minit(pod.data, "status", "--format=json", pod.uuid).stdout)["apps"]
+    text = run_minit(pod.data, "status", pod.uuid).stdout
     return line.split("\t")[1], status["state"], app["state"], "paused-web=true\n" in text
 
 
@@ -81,7 +83,7 @@ def test_a_paused_app_does_nothing(make_pod: MakePod) -> None:
     assert (refused.returncode, refused.stderr) == (254, 'enter: app "web" is paused\n')
     assert (used_ns(pod), pod.file("web", "/tmp/count").read_text()) == before
     for _ in range(2):
-        minit(pod.data, "app", "resume", "--app=web", pod.uuid)
+        run_minit(pod.data, "app", "resume", "--app=web", pod.uuid)
     wait_for(lambda: pod.file("web", "/tmp/count").read_text().strip() not in ("", before[1].strip()), "another count")
     assert shown(pod) == ("running", "running", "running", False)
     assert names(pod) == ["app.paused", "app.resumed"]
@@ -102,10 +104,22 @@ def test_a_stop_ends_the_pause(make_pod: MakePod, flags: tuple[str, ...], status
     assert names(pod) == ["app.paused", "app.resumed"]
 
 
+def test_a_removal_ends_the_pause(minit: Stage0) -> None:
+    """`rm --force` stops the pod, and nothing of it is left."""
+    script = ("--exec=/bin/sh", "--", "-c", "exec busybox sleep 1000")
+    started = minit.call("run", minit.stage1_flag, "--net=none", "--detach", minit.image(), *script)
+    assert started.returncode == 0, started.stderr
+    uuid = started.stdout.removesuffix("\n")
+    assert minit.quick_call("app", "pause", "--app=busybox", uuid).returncode == 0
+    assert minit.quick_call("app", "list", uuid).stdout.endswith("busybox\tpaused\n")
+    assert minit.quick_call("rm", "--force", uuid).returncode == 0
+    assert not [*minit.data.glob("pods/*/*")]
+
+
 def test_a_deadline_ends_the_pause(make_pod: MakePod) -> None:
     """The pod ends in time, and its app stops in order."""
     pod = start(make_pod, **{"stop-grace": "1h", "deadline": "8s"})
-    minit(pod.data, "app", "pause", "--app=web", pod.uuid)
+    run_minit(pod.data, "app", "pause", "--app=web", pod.uuid)
     pod.wait_exited()
     assert pod.status("web") == 3
 
@@ -115,7 +129,7 @@ def test_an_app_of_a_mutable_pod(make_pod: MakePod) -> None:
     sandbox = Sandbox(make_pod)
     pod = sandbox.pod
     sandbox.add("web", shell(COUNTING))
-    refused = minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254)
+    refused = run_minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254)
     assert refused.stderr == f'pause: error pausing app: pod "{pod.uuid}": {REFUSAL}'
     assert sandbox.start("web").returncode == 0
     pod.wait_file("web", "/tmp/begun")
@@ -125,12 +139,12 @@ def test_an_app_of_a_mutable_pod(make_pod: MakePod) -> None:
     assert sandbox.stop("web").returncode == 0
     assert (pod.status("web"), shown(pod)[0]) == (3, "exited")
     for verb, action in (("pause", "pausing"), ("resume", "resuming")):
-        refused = minit(pod.data, "app", verb, "--app=web", pod.uuid, code=254)
+        refused = run_minit(pod.data, "app", verb, "--app=web", pod.uuid, code=254)
         assert refused.stderr == f'{verb}: error {action} app: pod "{pod.uuid}": {REFUSAL}'
     assert sandbox.start("web").returncode == 0
     assert shown(pod)[0] == "running"
     sandbox.end()
-    assert "isn't currently running" in minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254).stderr
+    assert "isn't currently running" in run_minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254).stderr
 
 
 def test_an_app_with_a_hook(make_pod: MakePod) -> None:
@@ -160,7 +174,7 @@ def test_health_checks_wait(make_pod: MakePod) -> None:
     wait_for(lambda: not children_of(helper), "the timeout of the check")
     assert shown(pod)[0] == "paused"
     pod.file("web", "/tmp/go").touch()
-    minit(pod.data, "app", "resume", "--app=web", pod.uuid)
+    run_minit(pod.data, "app", "resume", "--app=web", pod.uuid)
     wait_for(lambda: is_healthy(pod, "liveness") is True, "a good result")
     assert [event["healthy"] for event in pod.events() if event["event"] == "app.health"] == [True]
     pod.file("web", "/tmp/bad").touch()
@@ -175,7 +189,7 @@ def test_another_stage1(make_pod: MakePod) -> None:
     value = json.loads(manifest.read_text())
     value["annotations"] = [each for each in value["annotations"] if not each["name"].endswith("/control")]
     manifest.write_text(json.dumps(value))
-    failed = minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254)
+    failed = run_minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254)
     assert failed.stderr.endswith("its stage1 cannot pause apps\n")
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()
