@@ -1,4 +1,4 @@
-"""minit.supervisor.control.operations: what the control socket answers."""
+"""minit.supervisor.control.answers: what the control socket answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.control.operations import answer
+from minit.supervisor.control.answers import answer
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.supervisor import Supervisor

@@ -1,5 +1,5 @@
 """
 The control socket: its clients, the requests, answers at once, and answers that wait for an app.
 
-PID 1 serves it, and programs of the host ask by `ask.py`. Read `operations.py` first, then `serve.py`.
+PID 1 serves it, and programs of the host ask by `ask.py`. Read `answers.py` first, then `serve.py`.
 """

@@ -31,8 +31,7 @@ from minit.podfiles import paths
 from minit.podfiles.boundedfile import BoundedLog
 from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, read_request
 from minit.reaper.record import write_file
-from minit.supervisor.control.apprequests import AppRequests, Pending
-from minit.supervisor.control.operations import Reply, answer
+from minit.supervisor.control.answers import AppRequests, Pending, Reply, answer
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
 
