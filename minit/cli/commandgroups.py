@@ -1,4 +1,4 @@
-"""The commands of `minit`, in the order in which the help shows them; each is imported when it is called."""
+"""The commands of `minit`, in the order of the help; a command is imported when called."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The words that may come next on a command line: the shells ask for them at each Tab, by `minit completion`.
+The possible next words of a command line: the shells ask at each Tab, by `minit completion`.
 
 The line is read by the rules of `flagwords` and `imageargs`, as far as it goes. The type and the metavar of an option
 or operand tell its values, so that a new command is completed without more.
@@ -49,21 +49,21 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 class Candidate(Value):
-    """A word that may stand there, and what it means."""
+    """A possible word, and the word's meaning."""
 
     word: str
     help: str = ""
 
 
 class Completions(Value):
-    """The words that may stand there, and whether FILES or DIRECTORIES of the machine may stand there too."""
+    """The possible words, and whether FILES or DIRECTORIES of the machine are possible too."""
 
     candidates: tuple[Candidate, ...] = ()
     paths: str = NOTHING
 
 
 class _Line(Value):
-    """A line up to the word that is completed."""
+    """A line up to the word to complete."""
 
     command: click.Command
     path: tuple[str, ...]
@@ -76,13 +76,13 @@ class _Line(Value):
 
     @property
     def data(self) -> Path:
-        """The data directory that the line means."""
+        """The data directory of the line."""
         given = [value for name, value in self.values if name == "--dir"]
         return Path(given[-1]) if given else DEFAULT_DATA
 
 
 def split_line(line: str) -> list[str]:
-    """Return the words of a shell's line, the last one as far as it was typed, quoted or not."""
+    """Return the words of a shell's line, the last word as far as typed, quoted or not."""
     mark = "\0"
     for end in ("", "'", '"'):
         try:
@@ -94,7 +94,7 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(root: click.Group, words: Sequence[str], word: str) -> Completions:
-    """Return what may stand in the place of `word`, the beginning of one, after the words of a command line."""
+    """Return the possible words with the beginning `word`, after the other words of a command line."""
     if words and words[0].startswith("--") and "--" in words:
         return Completions(paths=FILES)  # minit -- COMMAND
     try:
@@ -217,7 +217,7 @@ def _values(line: _Line, option: click.Option, word: str) -> Completions:
 
 
 def _operand(line: _Line) -> Completions:
-    """Return what the next operand may be."""
+    """Return the possible next operands."""
     arguments = [parameter for parameter in line.command.params if isinstance(parameter, click.Argument)]
     position = len(line.operands)
     for argument in arguments:
@@ -321,8 +321,8 @@ def answer(root: click.Group, words: Sequence[str]) -> str:
     """
     Return the answer to a shell: whether paths may stand there, then a line for each word, a tab and its help.
 
-    bash passes its line up to the cursor and the characters at which it breaks words; the others pass the words, the
-    last one as far as it was typed.
+    bash passes the line up to the cursor and the characters at which bash breaks words; the others pass the words, the
+    last word as far as typed.
     """
     shell, *rest = words
     breaks = ""

@@ -35,14 +35,14 @@ class FlagKind(StrEnum):
 
 
 class Flag(Value):
-    """A flag; `bare` is what one of an optional value means without it."""
+    """A flag; `bare` is the meaning of a flag with an optional value that is left out."""
 
     kind: FlagKind
     bare: str = ""
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return `, did you mean NAME?` for the name most like the word, nothing if none is like it."""
+    """Return `, did you mean NAME?` for the name most like the word, nothing without a similar name."""
     matches = get_close_matches(word, list(names), n=1, cutoff=_LIKENESS)
     return f", did you mean {matches[0]}?" if matches else ""
 
@@ -53,7 +53,7 @@ def is_flag(word: str) -> bool:
 
 
 def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
-    """Remove the flag that `words` begin with and return its name and value; FlagError if it is none of `flags`."""
+    """Remove the first flag of `words` and return name and value; FlagError for a flag that is not in `flags`."""
     word = words.pop(0)
     name, has_value, text = word.partition("=")
     flag = flags.get(name)
@@ -76,7 +76,7 @@ def split_words(
     """
     Return the flags and the operands of a command line; everything after `--` is an operand.
 
-    With `stop_at_operand` the first operand ends the flags, and what follows it is left as it is.
+    With `stop_at_operand` the first operand ends the flags, and later words are left as they are.
     """
     words = list(arguments)
     found: list[tuple[str, str]] = []

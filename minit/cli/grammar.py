@@ -26,7 +26,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class OptionalValue(click.Option):
-    """An option whose value only ever follows `=`; `bare` is what it means without one."""
+    """An option whose value only ever follows `=`; `bare` is the meaning without a value."""
 
     def __init__(self, *arguments: Any, bare: str, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -42,7 +42,7 @@ class OptionalValue(click.Option):
 
 
 class AppOption(click.Option):
-    """An option for the app of the image before it; read by `imageargs`, here for the help and for completion."""
+    """An option for the app of the image before; read by `imageargs`, here for the help and for completion."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, expose_value=False, **settings)
@@ -53,7 +53,7 @@ class SharedAppOption(click.Option):
 
 
 class GlobalOption(click.Option):
-    """An option that every command takes; its callback keeps the value in the Invocation."""
+    """An option of every command; the callback keeps the value in the Invocation."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, expose_value=False, default=None, **settings)
@@ -68,7 +68,7 @@ _TITLES: dict[type[click.Parameter], str] = {
 
 
 def invocation_of(ctx: click.Context) -> Invocation:
-    """Return the Invocation that `main` made."""
+    """Return the Invocation made by `main`."""
     invocation = ctx.find_object(Invocation)
     return Invocation() if invocation is None else invocation  # completion runs no command
 
@@ -99,7 +99,7 @@ def _keep_insecure(ctx: click.Context, parameter: click.Parameter, value: str | 
 
 
 def _global_options() -> list[click.Parameter]:
-    """Return new instances of the options that every command takes."""
+    """Return new instances of the options of every command."""
     return [
         GlobalOption(
             ["--debug"],
@@ -137,7 +137,7 @@ def _global_options() -> list[click.Parameter]:
 
 
 def flag_table(parameters: Iterable[click.Parameter]) -> dict[str, Flag]:
-    """Return how each option of a command takes its value."""
+    """Return the way in which each option of a command takes a value."""
     table = {}
     for option in parameters:
         if not isinstance(option, click.Option):
@@ -160,7 +160,7 @@ class MinitCommand(click.Command):
         self.stop_at_operand = stop_at_operand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split the words by Go's rules and hand them to click in its own form."""
+        """Split the words by Go's rules and hand the words to click in click's form."""
         if ctx.resilient_parsing:  # completion, of a line that is not finished
             return super().parse_args(ctx, args)
         _enter_command(ctx)
@@ -179,12 +179,12 @@ class MinitCommand(click.Command):
         return split_words(arguments, flags, stop_at_operand=self.stop_at_operand)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in sections: the command's, those of apps, the global ones."""
+        """Write the options in sections: the command's, the apps', the global ones."""
         _write_options(self, ctx, formatter)
 
 
 class MinitGroup(click.Group):
-    """A group of commands, shown in sections, any of which may be called by a unique prefix of its name."""
+    """A group of commands, shown in sections; a unique prefix of a name calls a command."""
 
     command_class = MinitCommand
 
@@ -208,7 +208,7 @@ class MinitGroup(click.Group):
         return super().parse_args(ctx, [*click_words(found, flags), *words])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name or the only one whose name begins so."""
+        """Return the command with this name or the only command with this prefix."""
         command = super().get_command(ctx, cmd_name)
         if command is not None or not cmd_name:
             return command
@@ -218,14 +218,14 @@ class MinitGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which there are."""
+        """Find the command, or list the commands."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise click.UsageError(self.unknown(args[0]), ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command else name, command, rest
 
     def unknown(self, word: str) -> str:
-        """Return the error about a word that is no command, with the one that is meant if that can be told."""
+        """Return the error about an unknown command, with the intended command if there is a likely one."""
         matches = [name for name in self.commands if name.startswith(word)]
         hint = answer(str(self.name), word, self.commands) or (f": could be {', '.join(matches)}" if matches else "")
         return f'unknown command "{word}"{hint or suggest(word, self.commands)}'
@@ -240,7 +240,7 @@ class MinitGroup(click.Group):
             yield name, "", command.get_short_help_str(limit=limit)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their sections, in the order in which they were added."""
+        """Write the commands in sections, in the order of the table."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, section, text in self.listed(limit=100):
             sections.setdefault(section or "Commands", []).append((name, text))
@@ -281,7 +281,7 @@ def _root_name(ctx: click.Context) -> str:
 
 
 class Listing(Value):
-    """The place of a command, and its line in the help of its group."""
+    """The place of a command, and the line in the help of the group."""
 
     place: str
     """`module:attribute` in `minit.cli`."""
@@ -290,7 +290,7 @@ class Listing(Value):
     section: str = ""
 
     def complete(self, command: click.Command) -> click.Command:
-        """Return the command with the whole of its help; in its docstring is what follows."""
+        """Return the command with the whole help; the docstring has the rest of the help."""
         details = inspect.cleandoc(command.help or "")
         if command.short_help is None and not details.startswith(self.help):
             command.help = f"{self.help}\n\n{details}".rstrip()
@@ -302,14 +302,14 @@ class Listing(Value):
 
 
 class CommandTable(MutableMapping[str, click.Command]):
-    """The `commands` of a click group; looking one up imports its module, looking at the names imports nothing."""
+    """The `commands` of a click group; a look-up imports the command's module, a look at the names imports nothing."""
 
     def __init__(self, listings: dict[str, Listing]) -> None:
         self.listings = listings
         self._loaded: dict[str, click.Command] = {}
 
     def __getitem__(self, name: str) -> click.Command:
-        """Return a command; KeyError if there is none of this name."""
+        """Return a command; KeyError for an unknown name."""
         if name not in self._loaded:
             module, _, attribute = self.listings[name].place.partition(":")
             command: click.Command = getattr(import_module(f"minit.cli.{module}"), attribute)
@@ -317,16 +317,16 @@ class CommandTable(MutableMapping[str, click.Command]):
         return self._loaded[name]
 
     def import_all(self) -> None:
-        """Import the commands that there are."""
+        """Import all commands."""
         for name in self:
             self[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:
-        """Refuse it: what is not listed would not be shown."""
+        """Refuse the command: a command that is not listed would not be shown."""
         raise TypeError(f"command {name} is not in the table")
 
     def __delitem__(self, name: str) -> None:
-        """Refuse it."""
+        """Refuse the removal."""
         raise TypeError(f"command {name} stays in the table")
 
     def __contains__(self, name: object) -> bool:

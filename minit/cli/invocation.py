@@ -1,4 +1,4 @@
-"""One call of the `minit` command: the global options, and how it speaks to the user."""
+"""One call of the `minit` command: the global options, and messages to the user."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Invocation:
 
     @property
     def caller(self) -> Caller:
-        """The global options as the service of pods takes them."""
+        """The global options in the form for the service of pods."""
         return Caller(
             data=self.data,
             note=self.note,
@@ -59,18 +59,18 @@ class Invocation:
 
     @property
     def terminal_width(self) -> int | None:
-        """The columns of the terminal that the result goes to; None if that is something else."""
+        """The columns of the terminal that shows the result; None without a terminal."""
         try:
             return os.get_terminal_size(sys.stdout.fileno()).columns or None
         except OSError:
             return None
 
     def say(self, text: str, end: str = "\n") -> None:
-        """Print the command's result, or a line of it."""
+        """Print the command's result, or a line of the result."""
         print(text, end=end)
 
     def note(self, text: str) -> None:
-        """Tell the user something beside the result; that it cannot be told is no failure."""
+        """Tell the user something beside the result; no failure if the message cannot be written."""
         try:
             print(f"{self.command}: {harmless(text)}", file=sys.stderr, flush=True)
         except OSError:

@@ -1,8 +1,8 @@
 """
-The `minit` command of a machine that minit boots: the commands that are about one pod, for the only one there is.
+The `minit` command of a machine that minit boots: the commands on one pod, for the machine's only pod.
 
-They are those of a host, with the name of an app where the pod's UUID stands there, and say and print the same. What
-works on images and other pods is left out, and so is all that it would bring into the image.
+The commands are a host's, with the name of an app in place of the pod's UUID, and with the same output. Commands on
+images and other pods are left out, and so are all modules that such commands would bring into the image.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _INIT_COMMANDS = {
     ),
 }
 
-# How a command of a host is told its pod, and with what it is told here.
+# The operands by which a command of a host gets the pod, and the values here.
 _POD: dict[str, object] = {"uuid": paths.MACHINE_UUID, "uuids": (paths.MACHINE_UUID,)}
 _APP = ("app", "apps")
 _OPERAND = "operand"
@@ -99,10 +99,10 @@ _ABOUT_UUIDS = "UUID may be shortened to any prefix that only one pod has, or be
 
 
 class _MachineTable(CommandTable):
-    """Commands of a host that need not be told their pod."""
+    """Commands of a host without the operand for the pod."""
 
     def __getitem__(self, name: str) -> click.Command:
-        """Return a command; KeyError if there is none of this name."""
+        """Return a command; KeyError for an unknown name."""
         return _for_the_only_pod(super().__getitem__(name))
 
 
@@ -121,7 +121,7 @@ init_group = MinitGroup("init", commands=_INIT_COMMAND_TABLE)
 
 
 def main() -> NoReturn:
-    """Run the command line of this process; refused where it would be about another machine."""
+    """Run the command line of this process; refused outside of a machine that minit boots."""
     if not os.path.isdir(paths.MACHINE_POD):
         complain("minit: this command is for machines that minit boots")
         os._exit(EXIT_FAILURE)

@@ -41,7 +41,7 @@ def run_here(root: click.Group) -> NoReturn:
 
 
 def settle() -> None:
-    """Give this process streams and signals as all commands have them."""
+    """Give this process the streams and signals of all commands."""
     open_standard_streams()
     _open_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
@@ -52,7 +52,7 @@ def settle() -> None:
 
 
 def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
-    """Answer a shell that completes a line; silently, as what is typed may be anything."""
+    """Answer a shell that completes a line; silently, as the typed words may be anything."""
     from minit.cli.completion import answer  # imports the store, and is not in the image of a machine
 
     try:
@@ -63,7 +63,7 @@ def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End as by a signal, but undo first what is half done."""
+    """End as by a signal, but undo half-done work first."""
     raise SystemExit(128 + number)
 
 
@@ -82,12 +82,12 @@ def _raise_again(lost: sys.UnraisableHookArgs) -> None:
 
 
 def run(arguments: Sequence[str], root: click.Group = commands) -> int:
-    """Run one command line and return its exit code, which is none of success if not all of its output was written."""
+    """Run one command line and return the exit code, which is a failure if not all of the output was written."""
     return run_telling(arguments, root)[0]
 
 
 def run_telling(arguments: Sequence[str], root: click.Group = commands) -> tuple[int, FailureKind | None]:
-    """Do as run(), and return with the exit code what kind of failure there was, if that is known."""
+    """Do as run(), and return with the exit code the kind of the failure, if known."""
     invocation = Invocation()
     return _run_flushed(invocation, arguments, root), invocation.failure_kind
 
@@ -98,7 +98,7 @@ def _run_flushed(invocation: Invocation, arguments: Sequence[str], root: click.G
         flush_output()
     except OSError as error:
         _abandon_output()
-        # The reader of our output may have enough of it, and a command that has failed has told why.
+        # The reader of our output may have enough, and a command that has failed has given the reason.
         if code == 0 and not isinstance(error, BrokenPipeError):
             return _fail(invocation, describe(error), error)
         return code or EXIT_FAILURE
@@ -148,7 +148,7 @@ def _fail(
 
 
 def _show_causes(error: BaseException) -> None:
-    """Print what led to an error, each cause below its effect."""
+    """Print the causes of an error, each cause below the effect."""
     indent = ""
     cause = error.__cause__
     while cause is not None:
@@ -165,7 +165,7 @@ def _sentence(error: click.ClickException) -> str:
 
 class _Output(io.BufferedWriter):
     """
-    A descriptor that is written to, and stays open.
+    A descriptor for writing that stays open.
 
     Written bytes have been counted when a signal is handled, so that nothing is written twice after Ctrl-C; a raw file
     in Python could not do that.
@@ -190,7 +190,7 @@ class _Output(io.BufferedWriter):
                 raise
 
     def flush(self) -> None:
-        """Write all that was taken, waiting for room."""
+        """Write all taken bytes, waiting for room."""
         while True:
             try:
                 super().flush()
@@ -203,13 +203,13 @@ class _Output(io.BufferedWriter):
 
 
 def _open_streams() -> None:
-    """Put streams of ours in the place of Python's, of which it has none where the caller has closed a descriptor."""
+    """Put our streams in the place of Python's, since Python has no stream where the caller has closed a descriptor."""
     sys.stdout = _text_stream(1, "standard output", sys.stdout, "strict")
     sys.stderr = _text_stream(2, "standard error", sys.stderr, "backslashreplace")
 
 
 def _abandon_output() -> None:
-    """Forget what standard output could not take; Python would try, and complain, once more at the end."""
+    """Forget the bytes that standard output could not take; Python would try, and complain, once more at the end."""
     buffer = getattr(sys.stdout, "buffer", None)
     if isinstance(buffer, _Output):
         # The layers above a raw file that is closed have nothing left to write.

@@ -1,5 +1,5 @@
 """
-The manual page minit(1): made of what --help shows, and of docs/man/minit.1.in, which says more.
+The manual page minit(1), made of the texts of --help and of docs/man/minit.1.in, which has more details.
 
 That file is roff with lines that begin with `@`:
 
@@ -29,7 +29,7 @@ _EXAMPLES = "\b"  # click's mark of a paragraph that is not filled
 
 
 class _Block(Value):
-    """The source's text about a command: before, in and behind its options."""
+    """The source's text about a command: before, in and behind the options."""
 
     name: str
     like: str | None
@@ -139,7 +139,7 @@ def _command(block: _Block, root: click.Group) -> Iterator[str]:
 
 
 def _likeness(other: str, inherited: dict[str, click.Option], options: dict[str, click.Option]) -> str:
-    """Return in a sentence which options of another command a command has."""
+    """Return a sentence about the options that a command has like another command."""
     bold = f"\\fB{_escape(other)}\\fR"
     common, missing = ([name for name in inherited if (name in options) is has] for has in (True, False))
     listed = ", ".join(f"\\fB{_escape(name)}\\fR" for name in min(common, missing, key=len))
@@ -203,7 +203,7 @@ def _value(option: click.Option, context: click.Context) -> str:
 
 
 def _words(metavar: str) -> str:
-    """Return a metavar with what stands for something in italics, and what is typed as it stands in bold."""
+    """Return a metavar with stand-ins in italics, and typed text in bold."""
     parts = re.split(r"([A-Z][A-Z0-9_-]*|[a-z=,@:]+(?<!,)|-{1,3}(?=[\s\]]))", metavar)
     styled = []
     for at, part in enumerate(parts):
@@ -215,7 +215,7 @@ def _words(metavar: str) -> str:
 
 
 def _paragraphs(command: click.Command) -> tuple[list[str], list[list[str]]]:
-    """Return the paragraphs of a command's help, and its examples, each as lines."""
+    """Return the paragraphs of a command's help, and the examples, each as lines."""
     paragraphs: list[str] = []
     examples: list[list[str]] = []
     for paragraph in (command.help or "").strip().split("\n\n"):

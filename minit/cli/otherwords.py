@@ -1,5 +1,5 @@
 """
-Words of docker's, podman's, kubectl's and rkt's that minit does not have, and the ones that it has for them.
+Words of docker's, podman's, kubectl's and rkt's that minit does not have, and minit's words instead.
 
 Read where a command is unknown. docs/comparison.md has the same words with more about each; tests compare them with it
 and with the commands that there are.

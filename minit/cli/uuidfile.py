@@ -21,7 +21,7 @@ class UuidFileError(PodError):
 
 class UuidFileOption(click.Option):
     """
-    An option whose file has the first operand; its command does not see it.
+    An option whose file has the first operand; the command does not see the option.
 
     If it `stands_alone`, there is no operand beside it. `exit_code` is for a file that cannot be read.
     """
@@ -50,20 +50,20 @@ uuid_file_first_option = _option()
 
 
 def one_pod(*, exit_code: int = EXIT_FAILURE) -> Callable[[F], F]:
-    """Return what gives a command the operand `uuid`, or --uuid-file in its place."""
+    """Return the decorator for the operand `uuid`, or --uuid-file instead."""
     argument = click.argument("uuid", metavar="UUID", required=False, callback=_require)
     option = _option(stands_alone=True, exit_code=exit_code)
     return lambda command: option(argument(command))
 
 
 def some_pods(command: F) -> F:
-    """Give a command the operands `uuids`, one or more, or --uuid-file in their place."""
+    """Give a command the operands `uuids`, one or more, or --uuid-file instead."""
     argument = click.argument("uuids", metavar="UUID...", nargs=-1, callback=_require)
     return _option(stands_alone=True)(argument(command))
 
 
 def with_uuids_of_files(ctx: click.Context, found: Iterable[tuple[str, str]], operands: list[str]) -> list[str]:
-    """Return the operands of a command line, before them the UUIDs of the files that its flags name."""
+    """Return the operands of a command line, after the UUIDs of the files named by flags."""
     options = {
         name: option for option in ctx.command.params if isinstance(option, UuidFileOption) for name in option.opts
     }

@@ -57,7 +57,7 @@ def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None
     except (MinitError, OSError) as error:
         failed_in_app_group(error)
     if output_format is not None:
-        # No apps are null to Go, and so to whoever reads this.
+        # No apps are null to Go, and so to the readers of this output.
         invocation.say(json_text([_json(app, states) for app in status.apps] or None, output_format))
     else:
         invocation.say(app_list_text(status.apps, legend=not no_legend), end="")
@@ -95,7 +95,7 @@ def status(invocation: Invocation, uuid: str | None, app: str | None, output_for
 
 
 def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
-    """Raise an error again that is to end the command with rkt's exit code for it."""
+    """Raise an error again with rkt's exit code for the group `app`."""
     if isinstance(error, MinitError):
         error.exit_code = EXIT_FAILURE
         raise error
@@ -106,7 +106,7 @@ def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
 
 def _required(value: str | None, what: str) -> str:
     if not value:
-        # No click.UsageError, of which the exit code is another.
+        # No click.UsageError, which has another exit code.
         raise MinitError(f"must provide {what}")
     return value
 

@@ -154,7 +154,7 @@ def version(invocation: Invocation) -> None:
 
 
 def other_processor(arch: str | None) -> ForeignProcessor | None:
-    """Return the processor of --arch, None for this machine's; ImageError for one that nothing is built for here."""
+    """Return the processor of --arch, None for this machine's; ImageError for a processor without a builder here."""
     if arch is None or processor_named(arch).appc == appc_architecture():
         return None
     if arch not in PROCESSORS:
@@ -181,7 +181,7 @@ def _build_for(processor: ForeignProcessor, output: Path, progress: Progress, *,
 
 
 def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str | None) -> None:
-    """Raise PodError unless a machine of the architecture, which is else that of its stage1 image, runs all of them."""
+    """Raise PodError unless all run on a machine of the architecture, by default the stage1 image's."""
     machine = stage1.manifest.label("arch") or ""
     wanted = processor_of_appc(machine) if arch is None else processor_named(arch)
     if machine != wanted.appc:
@@ -194,7 +194,7 @@ def check_processors(stage1: StoredImage, apps: Iterable[StoredImage], arch: str
 
 
 def check_modules(modules: KernelModules, stage1: StoredImage) -> None:
-    """Raise PodError for a kernel module that is for another processor than the stage1 image."""
+    """Raise PodError for a kernel module for a processor other than the stage1 image's."""
     machine = processor_of_appc(stage1.manifest.label("arch") or "")
     for module in modules.modules:
         if int.from_bytes(module.data[_MACHINE], "little") != machine.elf_machine:
@@ -207,7 +207,7 @@ def _first_use(progress: Progress) -> Progress:
 
 @contextmanager
 def _machine_of(processor: ForeignProcessor) -> Iterator[Path]:
-    """Give the directory of what builds for a processor; ImageError if nothing can be kept there."""
+    """Give the directory of builders for a processor; ImageError if the directory cannot be written."""
     try:
         yield MACHINES / processor.name
     except OSError as error:

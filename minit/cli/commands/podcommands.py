@@ -88,7 +88,7 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         statuses.append(status)
         own[status.uuid] = facts
     if output_format is not None:
-        # No pods are null to Go, and so to whoever reads this.
+        # No pods are null to Go, and so to the readers of this output.
         shown = [pod_json(status, own[status.uuid].fields, own[status.uuid].ports) for status in statuses]
         invocation.say(json_text(shown or None, output_format))
     else:
@@ -147,7 +147,7 @@ def status(
 
 
 def _is_in_crash_loop(end: Record, restarts: int) -> bool:
-    """Tell whether an app may wait to be started yet another time: when it runs again, it has begun more often."""
+    """Tell whether an app may wait for another start: an app that runs again has begun more often."""
     return "finished" in end and restarts > 0 and restarts == end.get("restarts")
 
 
@@ -165,7 +165,7 @@ def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Cal
 
 
 def _recorded(end: Record, restarts: int) -> dict[str, object]:
-    """Return what the record of an app's end says beyond rkt's status."""
+    """Return the facts in the record of an app's end beyond rkt's status."""
     found: dict[str, object] = {}
     if isinstance(end.get("lost_output_bytes"), int):
         found["lost_output_bytes"] = end["lost_output_bytes"]
@@ -237,7 +237,7 @@ def port(invocation: Invocation, output_format: str | None, uuid: str, port: str
 
 
 def _words(each: ForwardedPort) -> tuple[str, ...]:
-    """Return the words by which a port may be asked for."""
+    """Return the words by which a user may ask for a port."""
     number = str(each.pod_port)
     return each.name, f"{number}/{each.protocol}", *((number,) if each.protocol == "tcp" else ())
 
@@ -294,7 +294,7 @@ def stop(invocation: Invocation, force: bool, wait: float | None, uuids: tuple[s
 
         failed = _try_each(invocation, uuids, stop_one)
         if wait is not None:
-            # All of them end at the same time.
+            # All pods end at the same time.
             failed |= _try_each(invocation, asked, lambda pod: wait_until_ended(pod, wait))
     if failed:
         raise PodError("failed to stop one or more pods")

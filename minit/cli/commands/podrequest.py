@@ -70,7 +70,7 @@ def pod_request(
     stage1_url: str | None,
     **_others: object,
 ) -> PodRequest:
-    """Return the pod that the options of run and prepare describe; UsageError if they contradict each other."""
+    """Return the pod described by the options of run and prepare; UsageError for options that contradict each other."""
     whole = PodRequest(
         stage1=_stage1_request(stage1_path, stage1_name, stage1_hash, stage1_from_dir, stage1_url),
         name=name,
@@ -110,7 +110,7 @@ def pod_request(
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
-    # First what is wrong with options: one without its value may have taken the image for it.
+    # Errors of options come first: an option without a value may have taken the image as the value.
     if not apps:
         raise click.UsageError("no image given")
     return request
@@ -134,7 +134,7 @@ def sandbox_request(
     stage1_url: str | None,
     **_others: object,
 ) -> PodRequest:
-    """Return the pod without apps that the options of app sandbox describe."""
+    """Return the pod without apps described by the options of app sandbox."""
     try:
         volumes = tuple(parse_volume("--volume", text) for text in volume)
         check_volumes(volumes, (), ())
@@ -172,7 +172,7 @@ def run_options(
     quiet: bool = False,
     **_others: object,
 ) -> RunOptions:
-    """Return the way to run a pod that the options of run, run-prepared and app sandbox describe."""
+    """Return the way to run a pod, from the options of run, run-prepared and app sandbox."""
     try:
         name_service = parse_name_service(dns, dns_search, dns_opt, dns_domain, hosts_entry)
         _check_hostname(hostname)
@@ -190,14 +190,14 @@ def run_options(
 
 
 def refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
-    """Refuse ports of a pod that has no address of its own to which they could lead."""
+    """Refuse ports of a pod without an own address for the ports to lead to."""
     for network in (entry for value in networks for entry in value.split(",")):
         if ports and network in _WITHOUT_PORTS:
             raise click.UsageError(f"--port needs a network of the pod's own, --net={network} gives it none")
 
 
 def variables_of_files(paths: Sequence[Path]) -> Variables:
-    """Return the environment in the files of --set-env-file; PodError if one cannot be read, FlagError for its text."""
+    """Return the environment in the files of --set-env-file; PodError for an unreadable file, FlagError for a text."""
     return parse_environment_files("--set-env-file", [(str(path), _read_environment_file(path)) for path in paths])
 
 
@@ -258,7 +258,7 @@ def _check_hostname(name: str | None) -> None:
 def parse_name_service(
     dns: Sequence[str], search: Sequence[str], options: Sequence[str], domain: str | None, hosts_entry: Sequence[str]
 ) -> NameService:
-    """Return what the five options say together; FlagError names the one that is wrong."""
+    """Return the service described by the five options together; FlagError names the wrong option."""
     resolv, nameservers = _parse_dns(dns)
     if resolv == MODE_DEFAULT and (search or options or domain):
         resolv = MODE_STAGE0

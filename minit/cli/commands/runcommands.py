@@ -147,20 +147,20 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
 
 
 def start_pod(invocation: Invocation, store: Store, pod: Pod, how: StartRequest) -> None:
-    """Run a locked pod that is complete, and print its UUID if it runs in the background."""
+    """Run a locked, complete pod, and print the UUID if the pod runs in the background."""
     if how.options.interactive and not how.options.quiet and os.isatty(0):
         invocation.note("press ^] three times within 1s to kill the pod")
     invocation.say(running.start(invocation.caller, store, pod, how))
 
 
 def refuse_detached_terminal(how: StartRequest) -> None:
-    """Refuse a pod that is connected to the terminal that its command leaves."""
+    """Refuse a pod connected to the terminal that the command leaves."""
     if how.is_detached and how.options.interactive:
         raise click.UsageError("--interactive needs the terminal that --detach leaves")
 
 
 def save_uuid(path: Path | None, uuid: str) -> None:
-    """Write a UUID to the file that the user chose, if any."""
+    """Write a UUID to the file chosen by the user, if any."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The command that shows what apps use: app stats."""
+"""The command that shows the resource use of apps: app stats."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def stats(
 def _meters(
     invocation: Invocation, stack: ExitStack, uuids: tuple[str, ...], apps: tuple[str, ...]
 ) -> Iterator[PodMeter]:
-    """Yield a meter for each pod that is meant."""
+    """Yield a meter for each chosen pod."""
     for uuid in uuids:
         yield PodMeter(stack.enter_context(find_pod(invocation.data, uuid, invocation.note)), apps)
     if uuids:
@@ -90,7 +90,7 @@ def _meters(
 
 
 def running_uuids(invocation: Invocation) -> Iterator[str]:
-    """Yield the UUIDs of the pods that run."""
+    """Yield the UUIDs of the running pods."""
     for pod in walk_pods(invocation.data, (RUN,), invocation.note):
         if pod.state is PodState.RUNNING:
             yield pod.uuid

@@ -1,4 +1,4 @@
-"""The command `top`: a live table of what the apps of all running pods use."""
+"""The command `top`: a live table of the resource use of the apps of all running pods."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Meters:
     """The meters of all running pods, or of chosen ones; a context manager."""
 
     def __init__(self, invocation: Invocation, uuids: tuple[str, ...]) -> None:
-        """Find the chosen pods; PodError if there is none of a name, or it does not run."""
+        """Find the chosen pods; PodError for an unknown name, or a pod that does not run."""
         self._invocation = invocation
         self._stack = ExitStack()
         self._open: dict[str, tuple[PodMeter, ExitStack]] = {}
@@ -163,7 +163,7 @@ def _screen(console: Console, rows: list[TopRow], by: str) -> Text:
 
 
 def _is_terminal() -> bool:
-    """Return whether what the command prints is seen on a terminal."""
+    """Return whether the command's output is seen on a terminal."""
     return os.isatty(_STDOUT)
 
 

@@ -1,4 +1,4 @@
-"""The options of one app, which follow its image, and what each of them changes. Pure."""
+"""The options of one app, which follow the app's image, and the effect of each option. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SECCOMP_NAMES = {"retain": SECCOMP_RETAIN, "remove": SECCOMP_REMOVE}
 
 
 def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrides:
-    """Return `overrides` with one more per-app flag; FlagError if its value is not possible."""
+    """Return `overrides` with one more per-app flag; FlagError for an impossible value."""
     if (name == "--exec" and overrides.exec is not None) or (name == "--cmd" and overrides.command is not None):
         raise FlagError(f"{name} can be given only once per image")
     if name == SIGNATURE:
@@ -110,7 +110,7 @@ def _parse_boolean(flag: str, text: str) -> bool:
 
 
 def parse_pair(flag: str, text: str) -> tuple[str, str]:
-    """Return the two sides of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
+    """Return the two sides of `NAME=VALUE`; FlagError, naming `flag`, for another form."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
@@ -118,7 +118,7 @@ def parse_pair(flag: str, text: str) -> tuple[str, str]:
 
 
 def parse_annotation(flag: str, text: str) -> tuple[str, str]:
-    """Return the name and value of an annotation; FlagError, naming `flag`, if it is none."""
+    """Return the name and value of an annotation; FlagError, naming `flag`, for another form."""
     name, value = parse_pair(flag, text)
     if not is_ac_identifier(name):
         raise FlagError(f'{flag}: expected a name of lower-case letters, digits and inner - . _ ~ /, got "{name}"')
@@ -139,7 +139,7 @@ def _parse_mode(flag: str, text: str, modes: tuple[str, ...]) -> str:
     return text
 
 
-# Flags whose last use counts, with the field of AppOverrides that they set.
+# Flags whose last use counts, with the field of AppOverrides.
 _REPLACING: Mapping[str, tuple[str, Parser]] = {
     "--name": ("name", _parse_name),
     "--exec": ("exec", _parse_text),
@@ -156,7 +156,7 @@ _REPLACING: Mapping[str, tuple[str, Parser]] = {
 
 
 def parse_device(flag: str, text: str) -> Device | str:
-    """Return a device of the host, or the name of one of a vendor's; FlagError, naming `flag`, for what is neither."""
+    """Return a device of the host, or the name of a vendor's device; FlagError, naming `flag`, for neither."""
     if is_cdi_name(text):
         return text
     source, *rest = text.split(":")
@@ -169,7 +169,7 @@ def parse_device(flag: str, text: str) -> Device | str:
 
 
 def parse_variable(flag: str, text: str, is_name: Callable[[str], bool] = is_environment_name) -> tuple[str, str]:
-    """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
+    """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, for another form."""
     name, separator, value = text.partition("=")
     if not separator or not is_name(name):
         raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
@@ -177,7 +177,7 @@ def parse_variable(flag: str, text: str, is_name: Callable[[str], bool] = is_env
 
 
 def parse_variables(flag: str, texts: Sequence[str]) -> Variables:
-    """Return the variables of an option that may be repeated, each name only once."""
+    """Return the variables of a repeatable option, each name only once."""
     variables: dict[str, str] = {}
     for text in texts:
         name, value = parse_variable(flag, text)
@@ -239,7 +239,7 @@ def parse_cpu_shares(flag: str, text: str) -> Isolator:
 
 
 def parse_oom_score_adj(flag: str, text: str) -> Isolator:
-    """Return the isolator of what is added to the app's score when memory runs out, proc_pid_oom_score_adj(5)."""
+    """Return the isolator of the addition to the app's score when memory runs out, proc_pid_oom_score_adj(5)."""
     return Isolator(name=OOM_SCORE_ADJ, value=parse_number(flag, text, -1000, 1000))
 
 
@@ -254,7 +254,7 @@ def parse_caps_remove(flag: str, text: str) -> Isolator:
 
 
 def parse_seccomp(flag: str, text: str) -> Isolator:
-    """Return the isolator of a seccomp filter; its words may stand in any order."""
+    """Return the isolator of a seccomp filter, whose words may stand in any order."""
     mode, error, calls = "", "", []
     for word in text.split(","):
         key, separator, value = word.partition("=")
@@ -272,7 +272,7 @@ def parse_seccomp(flag: str, text: str) -> Isolator:
 
 
 def _parse_chosen_filter(text: str) -> str | None:
-    """Return the word of the annotation minit/seccomp that a seccomp filter is, None for a list of calls."""
+    """Return the word of a seccomp filter for the annotation minit/seccomp, None for a list of calls."""
     return text if text in SECCOMP_WORDS or text.startswith(PROFILE_FILE) else None
 
 
@@ -294,7 +294,7 @@ def _capabilities(flag: str, text: str) -> list[str]:
     return names
 
 
-# Flags whose uses add up, with the field that they add to.
+# Flags whose uses add up, with the field of AppOverrides.
 _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--environment": ("environment", parse_variable),
     "--mount": ("mounts", parse_mount),

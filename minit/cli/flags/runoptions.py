@@ -1,4 +1,4 @@
-"""The options of the commands that make pods and apps, in the order in which the help shows them."""
+"""The options of the commands that make pods and apps, in the order of the help."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PORT_FORM = "[IP:]PORT:PORT[/udp] or NAME:[IP:]PORT"
 _DIRECT_PORT_FORM = "NAME:PROTOCOL:PORT:HOSTIP:HOSTPORT"
 
 _PROTOCOLS = ("tcp", "udp")
-# As docker and podman have it. What rkt has begins with a name, which number and address are not.
+# The form of docker and podman. rkt's form begins with a name, which number and address are not.
 _BY_NUMBER = re.compile(
     r"((?P<address>\[[^\]]*\]|[^:]*\.[^:]*):)?(?P<host>[0-9]+):(?P<pod>[0-9]+)(/(?P<protocol>[^/]*))?"
 )
@@ -52,12 +52,12 @@ def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, val
 
 
 class _PrivateUsers(click.ParamType[IdRange | bool]):
-    """A range of ids, or whether there is to be one."""
+    """A range of ids, or whether ids are chosen."""
 
     name = "SHIFT:COUNT"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> IdRange | bool:
-        """Return the range, or whether one is to be chosen."""
+        """Return the range, or whether a range is to be chosen."""
         if isinstance(value, (IdRange, bool)):
             return value
         text = str(value)
@@ -335,7 +335,7 @@ def _port_by_number(place: str, match: re.Match[str]) -> ExposedPort:
     if protocol not in _PROTOCOLS:
         raise FlagError(f'{place}: expected the protocol tcp or udp, got "{protocol}"')
     host_port, pod_port = (parse_number(place, match[side], 1, MAX_PORT) for side in ("host", "pod"))
-    # A manifest names every port; this one only messages show.
+    # A manifest names every port; only messages show this name.
     name = f"{host_port}-{pod_port}-{protocol}"
     return ExposedPort(
         name=name,

@@ -1,4 +1,4 @@
-"""Options that several commands have, each with its one help text."""
+"""Options of several commands, each with one help text."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def read_duration(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def choose_file(path: str | None, from_dir: str | None, url: str | None) -> str | None:
-    """Return the file that --stage1-path, --stage1-from-dir or --stage1-url names, if one of them is given."""
+    """Return the file named by --stage1-path, --stage1-from-dir or --stage1-url, if one is given."""
     files = [file for file in (path, _in_directory(from_dir), _of_url(url)) if file is not None]
     if len(files) > 1:
         raise click.UsageError("the --stage1 options exclude each other")

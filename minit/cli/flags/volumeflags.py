@@ -1,4 +1,4 @@
-"""`--volume` and `--mount`: storage of a pod, and its places in the apps. Pure."""
+"""`--volume` and `--mount`: storage of a pod, and the places in the apps. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NAME_FORM = "a name of lower-case letters, digits and inner dashes"
 MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
 
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
-# What a volume of each kind has beside readOnly and recursive.
+# The fields of a volume of each kind beside readOnly and recursive.
 _KIND_FIELDS = {"host": ("source",), "named": ("source",), IMAGE: ("source",), "empty": tuple(_EMPTY_DEFAULTS)}
 _SHORT_OPTIONS = {"ro": True, "rw": False}
 _VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
 
 
 def parse_volume(flag: str, text: str) -> Volume:
-    """Return the volume that `NAME,kind=KIND,...` describes, with the schema's defaults; FlagError, naming `flag`."""
+    """Return the volume of `NAME,kind=KIND,...`, with the schema's defaults; FlagError, naming `flag`."""
     name, _, rest = text.partition(",")
     if not is_ac_name(name):
         raise FlagError(f'{flag}: expected {VOLUME_FORM}, with {_NAME_FORM}, got "{text}"')
@@ -45,7 +45,7 @@ def is_short(text: str) -> bool:
 
 
 def parse_storage(flag: str, texts: Sequence[str]) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
-    """Return the volumes of a pod, and the mounts in all apps that the short ones ask for; FlagError."""
+    """Return the volumes of a pod, and the mounts in all apps for volumes of the short form; FlagError."""
     volumes: list[Volume] = []
     mounts: list[Mount] = []
     for text in texts:
@@ -85,7 +85,7 @@ def _check_volume_name(place: str, name: str) -> None:
 
 
 def parse_mounted_volume(flag: str, text: str) -> Mount:
-    """Return the mount of a volume of its own that `name=NAME,kind=KIND,target=PATH,...` describes; FlagError."""
+    """Return the mount of an app's volume from `name=NAME,kind=KIND,target=PATH,...`; FlagError."""
     fields = _read_fields(flag, text, ("name", "target", *_VOLUME_FIELDS))
     name, target = fields.pop("name", ""), fields.pop("target", "")
     if not name or not target:
@@ -127,7 +127,7 @@ def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
 
 
 def parse_mount(flag: str, text: str) -> Mount:
-    """Return the mount that `volume=NAME,target=PATH` describes; FlagError, naming `flag`."""
+    """Return the mount of `volume=NAME,target=PATH`; FlagError, naming `flag`."""
     fields = _read_fields(flag, text, ("volume", "target"))
     volume, target = fields.get("volume", ""), fields.get("target", "")
     if not volume or not target:
@@ -157,7 +157,7 @@ def check_volumes(volumes: Sequence[Volume], shared: Sequence[Mount], own: Seque
 
 
 def _read_fields(place: str, text: str, known: Sequence[str]) -> dict[str, str]:
-    """Return KEY=VALUE pairs that are separated by commas, with %2C for one of a value, as rkt has it."""
+    """Return KEY=VALUE pairs that are separated by commas, with %2C for a comma of a value, as rkt has it."""
     fields: dict[str, str] = {}
     for word in text.split(",") if text else ():
         key, separator, value = word.partition("=")

@@ -84,7 +84,7 @@ def _join_time(local: time.struct_time, fraction: str) -> str:
 
 
 def readable_size(size_bytes: float) -> str:
-    """Return a size in the largest unit of which there is at least one: `512B`, `1.5MiB`, `20GiB`."""
+    """Return a size in the largest unit with at least one: `512B`, `1.5MiB`, `20GiB`."""
     size, units = float(size_bytes), list(_UNITS)
     while size >= 1024 and len(units) > 1:
         size /= 1024
@@ -96,7 +96,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     """Return the rows with at least one tab between cells, each ended by a newline; all rows have as many cells."""
     if not rows:
         return ""
-    # The last cell of a line ends no column, so it is neither measured nor padded.
+    # The last cell of a line ends no column, so the cell is neither measured nor padded.
     widths = [_cell_width(max(len(row[column]) for row in rows)) for column in range(len(rows[0]) - 1)]
     return "".join(_line(row, widths) for row in rows)
 
@@ -122,7 +122,7 @@ def fit(rows: Sequence[Sequence[str]], width: int, shortened: Sequence[int]) -> 
 
 
 def _shorten(cell: str, room: int) -> str:
-    """Return a cell with its middle left out: a name's end says as much as its beginning."""
+    """Return a cell without the middle: a name's end says as much as the beginning."""
     if len(cell) <= room:
         return cell
     end = (room - 1) // 2

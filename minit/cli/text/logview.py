@@ -1,4 +1,4 @@
-"""Showing logs: the lines that were asked for, in their order and form, now and as they come."""
+"""Shows logs: the chosen lines, in the chosen order and form, now and as new lines come."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class Source:
         self._is_over = False
 
     def seek(self) -> None:
-        """Leave out what need not be read."""
+        """Leave out files that need not be read."""
         if self._choice.since_ns is not None:
             self.log.seek_time(utc_text_ns(self._choice.since_ns).encode())
-        # With an end before that of the log, the last lines are not at its end.
+        # With an end before the log's end, the last lines are not at the log's end.
         if self._choice.tail is not None and self._until is None:
             self.log.seek_lines(self._choice.tail, self._choice.streams)
 
@@ -115,7 +115,7 @@ class Source:
             yield b"".join(line.text for line in self._assembler.rest())
 
     def complaints(self) -> Iterator[str]:
-        """Yield what was not right with the log."""
+        """Yield the faults of the log."""
         if self._assembler.skipped:
             yield f'app "{self.log.app}": lines of the log that are no records: {self._assembler.skipped}'
         if self.log.has_gap:
@@ -135,7 +135,7 @@ class Source:
 
 
 def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
-    """Write what was chosen of a pod's logs to standard output; PodError if there can be none."""
+    """Write the chosen lines of a pod's logs to standard output; PodError if the pod can have no logs."""
     _allow_many_files()
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         directory = open_log_directory(pod, wait=choice.follow)
@@ -170,7 +170,7 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
 
 
 def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
-    """Have a running pod let go of log files that were moved; then it writes to none. PodError if it cannot."""
+    """Have a running pod let go of moved log files, so that the pod writes to none of them. PodError on failure."""
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         reopen_moved_logs(pod, _chosen_apps(pod, apps))
 
@@ -194,7 +194,7 @@ def _chosen_apps(pod: Pod, wanted: Sequence[str]) -> list[str]:
 
 
 def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
-    """Return what stands before the lines of each app: nothing if there is only one."""
+    """Return the prefix of the lines of each app: nothing for a single app."""
     if len(names) == 1:
         return {names[0]: b""}
     if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
@@ -231,7 +231,7 @@ def text_format(prefixes: dict[str, bytes], *, times: bool, terminal: bool) -> _
 
 
 def json_format(app: str, line: LogLine) -> bytes:
-    """Return the line as an object of JSON; bytes that are no UTF-8 become U+FFFD."""
+    """Return the line as an object of JSON; bytes outside UTF-8 become U+FFFD."""
     fields: dict[str, object] = {
         "app": app,
         "time": line.time.decode(),
@@ -244,7 +244,7 @@ def json_format(app: str, line: LogLine) -> bytes:
 
 
 def visible(text: bytes) -> bytes:
-    """Return the text with what would control a terminal made visible, all but colours."""
+    """Return the text with terminal controls made visible, all but colours."""
     decoded = text.removesuffix(b"\r").decode(errors="backslashreplace")
     shown = _CONTROL.sub(_show, decoded)
     if "\x1b" in shown:

@@ -28,7 +28,7 @@ Json = dict[str, object]
 
 
 class OwnFacts(Value):
-    """Facts beyond those of rkt: fields of JSON of the apps, by name, and ports of the host that lead to the pod."""
+    """Facts beyond rkt's: fields of JSON of the apps, by name, and ports of the host that lead to the pod."""
 
     fields: Mapping[str, Json]
     ports: tuple[ForwardedPort, ...] = ()
@@ -153,7 +153,7 @@ def app_json(app: AppStatus) -> Json:
 
 
 def _without_empty(fields: Json) -> Json:
-    """Return what is known; 0 is."""
+    """Return the known fields; 0 is known."""
     return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
 
 
@@ -204,7 +204,7 @@ def _volume(mount: AppMount) -> str:
 
 
 def _once(cell: str, pod: PodStatus) -> list[str]:
-    """Return the cells of a pod's rows of which only the first says something."""
+    """Return the cells of a pod's rows that are filled only in the first row."""
     return [cell, *[""] * (len(pod.apps) - 1)]
 
 
@@ -213,7 +213,7 @@ def _networks(pod: PodStatus) -> str:
     for network in map(dict, pod.networks):
         name, ipv4, ipv6 = network["netName"], network["ip"], network.get("ip6", "").partition("/")[0]
         if ipv4 or not ipv6:
-            # An address that is not known as Go prints it.
+            # An unknown address, as Go prints it.
             shown.append(f"{name}:ip4={ipv4 or '<nil>'}")
         if ipv6:
             shown.append(f"{name}:ip6={ipv6}")
@@ -227,7 +227,7 @@ def host_place(port: ForwardedPort) -> str:
 
 
 def pod_place(port: ForwardedPort) -> str:
-    """Return where that leads to: `PORT/PROTOCOL`."""
+    """Return the target in the pod: `PORT/PROTOCOL`."""
     return f"{_range(port.pod_port, port)}/{port.protocol}"
 
 

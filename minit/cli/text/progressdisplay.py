@@ -14,14 +14,14 @@ from rich.progress import Progress as Bars
 from minit.base.progress import Progress, silent
 from minit.cli.invocation import Invocation
 
-# Work that is over sooner needs no progress.
+# Shorter work needs no progress.
 _PATIENCE_SECONDS = 0.5
 _REFRESH_SECONDS = 0.1
 
 
 @contextmanager
 def show_progress(invocation: Invocation, *, quiet: bool) -> Iterator[Progress]:
-    """Yield a Progress that shows what it is told, as soon as the work proves to be long."""
+    """Yield a Progress that shows messages, as soon as the work proves to be long."""
     if quiet:
         yield silent
     elif sys.stderr.isatty():
@@ -46,7 +46,7 @@ class _Lines:
 
 
 class _Bar:
-    """A bar for the present step, which vanishes at the end; `stack` takes it down."""
+    """A bar for the present step, which vanishes at the end; `stack` takes the bar down."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack

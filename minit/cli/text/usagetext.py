@@ -58,7 +58,7 @@ SORT_KEYS = {"c": "cpu", "m": "memory", "p": "processes", "n": "name"}
 
 
 class Row(Value):
-    """One app of a sample, or a pod as a whole, with what it used of a processor since the sample before."""
+    """One app of a sample, or a pod as a whole, with the processor use since the sample before."""
 
     uuid: str
     name: str
@@ -100,7 +100,7 @@ def sample_rows(sample: PodSample, before: PodSample | None, *, whole: bool) -> 
 
 
 def cpu_percent(now: Usage, before: Usage | None, elapsed_ns: int) -> float | None:
-    """Return the use of processors between two samples in percent of one; None if it is not known."""
+    """Return the use of processors between two samples in percent of one processor; None if unknown."""
     if before is None or now.cpu_ns is None or before.cpu_ns is None or elapsed_ns <= 0:
         return None
     # An app that was started again has a new group, which counts from zero.
@@ -141,7 +141,7 @@ def samples_text(samples: Sequence[PodSample], before: Mapping[str, PodSample], 
 
 
 def stats_json(sample: PodSample) -> dict[str, object]:
-    """Return a sample with everything that is known; times in nanoseconds, sizes in bytes."""
+    """Return a sample with all known values; times in nanoseconds, sizes in bytes."""
     fields: dict[str, object] = {
         "uuid": sample.uuid,
         "time_ns": sample.time_ns,
@@ -156,7 +156,7 @@ def stats_json(sample: PodSample) -> dict[str, object]:
 
 
 def prometheus_text(samples: Sequence[PodSample]) -> str:
-    """Return samples in the text format that Prometheus and its node exporter read; without its own time stamps."""
+    """Return samples in the text format of Prometheus and the node exporter; without time stamps."""
     blocks: list[str] = []
     apps = [({"uuid": sample.uuid, "app": app.name}, app.usage) for sample in samples for app in sample.apps]
     pods = [({"uuid": sample.uuid}, sample.usage) for sample in samples]
@@ -208,7 +208,7 @@ def _usage_json(usage: Usage) -> dict[str, object]:
 def _metric(
     name: str, text: str, is_counter: bool, values: Iterable[tuple[dict[str, str], int | None, int]]
 ) -> list[str]:
-    """Return the lines of a metric, none if it has no value."""
+    """Return the lines of a metric, none without a value."""
     lines = []
     # Counters have their suffix in the name of the family too: this is the classic format, not OpenMetrics.
     name = f"{name}_total" if is_counter else name
@@ -259,12 +259,12 @@ _LEFT_ALIGNED = ("UUID", "APP")
 
 
 def top_rows(samples: Sequence[PodSample], before: Mapping[str, PodSample]) -> list[TopRow]:
-    """Return the apps of all pods; what went through a pod's network stands in the row of its first app."""
+    """Return the apps of all pods; traffic of a pod's network stands in the row of the first app."""
     return [row for sample in samples for row in _pod_rows(sample, before.get(sample.uuid))]
 
 
 def sort_rows(rows: Sequence[TopRow], by: str) -> list[TopRow]:
-    """Return rows with the largest first, by one of the values of SORT_KEYS; those that are equal by name."""
+    """Return rows with the largest first, by one of the values of SORT_KEYS; equal rows by name."""
     keys: Mapping[str, Callable[[TopRow], float]] = {
         "cpu": lambda row: row.cpu_percent or 0,
         "memory": lambda row: row.usage.memory_working_set_bytes or 0,
@@ -305,7 +305,7 @@ def table_lines(rows: Sequence[TopRow], width: int | None) -> list[str]:
 
 
 def screen_lines(rows: Sequence[TopRow], by: str, width: int, height: int) -> list[str]:
-    """Return what a screen shows: the summary, then headings, then as many rows as there is space for."""
+    """Return the content of a screen: the summary, then headings, then as many rows as fit."""
     lines = [f"{_summary_text(rows)} - by {by} - q quits"[:width], *table_lines(rows, width)]
     if len(lines) > height:
         hidden = len(lines) - height + 1
