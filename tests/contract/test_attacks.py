@@ -74,10 +74,15 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
     """A program that executes /proc/self/exe runs the stage1's interpreter (CVE-2019-5736), on a read-only mount."""
-    apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
+    # A dumped interpreter runs no script: it ends at once, and is started again until it is found.
+    again = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "10ms"}]
+    apps = {"a": app_section(*command, annotations=again), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
+    process = pod.start()
     # As long as the launcher and PID 1 run it is busy as well.
-    assert lines_of(pod.run().stdout, "b")[0] == "found on a mount that is read-only"
+    wait_for(lambda: b"found on a mount that is " in pod.log("b"), "the interpreter")
+    pod.stop("--force")
+    assert lines_of(pod.finish(process).stdout, "b")[0] == "found on a mount that is read-only"
 
 
 def test_the_interpreter_of_enter_cannot_be_written(make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path) -> None:

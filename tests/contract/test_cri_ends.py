@@ -94,7 +94,7 @@ async def test_calls_that_wait_for_others(daemon: Daemon, skopeo: SkopeoStandIn,
         await end_during(
             daemon,
             StopContainer=api.StopContainerRequest(container_id=number, timeout=3600),
-            ExecSync=api.ExecSyncRequest(container_id=number, cmd=["sleep", "1234"]),
+            ExecSync=api.ExecSyncRequest(container_id=number, cmd=["busybox", "sleep", "1234"]),
             PullImage=pull_request(f"{BOX}:1"),
         )
         hold.unlink()

@@ -54,7 +54,9 @@ def boot(
         fd = log.fileno()
         with NamespaceMachine(directory, prepared, config, under=under(fd), pass_fds=(fd,)) as machine:
             machine.wait()
-        shutil.rmtree(prepared.path)  # the machine has had a copy of its own
+        # The machine has had a copy of its own; other tests look at all pods beside it.
+        for path in (prepared.path, directory):
+            shutil.rmtree(path)
         log.seek(0)
         return machine, log.readlines()
 
