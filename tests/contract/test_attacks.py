@@ -241,7 +241,7 @@ def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None
         words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "2000"]
         with subprocess.Popen(words, cwd=pod.path, stderr=subprocess.PIPE, text=True) as enter:
             try:
-                _, said = enter.communicate(timeout=90)
+                _, said = enter.communicate(timeout=20)
                 assert said == "enter: the process that enters is stopped by another of the pod, again and again\n"
                 assert enter.returncode == 254
             except subprocess.TimeoutExpired:
