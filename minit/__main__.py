@@ -27,9 +27,12 @@ def _run(words: list[str]) -> NoReturn:
             sys.exit(code)
     # The word of minit/pods/hand.py.
     if words == ["__hand"]:
-        from minit.pods.hand import main as be_hand
+        from minit.cli.main import settle
+        from minit.pods import hand
 
-        be_hand()
+        settle()
+        hand.serve(hand.carry_out)
+        sys.exit(0)
     from minit.cli.main import main as run_command_line
 
     run_command_line()

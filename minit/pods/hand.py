@@ -12,20 +12,17 @@ of a failure, and whether the hand ends now.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from minit.base.errors import FailureKind, MinitError, describe, kind_of, told_reason
 from minit.base.progress import silent
 from minit.base.value import Value
 from minit.base.valuecodec import ValueCodec
 from minit.linux.messages import Socket, receive_message, send_message
-from minit.linux.stdio import open_standard_streams
 from minit.pods import apps, ending, images, preparing, running
 from minit.pods.caller import Caller
 from minit.pods.requests import (
@@ -75,16 +72,6 @@ CODEC = ValueCodec(HandRequest)
 
 CarryOut = Callable[[HandRequest], str]
 """Carries out a request, and returns what it results in: the id of what was made, or nothing."""
-
-
-def main() -> NoReturn:
-    """Be a hand, until the end."""
-    open_standard_streams()
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _end)
-    serve(carry_out)
-    sys.exit(0)
 
 
 def serve(act: CarryOut) -> None:
@@ -179,11 +166,6 @@ def read_answer(answer: dict[str, Any]) -> tuple[str, str | None, FailureKind | 
 def _text(error: BaseException) -> str:
     reason = told_reason(error)
     return describe(error) if reason is None else f"{describe(error)}: {reason}"
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End as by a signal, but undo half-done work first."""
-    raise SystemExit(128 + number)
 
 
 def _descriptors() -> list[str]:
