@@ -61,6 +61,7 @@ class StartRequest(Value):
     """The way to run a prepared pod."""
 
     options: RunOptions
+    """As `options_for` returns them, so that a wrong name is told before there is a pod."""
     is_detached: bool = False
     """The pod is run by a process of its own."""
     is_removed: bool = False

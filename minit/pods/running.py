@@ -45,11 +45,9 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
     Then return the pod's UUID when the pod is ready. A pod in the background that does not become ready is removed.
     """
 
-    options = options_for(caller, request.options)
-
     def run() -> NoReturn:
         with discarded_on_failure(pod):
-            run_pod(pod, TreeStore(caller.data, store), options, caller.note, flush_output, remover)
+            run_pod(pod, TreeStore(caller.data, store), request.options, caller.note, flush_output, remover)
 
     def start_its_remover() -> int:
         start = decided.reader if request.is_detached else None

@@ -29,7 +29,7 @@ from minit.cli.uuidfile import some_pods, uuid_file_first_option
 from minit.podfiles import paths
 from minit.pods import preparing, running
 from minit.pods.requests import StartRequest
-from minit.pods.running import make_way, start_again
+from minit.pods.running import make_way, options_for, start_again
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
@@ -75,7 +75,8 @@ def run(
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
-    how = StartRequest(options=run_options_of(**options, quiet=quiet), is_detached=detach, is_removed=removed)
+    chosen = options_for(invocation.caller, run_options_of(**options, quiet=quiet))
+    how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_detached_terminal(how)
     refuse_ports(options["net"], options["port"])
     request = pod_request(ctx.meta[IMAGES], **options)
@@ -136,7 +137,8 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
     """
     invocation.require_root()
     check_kernel()
-    how = StartRequest(options=run_options_of(**options), is_detached=detach, is_removed=removed)
+    chosen = options_for(invocation.caller, run_options_of(**options))
+    how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_detached_terminal(how)
     with (
         Store(invocation.data) as store,

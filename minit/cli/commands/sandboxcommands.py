@@ -37,6 +37,7 @@ from minit.cli.uuidfile import uuid_file_first_option
 from minit.pods import apps
 from minit.pods.preparing import prepare
 from minit.pods.requests import StartRequest
+from minit.pods.running import options_for
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy
 from minit.stage0.pods.poddirectory import find_pod
@@ -149,7 +150,8 @@ def _run_sandbox(
     invocation: Invocation, uuid_file_save: Path | None, options: dict[str, Any], *, detach: bool, removed: bool
 ) -> None:
     invocation.require_root()
-    how = StartRequest(options=run_options(**options, mutable=True), is_detached=detach, is_removed=removed)
+    chosen = options_for(invocation.caller, run_options(**options, mutable=True))
+    how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_ports(options["net"], options["port"])
     request = sandbox_request(**options)
     with Store(invocation.data) as store:
