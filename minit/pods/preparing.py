@@ -74,7 +74,7 @@ def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
         is_mutable=request.is_mutable,
         inherited=request.inherited,
         from_file=request.from_file,
-        set=request.environment,
+        environment=request.environment,
         volumes=request.volumes,
         mounts=request.mounts,
         ports=request.ports,

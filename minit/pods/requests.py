@@ -7,9 +7,8 @@ from pathlib import Path
 from minit.base.idrange import IdRange
 from minit.base.processors import Processor
 from minit.base.value import Value
-from minit.manifest.pod import ExposedPort, Mount, Volume
 from minit.stage0.images.storedimage import PullPolicy
-from minit.stage0.pods.appsection import AppOverrides, Pairs
+from minit.stage0.pods.appsection import AppOverrides, Pairs, PodSettings
 from minit.stage0.stage1.entrypoints import RunOptions
 
 
@@ -31,30 +30,16 @@ class AppRequest(Value):
     """None for that of this machine."""
 
 
-class PodRequest(Value):
+class PodRequest(PodSettings):
     """A new pod: of images, of a manifest, or without apps if apps are added while the pod runs."""
 
     apps: tuple[AppRequest, ...] = ()
     manifest: Path | None = None
     """A pod manifest of the caller's, which excludes all that a manifest can say."""
-    is_mutable: bool = False
     stage1: Stage1Request = Stage1Request()
     name: str | None = None
     wants_overlay: bool = True
     private_users: IdRange | bool = False
-    host_pids: bool = False
-    inherited: Pairs = ()
-    """Variables of all apps, for names that nothing else sets."""
-    from_file: Pairs = ()
-    environment: Pairs = ()
-    volumes: tuple[Volume, ...] = ()
-    mounts: tuple[Mount, ...] = ()
-    ports: tuple[ExposedPort, ...] = ()
-    ports_place: str = "--port"
-    """The words of the caller for ports, which errors name."""
-    annotations: Pairs = ()
-    user_annotations: Pairs = ()
-    user_labels: Pairs = ()
 
 
 class StartRequest(Value):

@@ -60,7 +60,7 @@ def test_environment_precedence() -> None:
         data=DATA,
         inherited=(("A", "i"), ("B", "i"), ("C", "i"), ("D", "i"), ("E", "i")),
         from_file=(("C", "f"), ("D", "f")),
-        set=(("D", "s"),),
+        environment=(("D", "s"),),
     )
     merged = merge_environment((("A", "m"), ("B", "m")), (("B", "e"), ("C", "e")), defaults)
     assert merged == (("A", "m"), ("B", "e"), ("C", "f"), ("D", "s"), ("E", "i"))
@@ -75,7 +75,7 @@ def test_environment_has_each_name_once(
 ) -> None:
     """Every name of any source is there once, with the value of the last source that has it."""
     sources = (image_own, app, inherited, from_file, chosen)
-    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, set=chosen)
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, environment=chosen)
     merged = merge_environment(image_own, app, defaults)
     names = [name for name, _ in merged]
     assert len(names) == len(set(names))
@@ -92,7 +92,7 @@ def test_every_pair_of_sources(weaker: str, stronger: str) -> None:
     """Of any two sources of one variable the stronger wins: inherited, image, --environment, file, --set-env."""
     given = {source: (("X", source),) if source in (weaker, stronger) else () for source in SOURCES}
     inherited, from_file, chosen = (given[source] for source in ("inherited", "from_file", "set"))
-    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, set=chosen)
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, environment=chosen)
     assert merge_environment(given["image"], given["app"], defaults) == (("X", stronger),)
 
 

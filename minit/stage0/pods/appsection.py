@@ -101,21 +101,16 @@ class AppOverrides(Value):
     stderr: str | None = None
 
 
-class PodDefaults(Value):
-    """A user's settings for all apps of a pod or for the pod as a whole, and the user's ids."""
+class PodSettings(Value):
+    """A user's settings for all apps of a pod or for the pod as a whole."""
 
-    uid: int
-    gid: int
-    data: Path
-    """The data directory, where named volumes are."""
-    private_users: bool = False
     host_pids: bool = False
     is_mutable: bool = False
     """Apps are added while the pod runs."""
     inherited: Pairs = ()
     """Environment, only for names that nothing else sets."""
     from_file: Pairs = ()
-    set: Pairs = ()
+    environment: Pairs = ()
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
     ports: tuple[ExposedPort, ...] = ()
@@ -124,6 +119,16 @@ class PodDefaults(Value):
     annotations: Pairs = ()
     user_annotations: Pairs = ()
     user_labels: Pairs = ()
+
+
+class PodDefaults(PodSettings):
+    """A user's settings, with the user's ids and rights."""
+
+    uid: int
+    gid: int
+    data: Path
+    """The data directory, where named volumes are."""
+    private_users: bool = False
     insecure: frozenset[str] = frozenset()
     """Words of --insecure-options."""
 
@@ -196,7 +201,7 @@ def _supplementary_gids(overrides: AppOverrides) -> tuple[int, ...] | None:
 def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:
     """Return one app's environment: later sources win, and a replaced variable keeps its place."""
     merged: dict[str, str] = {}
-    for source in (image, app, defaults.from_file, defaults.set):
+    for source in (image, app, defaults.from_file, defaults.environment):
         merged.update(source)
     for name, value in defaults.inherited:
         merged.setdefault(name, value)
