@@ -161,19 +161,12 @@ def fetch(
     return image.id
 
 
-def remove(caller: Caller, store: Store, reference: str) -> str:
-    """Remove an image, and return the id."""
-    image = store.find(reference)
-    store.remove(image.id)
-    return image.id
-
-
 def remove_all(caller: Caller, store: Store, ids: tuple[str, ...]) -> None:
     """Remove images and the unpacked trees of images that are gone; StoreError with the last failure at the end."""
     failure: MinitError | None = None
     for image in ids:
         try:
-            remove(caller, store, image)
+            store.remove(store.find(image).id)
         except MinitError as error:
             failure = error
     collect_trees(caller.data, TreeStore(caller.data, store), None, caller.note, gone_only=True)

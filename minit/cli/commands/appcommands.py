@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 
 from minit.base.errors import ManifestError
 from minit.cli.flags.appoptions import parse_cpu, parse_memory
-from minit.cli.flags.sharedoptions import privileged_option, read_duration
+from minit.cli.flags.sharedoptions import Decorator, in_order, privileged_option, read_duration
 from minit.cli.flagwords import FlagError, parse_number
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -51,24 +51,21 @@ def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | N
     return seconds
 
 
-def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in (
-        click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
-        click.argument("uuid", metavar="UUID"),
-        uuid_file_first_option,
-        privileged_option,
-        click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
-        click.option(
-            "--timeout",
-            metavar="DURATION",
-            callback=_read_timeout,
-            help="Kill the command with all that it has started after so long, and exit with 124. Nothing of it is left"
-            " when it ends by itself, too.",
-        ),
-        click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
-    ):
-        function = decorate(function)
-    return function
+_enter_options = in_order(
+    click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
+    click.option(
+        "--timeout",
+        metavar="DURATION",
+        callback=_read_timeout,
+        help="Kill the command with all that it has started after so long, and exit with 124. Nothing of it is left"
+        " when it ends by itself, too.",
+    ),
+    click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
+    privileged_option,
+    uuid_file_first_option,
+    click.argument("uuid", metavar="UUID"),
+    click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
+)
 
 
 @click.command(cls=MinitCommand, stop_at_operand=True)
@@ -102,13 +99,18 @@ def execute(invocation: Invocation, /, **options: Any) -> None:
     _enter(invocation, **options)
 
 
-_uuid_operand = click.argument("uuid", metavar="UUID", required=False)
+def _of_one_app(help_text: str, *more: Decorator) -> Decorator:
+    """Return the options and the operand of a command for one app of a pod, with `more` options after --app."""
+    return in_order(
+        click.option("--app", metavar="NAME", help=help_text),
+        *more,
+        uuid_file_first_option,
+        click.argument("uuid", metavar="UUID", required=False),
+    )
 
 
 @click.command(cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App to start.")
-@uuid_file_first_option
-@_uuid_operand
+@_of_one_app("App to start.")
 @click.pass_obj
 def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
@@ -123,15 +125,15 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 
 @click.command(cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App to stop.")
-@click.option(
-    "--timeout",
-    metavar="DURATION",
-    callback=_read_grace,
-    help="Kill the app after so long, in place of its own grace period; 0s at once.",
+@_of_one_app(
+    "App to stop.",
+    click.option(
+        "--timeout",
+        metavar="DURATION",
+        callback=_read_grace,
+        help="Kill the app after so long, in place of its own grace period; 0s at once.",
+    ),
 )
-@uuid_file_first_option
-@_uuid_operand
 @click.pass_obj
 def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: float | None) -> None:
     """
@@ -148,9 +150,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None, timeout: flo
 
 
 @click.command(cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App to pause.")
-@uuid_file_first_option
-@_uuid_operand
+@_of_one_app("App to pause.")
 @click.pass_obj
 def pause(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
@@ -167,9 +167,7 @@ def pause(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 
 @click.command(cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App to resume.")
-@uuid_file_first_option
-@_uuid_operand
+@_of_one_app("App to resume.")
 @click.pass_obj
 def resume(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
@@ -185,9 +183,7 @@ def resume(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 
 @click.command("rm", cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App to remove.")
-@uuid_file_first_option
-@_uuid_operand
+@_of_one_app("App to remove.")
 @click.pass_obj
 def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
@@ -250,13 +246,15 @@ def _enter(
 
 
 @click.command(cls=MinitCommand)
-@click.option("--app", metavar="NAME", help="App whose limits are changed.")
-@click.option("--memory", metavar="BYTES", help="The most memory, as in 64M.")
-@click.option("--cpu", metavar="N", help="The most processor time, in processors, as in 1.5 or 500m.")
-@click.option("--cpu-shares", metavar="SHARES", help="The weight against other apps, 2 to 262144; 1024 without one.")
-@click.option("--limits", metavar="JSON", help="Further limits, in the words of the annotation minit/limits.")
-@uuid_file_first_option
-@click.argument("uuid", metavar="UUID", required=False)
+@_of_one_app(
+    "App whose limits are changed.",
+    click.option("--memory", metavar="BYTES", help="The most memory, as in 64M."),
+    click.option("--cpu", metavar="N", help="The most processor time, in processors, as in 1.5 or 500m."),
+    click.option(
+        "--cpu-shares", metavar="SHARES", help="The weight against other apps, 2 to 262144; 1024 without one."
+    ),
+    click.option("--limits", metavar="JSON", help="Further limits, in the words of the annotation minit/limits."),
+)
 @click.pass_obj
 def update(
     invocation: Invocation,

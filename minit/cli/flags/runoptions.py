@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import reduce
 from pathlib import Path
 
 import click
@@ -14,8 +13,8 @@ from minit.base.idrange import IdRange, parse_id_range
 from minit.cli.flags.appoptions import DEVICE_FORM, OUTPUT_MODES, STDIN_MODES
 from minit.cli.flags.sharedoptions import (
     STAGE1_IMAGES,
-    Decorator,
     image_arch_option,
+    in_order,
     networks_option,
     no_overlay_option,
     pull_policy_option,
@@ -41,11 +40,6 @@ _BY_NUMBER = re.compile(
 )
 
 
-def _options(*decorators: Decorator) -> Decorator:
-    """Return decorators as one, so that the help shows the options in the order written."""
-    return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
-
-
 def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         raise click.BadParameter("minit has no metadata service; leave it out", ctx, parameter)
@@ -67,7 +61,7 @@ class _PrivateUsers(click.ParamType[IdRange | bool]):
         return found
 
 
-_process_options = _options(
+_process_options = in_order(
     click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
     click.option(
         "--cmd",
@@ -82,7 +76,7 @@ _process_options = _options(
     click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
 )
 
-_confinement_options = _options(
+_confinement_options = in_order(
     click.option("--readonly-rootfs", cls=AppOption, is_flag=True, help="Make the root of the app read-only."),
     click.option("--stdin", cls=AppOption, type=click.Choice(STDIN_MODES), help="Standard input.  [default: null]"),
     click.option("--stdout", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard output.  [default: log]"),
@@ -112,7 +106,7 @@ _confinement_options = _options(
     click.option("--signature", cls=AppOption, metavar="FILE", help="Accepted for rkt's sake; not read."),
 )
 
-app_options = _options(
+app_options = in_order(
     click.option(
         "--name",
         cls=SharedAppOption,
@@ -131,7 +125,7 @@ app_options = _options(
     _confinement_options,
 )
 
-added_app_options = _options(
+added_app_options = in_order(
     click.option("--name", cls=AppOption, metavar="NAME", help="Name of the app.  [default: end of the image's name]"),
     _process_options,
     click.option(
@@ -153,7 +147,7 @@ uuid_file_save_option = click.option(
     help="Write the pod's UUID to a file as soon as it is known.",
 )
 
-stage1_options = _options(
+stage1_options = in_order(
     stage1_path_option,
     click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
@@ -201,7 +195,7 @@ pid_option = click.option(
     help="PID namespace of the pod: with host it has none, and its apps see and signal the processes of the host.",
 )
 
-prepare_options = _options(
+prepare_options = in_order(
     stage1_options,
     pid_option,
     click.option(
@@ -231,12 +225,12 @@ prepare_options = _options(
     quiet_option,
 )
 
-background_options = _options(
+background_options = in_order(
     click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID."),
     click.option("--rm", "removed", is_flag=True, help="Remove the pod when it ends."),
 )
 
-name_options = _options(
+name_options = in_order(
     click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
     click.option(
         "--dns",
@@ -268,7 +262,7 @@ required_network_option = click.option(
 
 ipc_option = click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod.")
 
-run_options = _options(
+run_options = in_order(
     networks_option(_NETWORKS),
     name_options,
     click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),

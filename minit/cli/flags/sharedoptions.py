@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from minit.cli.grammar import OptionalValue
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def in_order(*decorators: Decorator) -> Decorator:
+    """Return decorators as one, so that the help shows the options in the order written."""
+    return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
+
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
