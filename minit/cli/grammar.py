@@ -220,14 +220,15 @@ class MinitGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or list the commands."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(self.unknown(args[0]), ctx)
+            raise click.UsageError(self.unknown(args), ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command else name, command, rest
 
-    def unknown(self, word: str) -> str:
-        """Return the error about an unknown command, with the intended command if there is a likely one."""
+    def unknown(self, words: Sequence[str]) -> str:
+        """Return the error about the unknown command that begins the words, with a likely command if there is one."""
+        word = words[0]
         matches = [name for name in self.commands if name.startswith(word)]
-        hint = answer(str(self.name), word, self.commands) or (f": could be {', '.join(matches)}" if matches else "")
+        hint = answer(str(self.name), words, self.commands) or (f": could be {', '.join(matches)}" if matches else "")
         return f'unknown command "{word}"{hint or suggest(word, self.commands)}'
 
     def listed(self, limit: int) -> Iterator[tuple[str, str, str]]:

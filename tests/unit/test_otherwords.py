@@ -52,14 +52,25 @@ def find(path: str) -> click.Command:
     return command
 
 
-@pytest.mark.parametrize(
-    ("group", "word", "instead"), [(group, *pair) for group, pairs in INSTEAD.items() for pair in pairs.items()]
-)
-def test_other_words_lead_to_commands(group: str, word: str, instead: str) -> None:
-    """What an unknown word is answered with is there, and the word is not."""
-    parent = commands if group == "minit" else commands.commands[group]
-    assert isinstance(parent, click.Group) and word not in parent.commands
+def typed(phrase: str) -> str:
+    """Return what `minit PHRASE` is refused with."""
+    with pytest.raises(click.UsageError) as refused:
+        commands.main(phrase.split(), obj=Invocation(), standalone_mode=False)
+    return refused.value.message
+
+
+@pytest.mark.parametrize(("phrase", "instead"), INSTEAD.items())
+def test_other_words_lead_to_commands(phrase: str, instead: str) -> None:
+    """Words of another tool's are refused with the words of a command that is there."""
     find(instead)
+    assert typed(phrase).endswith(f", use minit {instead}")
+
+
+@pytest.mark.parametrize(("phrase", "reason"), ABSENT.items())
+def test_absent_words_have_a_reason(phrase: str, reason: str) -> None:
+    """Words that nothing of minit's stands for are refused with the reason, also in front of other words."""
+    assert typed(phrase).endswith(f": {reason}")
+    assert phrase in INSTEAD or typed(f"{phrase} web").endswith(f": {reason}")
 
 
 @pytest.mark.parametrize(("word", "instead"), INSTEAD_OF_FLAGS.items())
@@ -69,11 +80,6 @@ def test_other_flags_lead_to_flags(word: str, instead: str) -> None:
     answered = [flags for flags in tables if answer_flag(word, flags) == f", use {instead}"]
     assert answered and not any(word in flags for flags in answered)
     assert answer_flag(word, ()) == ""
-
-
-def test_absent_words_are_absent() -> None:
-    """No word that is said not to be there is there, or has another."""
-    assert not {*ABSENT} & {*commands.commands, *INSTEAD["minit"]}
 
 
 def test_the_comparison_has_every_command() -> None:
@@ -97,7 +103,7 @@ def test_words_of_machines() -> None:
     """Where there is no machine, the words for its versions say that."""
     group = commands.commands["init"]
     assert isinstance(group, MinitGroup)
-    assert group.unknown("rollback") == 'unknown command "rollback": only machines that minit boots have it'
+    assert group.unknown(["rollback"]) == 'unknown command "rollback": only machines that minit boots have it'
 
 
 def test_the_flag_for_the_version(capsys: pytest.CaptureFixture[str]) -> None:

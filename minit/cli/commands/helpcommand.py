@@ -24,7 +24,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
         group = context.command
         child = group.get_command(context, word) if isinstance(group, click.Group) else None
         if child is None:
-            unknown = group.unknown(word) if isinstance(group, MinitGroup) else f'unknown command "{word}"'
+            unknown = group.unknown([word]) if isinstance(group, MinitGroup) else f'unknown command "{word}"'
             raise click.UsageError(unknown, ctx)
         context = click.Context(child, info_name=child.name, parent=context, **child.context_settings)
     click.echo(context.get_help())
