@@ -15,7 +15,6 @@ from enum import StrEnum
 from minit.base.errors import UsageError
 from minit.base.goflags import take_value
 from minit.base.value import Value
-from minit.cli.otherwords import answer_flag
 
 _LIKENESS = 0.75  # one letter of four may differ
 
@@ -24,6 +23,14 @@ _MAX_DIGITS = 19
 
 class FlagError(Exception):
     """A command line does not fit the command's flags."""
+
+
+class UnknownFlag(FlagError):
+    """A command line has a flag that the command does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"unknown flag: {name}")
+        self.name = name
 
 
 class FlagKind(StrEnum):
@@ -53,12 +60,12 @@ def is_flag(word: str) -> bool:
 
 
 def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
-    """Remove the first flag of `words` and return name and value; FlagError for a flag that is not in `flags`."""
+    """Remove the first flag of `words` and return name and value; UnknownFlag for a flag that is not in `flags`."""
     word = words.pop(0)
     name, has_value, text = word.partition("=")
     flag = flags.get(name)
     if flag is None:
-        raise FlagError(f"unknown flag: {name}{answer_flag(name, flags) or suggest(name, flags)}")
+        raise UnknownFlag(name)
     if flag.kind is FlagKind.OPTIONAL:
         return name, text if has_value else flag.bare
     try:

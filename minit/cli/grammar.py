@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from minit.base.value import Value
-from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words, suggest
+from minit.cli.flagwords import Flag, FlagError, FlagKind, UnknownFlag, click_words, split_words, suggest
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
-from minit.cli.otherwords import answer
+from minit.cli.otherwords import answer, answer_flag
 from minit.cli.uuidfile import with_uuids_of_files
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG
 
@@ -168,7 +168,7 @@ class MinitCommand(click.Command):
         try:
             found, operands = self.split(ctx, args, flags)
         except FlagError as error:
-            raise click.UsageError(str(error), ctx) from error
+            raise click.UsageError(_explain(error, ctx, flags), ctx) from error
         operands = with_uuids_of_files(ctx, found, operands)
         return super().parse_args(ctx, [*click_words(found, flags), "--", *operands])
 
@@ -204,7 +204,7 @@ class MinitGroup(click.Group):
         try:
             found, words = split_words(args, flags, stop_at_operand=True)
         except FlagError as error:
-            raise click.UsageError(str(error), ctx) from error
+            raise click.UsageError(_explain(error, ctx, flags), ctx) from error
         return super().parse_args(ctx, [*click_words(found, flags), *words])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -258,6 +258,17 @@ class MinitGroup(click.Group):
 def _enter_command(ctx: click.Context) -> None:
     if ctx.info_name:
         invocation_of(ctx).command = ctx.info_name
+
+
+def _explain(error: FlagError, ctx: click.Context, flags: dict[str, Flag]) -> str:
+    """Return the error, with the flag that was perhaps meant."""
+    if not isinstance(error, UnknownFlag):
+        return str(error)
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, str(ctx.info_name))
+        ctx = ctx.parent
+    return f"{error}{answer_flag(' '.join(words), error.name, flags) or suggest(error.name, flags)}"
 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

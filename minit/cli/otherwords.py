@@ -1,8 +1,7 @@
 """
-Words of docker's, podman's, kubectl's and rkt's that minit does not have, and minit's words instead.
+Words and flags of docker, podman, kubectl, nerdctl and rkt that minit lacks, and the answer to each.
 
-Read where a command is unknown. docs/comparison.md has the same words with more about each; tests compare them with it
-and with the commands that there are.
+The command reads the tables where a word or a flag is unknown. A test types every row.
 """
 
 from __future__ import annotations
@@ -58,6 +57,8 @@ INSTEAD: dict[str, str] = {
     "create": "prepare",
     "debug": "enter",
     "delete": "rm",
+    "delete --filename": "play --down",
+    "delete -f": "play --down",
     "describe": "status",
     "df": "system df",
     "down": "play",
@@ -210,53 +211,198 @@ ABSENT: dict[str, str] = {
 }
 """Words that nothing of minit's stands for, and the reason or the way round."""
 
-INSTEAD_OF_FLAGS: dict[str, str] = {
-    "--add-host": "--hosts-entry",
-    "--cap-add": "--caps-retain",
-    "--cap-drop": "--caps-remove",
-    "--cidfile": "--uuid-file-save",
-    "--cpus": "--cpu",
-    "--entrypoint": "--exec",
-    "--env": "--environment",
-    "--env-file": "--set-env-file",
-    "--env-host": "--inherit-env",
-    "--group-add": "--supplementary-gids",
-    "--label": "--user-label",
-    "--network": "--net",
-    "--pids-limit": "--annotation=minit/pids-limit=",
-    "--publish": "--port",
-    "--pull": "--pull-policy",
-    "--read-only": "--readonly-rootfs",
-    "--restart": "--annotation=minit/restart=",
-    "--stop-signal": "--annotation=minit/stop-signal=",
-    "--stop-timeout": "--annotation=minit/stop-grace=",
-    "--tty": "--interactive",
-    "--userns": "--private-users",
-    "--workdir": "--working-dir",
-    "-d": "--detach",
-    "-e": "--environment",
-    "-f": "--force",
-    "-i": "--interactive",
-    "-it": "--interactive",
-    "-l": "--user-label",
-    "-m": "--memory",
-    "-n": "--tail",
-    "-p": "--port",
-    "-q": "--quiet",
-    "-t": "--interactive",
-    "-u": "--user",
-    "-w": "--working-dir",
+INSTEAD_OF_FLAGS: dict[str, dict[str, str]] = {
+    "run": {
+        "--add-host": "--hosts-entry",
+        "--attach": "the streams of --stdin, --stdout and --stderr have the mode stream, for minit attach",
+        "--blkio-weight": "no isolator limits disks",
+        "--cap-add": "--caps-retain",
+        "--cap-drop": "--caps-remove",
+        "--cgroup-parent": "--annotation=minit/cgroup-parent=",
+        "--cidfile": "--uuid-file-save",
+        "--cpu-period": "--cpu",
+        "--cpu-quota": "--cpu",
+        "--cpus": "--cpu",
+        "--cpuset-cpus": "--annotation=minit/limits=",
+        "--detach-keys": "minit attach ends with its own keys",
+        "--device-read-bps": "no isolator limits disks",
+        "--device-write-bps": "no isolator limits disks",
+        "--disable-content-trust": "minit verifies no signatures",
+        "--dns-option": "--dns-opt",
+        "--domainname": "--dns-domain",
+        "--entrypoint": "--exec",
+        "--env": "--environment",
+        "--env-file": "--set-env-file",
+        "--env-host": "--inherit-env",
+        "--expose": "--port",
+        "--gpus": "--device",
+        "--group-add": "--supplementary-gids",
+        "--health-cmd": "--annotation=minit/health=",
+        "--init": "PID 1 of a pod reaps already",
+        "--ip": "--net",
+        "--ip6": "--net",
+        "--label": "--user-label",
+        "--link": "apps of one pod reach each other at 127.0.0.1",
+        "--log-driver": "minit logs reads the logs of every app",
+        "--log-opt": "--annotation=minit/log-max-size=",
+        "--mac-address": "--net",
+        "--memory-reservation": "--memory",
+        "--memory-swap": "--annotation=minit/limits=",
+        "--network": "--net",
+        "--network-alias": "--hosts-entry",
+        "--no-healthcheck": "--annotation=minit/health=",
+        "--oom-kill-disable": "--oom-score-adj",
+        "--pids-limit": "--annotation=minit/pids-limit=",
+        "--platform": "--arch",
+        "--pod": "minit app add adds an app to a running pod",
+        "--privileged": "capabilities are named by --caps-retain, devices by --device",
+        "--publish": "--port",
+        "--publish-all": "--port",
+        "--pull": "--pull-policy",
+        "--read-only": "--readonly-rootfs",
+        "--restart": "--annotation=minit/restart=",
+        "--rootfs": "image build makes an image of a directory",
+        "--runtime": "--stage1-path",
+        "--security-opt": "--seccomp",
+        "--shm-size": "--annotation=minit/shm-size=",
+        "--stop-signal": "--annotation=minit/stop-signal=",
+        "--stop-timeout": "--annotation=minit/stop-grace=",
+        "--sysctl": "--annotation=minit/sysctls=",
+        "--systemd": "apps run without systemd",
+        "--tmpfs": "--volume",
+        "--tty": "--interactive",
+        "--ulimit": "the limits of an app are those of its pod",
+        "--userns": "--private-users",
+        "--uts": "a pod has a host name of its own: --hostname",
+        "--volumes-from": "--volume",
+        "--workdir": "--working-dir",
+        "-P": "--port",
+        "-a": "the streams of --stdin, --stdout and --stderr have the mode stream, for minit attach",
+        "-c": "--cpu-shares",
+        "-d": "--detach",
+        "-e": "--environment",
+        "-i": "--interactive",
+        "-it": "--interactive",
+        "-m": "--memory",
+        "-p": "--port",
+        "-q": "--quiet",
+        "-t": "--interactive",
+        "-u": "--user",
+        "-w": "--working-dir",
+    },
+    "enter": {
+        "--container": "--app",
+        "--detach": "a shell's & puts the command in the background",
+        "--env": "minit enter POD env NAME=VALUE PROGRAM sets a variable",
+        "--interactive": "enter has the standard input already, so leave it out",
+        "--namespace": "pods have no namespaces",
+        "--tty": "enter has the terminal already, so leave it out",
+        "--user": "--as-app",
+        "--workdir": "minit enter POD env --chdir=DIR PROGRAM changes the directory",
+        "-c": "--app",
+        "-d": "a shell's & puts the command in the background",
+        "-e": "minit enter POD env NAME=VALUE PROGRAM sets a variable",
+        "-i": "enter has the standard input already, so leave it out",
+        "-it": "enter has the terminal already, so leave it out",
+        "-n": "pods have no namespaces",
+        "-t": "enter has the terminal already, so leave it out",
+        "-ti": "enter has the terminal already, so leave it out",
+        "-u": "--as-app",
+        "-w": "minit enter POD env --chdir=DIR PROGRAM changes the directory",
+    },
+    "play": {
+        "--file": "the file stands alone, as in minit play web.yaml",
+        "--filename": "the file stands alone, as in minit play web.yaml",
+        "--force": "--replace",
+        "--namespace": "pods have no namespaces",
+        "--network": "--net",
+        "--start": "pods are started at once; app sandbox makes a pod without apps",
+        "-d": "--detach",
+        "-f": "the file stands alone, as in minit play web.yaml",
+        "-k": "minit play - runs what kubectl kustomize prints",
+        "-n": "pods have no namespaces",
+    },
+    "list": {
+        "--all": "ended pods are in the list already",
+        "--all-namespaces": "pods have no namespaces",
+        "--last": "the newest pods are the first: head -n takes some",
+        "--latest": "the newest pod is the first; podman's --latest is not there",
+        "--namespace": "pods have no namespaces",
+        "--no-trunc": "--full",
+        "--noheading": "--no-legend",
+        "--output": "--format",
+        "--size": "minit system df shows sizes",
+        "--sort": "sort orders the lines of --no-legend",
+        "--watch": "minit top and minit events go on",
+        "-A": "pods have no namespaces",
+        "-a": "ended pods are in the list already",
+        "-l": "the newest pod is the first; podman's --latest is not there",
+        "-n": "the newest pods are the first: head -n takes some",
+        "-o": "--format",
+        "-p": "UUIDs of pods are in the list already",
+        "-s": "minit system df shows sizes",
+        "-w": "minit top and minit events go on",
+    },
+    "status": {
+        "--output": "--format",
+        "--size": "minit system df shows sizes",
+        "--type": "image cat-manifest and volume ls have the others",
+        "-f": "--format",
+        "-o": "--format",
+        "-s": "minit system df shows sizes",
+    },
+    "logs": {
+        "--container": "--app",
+        "--latest": "the name of the pod is needed",
+        "--names": "each line of several apps has the app's name",
+        "--previous": "the log of an ended pod is shown without a flag",
+        "-c": "--app",
+        "-l": "the name of the pod is needed",
+        "-p": "the log of an ended pod is shown without a flag",
+    },
+    "rm": {
+        "--grace-period": "minit stop waits for apps to end",
+        "--ignore": "a pod that is not there is an error",
+        "--latest": "the name of the pod is needed",
+        "--now": "--force",
+        "--volumes": "named volumes stay: minit volume rm removes them",
+        "-i": "a pod that is not there is an error",
+        "-l": "the name of the pod is needed",
+        "-v": "named volumes stay: minit volume rm removes them",
+    },
+    "stop": {
+        "--grace-period": "apps have the grace period of minit/stop-grace",
+        "--latest": "the name of the pod is needed",
+        "-l": "the name of the pod is needed",
+    },
+    "": {
+        "-f": "--force",
+        "-l": "--user-label",
+        "-n": "--tail",
+        "-q": "--quiet",
+    },
 }
-"""Flags of docker's and podman's, and the one of minit that does the same or comes nearest, where a command has it."""
+"""
+By the command, or none for every command: a flag of another tool's, and the flag of minit that does the same or
+comes nearest, or a sentence about it.
+"""
+
+_ALIKE = {"prepare": "run", "app add": "run", "app exec": "enter", "app stop": "stop", "app list": "list"}
+"""Commands with the foreign flags of another command."""
 
 _OF_MACHINES = frozenset({"rollback", "status", "update"})
 """Words of `minit init` on a machine that minit boots."""
 
 
-def answer_flag(flag: str, flags: Container[str]) -> str:
-    """Return what an error says behind an unknown flag of a command with these flags; nothing for most."""
-    instead = INSTEAD_OF_FLAGS.get(flag, "")
-    return f", use {instead}" if instead.partition("=")[0] in flags else ""
+def answer_flag(command: str, flag: str, flags: Container[str]) -> str:
+    """Return the part of an error behind an unknown flag of a command with these flags; nothing for most."""
+    for table in (INSTEAD_OF_FLAGS.get(_ALIKE.get(command, command), {}), INSTEAD_OF_FLAGS[""]):
+        instead = table.get(flag, "")
+        if instead and not instead.startswith("-"):
+            return f": {instead}"
+        if instead.partition("=")[0] in flags:
+            return f", use {instead}"
+    return ""
 
 
 def answer(group: str, words: Sequence[str], commands: Container[str]) -> str:

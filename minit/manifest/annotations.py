@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from enum import Flag, StrEnum, auto
 from functools import cache
 
@@ -91,12 +92,22 @@ class Annotation(StrEnum):
     VSOCK = "minit/vsock", _EVERY, "confinement"
 
 
+_SPELLED = {Place.POD: "pods", Place.APP: "apps", Place.IMAGE: "images"}
+
+
 @cache
 def known_annotations(place: Place) -> frozenset[str]:
     """Return the names of the annotations of a place."""
     return frozenset(annotation for annotation in Annotation if place in annotation.places)
 
 
-def is_unknown(name: str, place: Place) -> bool:
-    """Tell whether an annotation has a name of minit's, and no meaning in a place."""
-    return name.startswith(OWN) and name not in known_annotations(place)
+def find_fault(name: str, place: Place) -> str | None:
+    """Return the fault of an annotation that has a name of minit's and no meaning in a place, with the remedy."""
+    known = known_annotations(place)
+    if not name.startswith(OWN) or name in known:
+        return None
+    others = [text for other, text in _SPELLED.items() if name in known_annotations(other)]
+    if others:
+        return f'annotation "{name}" is one of {" or ".join(others)}, not of {_SPELLED[place]}'
+    nearest = get_close_matches(name, sorted(known), n=1)
+    return f'unknown annotation "{name}"' + (f', did you mean "{nearest[0]}"?' if nearest else "")

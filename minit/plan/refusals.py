@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.base.errors import PlanError
-from minit.manifest.annotations import Annotation, Place, is_unknown
+from minit.manifest.annotations import Annotation, Place, find_fault
 from minit.manifest.app import APPARMOR_PROFILE, App
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
@@ -26,15 +26,15 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         _check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if is_unknown(name, Place.POD):
-            raise PlanError(f'unknown annotation "{name}"')
+        if fault := find_fault(name, Place.POD):
+            raise PlanError(fault)
 
 
 def refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
     """Raise PlanError for an unknown annotation of an image with a name of minit's."""
     for name, _ in image.annotations:
-        if is_unknown(name, Place.IMAGE):
-            raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
+        if fault := find_fault(name, Place.IMAGE):
+            raise PlanError(f'app "{runtime.name}": image {image.name}: {fault}')
 
 
 def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:
@@ -55,8 +55,8 @@ def refuse_unbuilt_of_app(runtime: RuntimeApp, app: App) -> None:
         if isolator.name == APPARMOR_PROFILE:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
     for annotation, value in runtime.annotations:
-        if is_unknown(annotation, Place.APP):
-            raise PlanError(f'{prefix}unknown annotation "{annotation}"')
+        if fault := find_fault(annotation, Place.APP):
+            raise PlanError(f"{prefix}{fault}")
         _check_keep_logs(annotation, value, prefix)
 
 

@@ -379,4 +379,4 @@ def test_an_image_has_no_hooks(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell("exit 0")}, image_annotations={"minit/hooks": '{"pre-stop": {"sleep": "1h"}}'})
     result = pod.run()
     assert result.returncode == 254
-    assert 'unknown annotation "minit/hooks"' in result.stderr
+    assert 'annotation "minit/hooks" is one of apps, not of images' in result.stderr

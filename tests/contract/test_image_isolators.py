@@ -98,7 +98,7 @@ def test_a_profile_is_the_callers(make_pod: MakePod, value: str) -> None:
     made = make_pod({"a": guest("true")}, image_annotations={"minit/seccomp": value})
     result = made.run()
     assert result.returncode == 254
-    assert 'unknown annotation "minit/seccomp"' in result.stderr
+    assert 'annotation "minit/seccomp" is one of apps, not of images' in result.stderr
 
 
 def test_both_at_once_where_the_image_alone_has_the_app(make_pod: MakePod) -> None:

@@ -131,9 +131,9 @@ def test_in_a_mutable_pod(make_pod: MakePod) -> None:
         (
             shell("true"),
             {"image_annotations": {"minit/privileged": "true"}, "annotations": ALLOWED},
-            "unknown annotation",
+            "is one of apps, not of images",
         ),
-        (shell("true"), {"image_annotations": ALLOWED}, "unknown annotation"),
+        (shell("true"), {"image_annotations": ALLOWED}, "is one of pods, not of images"),
         (privileged("true"), {"annotations": ALLOWED, "private_users": (1 << 20, 1 << 16)}, "not with --private-users"),
     ],
 )

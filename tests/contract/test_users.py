@@ -271,4 +271,4 @@ def test_an_image_asks_for_no_groups(make_pod: MakePod, rootfs: Path) -> None:
     """Nor for privileges: the annotations are the caller's."""
     for name in ("minit/image-groups", "minit/no-new-privileges"):
         pod = make_pod({"a": guest("report", "/tmp/report")}, rootfs, image_annotations={name: "false"})
-        assert f'unknown annotation "{name}"' in assert_never_started(pod)
+        assert f'annotation "{name}" is one of apps, not of images' in assert_never_started(pod)

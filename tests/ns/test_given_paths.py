@@ -150,4 +150,4 @@ def test_an_image_protects_nothing_less(make_pod: MakePod) -> None:
     """The annotation is the caller's."""
     annotations: dict[str, Any] = {"image_annotations": {"minit/protected-paths": "{}"}}
     result = make_pod({"a": shell("true")}, **annotations).run()
-    assert 'unknown annotation "minit/protected-paths"' in result.stderr
+    assert 'annotation "minit/protected-paths" is one of apps, not of images' in result.stderr

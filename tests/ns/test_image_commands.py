@@ -96,7 +96,8 @@ def test_removing_counts(image: str, minit: Command) -> None:
     result = minit("image", "rm", "missing", image, "example.com/lower", code=254)
     assert result.stdout.splitlines()[0] == f'successfully removed aci for image: "{image}"'
     lines = result.stderr.splitlines()
-    assert 'rm: image "missing" is not in the store' in lines[0]
+    assert lines[0].startswith('rm: image "missing" is not in the store')
+    assert lines[0].endswith(": minit image list shows the images")
     assert lines[1:] == ["rm: 2 image(s) successfully removed", "rm: failed to remove one or more images"]
 
 

@@ -73,13 +73,27 @@ def test_absent_words_have_a_reason(phrase: str, reason: str) -> None:
     assert phrase in INSTEAD or typed(f"{phrase} web").endswith(f": {reason}")
 
 
-@pytest.mark.parametrize(("word", "instead"), INSTEAD_OF_FLAGS.items())
-def test_other_flags_lead_to_flags(word: str, instead: str) -> None:
-    """What an unknown flag of run, or else of another command, is answered with is there, and the flag is not."""
-    tables = [flag_table(find(path).params) for path in ("run", "rm", "logs")]
-    answered = [flags for flags in tables if answer_flag(word, flags) == f", use {instead}"]
-    assert answered and not any(word in flags for flags in answered)
-    assert answer_flag(word, ()) == ""
+@pytest.mark.parametrize(
+    ("command", "flag", "instead"),
+    [(command, *row) for command, rows in INSTEAD_OF_FLAGS.items() if command for row in rows.items()],
+)
+def test_other_flags_have_an_answer(command: str, flag: str, instead: str) -> None:
+    """A flag of another tool's is refused with the flag of minit that is there, or with a sentence."""
+    told = typed(f"{command} {flag} web")
+    assert told == f"unknown flag: {flag}" + (f", use {instead}" if instead.startswith("-") else f": {instead}")
+
+
+@pytest.mark.parametrize(("flag", "instead"), INSTEAD_OF_FLAGS[""].items())
+def test_flags_for_every_command_have_an_answer(flag: str, instead: str) -> None:
+    """A flag for every command leads to one that a command has."""
+    tables = [flag_table(find(path).params) for path in words(commands)]
+    assert f", use {instead}" in [answer_flag("", flag, flags) for flags in tables if flag not in flags]
+    assert answer_flag("", flag, ()) == ""
+
+
+def test_there_are_three_hundred_words() -> None:
+    """The tables answer three hundred words and flags of docker, podman, kubectl and nerdctl."""
+    assert len(INSTEAD) + len(ABSENT) + sum(map(len, INSTEAD_OF_FLAGS.values())) >= 300
 
 
 def test_the_comparison_has_every_command() -> None:

@@ -399,9 +399,14 @@ def test_the_stop_signal_of_an_image() -> None:
     """An image can say which signal stops its apps; a name of ours that is no setting of an image is refused."""
     image = replace(IMAGE, annotations=(("minit/stop-signal", "SIGQUIT"), ("example.com/x", "y")))
     assert [app.life.stop_signal for app in plan_of(image=image).apps] == [3]
-    for name in ("minit/stop-sig", "minit/stop-grace", "minit/idmap"):
+    faults = {
+        "minit/stop-sig": 'unknown annotation "minit/stop-sig", did you mean "minit/stop-signal"?',
+        "minit/stop-grace": 'annotation "minit/stop-grace" is one of pods or apps, not of images',
+        "minit/what": 'unknown annotation "minit/what"',
+    }
+    for name, fault in faults.items():
         text = refusal_of(image=replace(IMAGE, annotations=((name, "1s"),)))
-        assert text == f'app "web": image example.com/web: unknown annotation "{name}"'
+        assert text == f'app "web": image example.com/web: {fault}'
 
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "9" * 400 + "h"])
@@ -424,7 +429,10 @@ def test_bad_grace(text: str) -> None:
             {"annotations": (("coreos.com/rkt/experiment/other", "x"),)},
             "annotation coreos.com/rkt/experiment/other is not supported yet",
         ),
-        ({"annotations": (("minit/stop-grase", "1s"),)}, 'unknown annotation "minit/stop-grase"'),
+        (
+            {"annotations": (("minit/stop-grase", "1s"),)},
+            'unknown annotation "minit/stop-grase", did you mean "minit/stop-grace"?',
+        ),
     ],
 )
 def test_pods_that_are_refused(fields: dict[str, Any], text: str) -> None:

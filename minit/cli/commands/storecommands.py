@@ -21,7 +21,7 @@ from minit.stage0.garbage.storegc import collect_images, collect_trees, render_a
 from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.extract import export_image, extract_image_to
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import MissingImage, StoredImage
 from minit.stage0.images.treestore import TreeStore
 
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
@@ -97,6 +97,9 @@ def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...
             try:
                 image = store.find(reference)
                 store.remove(image.id)
+            except MissingImage as error:
+                invocation.note(f"{error.problem}: minit image list shows the images")
+                failed = True
             except MinitError as error:
                 invocation.note(describe(error))
                 failed = True

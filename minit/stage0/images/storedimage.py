@@ -161,13 +161,20 @@ def _content(manifest: bytes) -> object:
     return document
 
 
-def missing_image(reference: str, images: Sequence[StoredImage], data: Path, *, is_id: bool) -> StoreError:
+class MissingImage(StoreError):
+    """An image is not in the store; `problem` is the text without the command that imports the image."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}: {remedy}")
+        self.problem = problem
+
+
+def missing_image(reference: str, images: Sequence[StoredImage], data: Path, *, is_id: bool) -> MissingImage:
     """Return the error with the images nearest to `reference`, and the command that imports the image."""
     nearest = " and ".join(f'"{name}"' for name in _nearest(reference, images))
     has = f", which has {nearest}" if nearest else ""
-    return StoreError(
-        f'image "{reference}" is not in the store {data}{has}: import it with: minit fetch {_source(reference, is_id)}'
-    )
+    problem = f'image "{reference}" is not in the store {data}{has}'
+    return MissingImage(problem, f"import it with: minit fetch {_source(reference, is_id)}")
 
 
 def _fits(image: StoredImage, reference: ImageReference) -> bool:
