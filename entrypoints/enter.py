@@ -6,14 +6,22 @@ import os
 from typing import NoReturn
 
 from entrypoints._main import read_descriptor, run_entrypoint, telling_failures
-from minit.base.errors import UsageError
+from minit.base.errors import ManifestError, UsageError
 from minit.base.goduration import parse_duration
 from minit.base.goflags import parse_flags, usage
 from minit.launcher.enter.enterpod import enter_pod, hand_root
+from minit.podfiles.enterchanges import CHANGES
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # Those of `_OWN` are ours.
-_OWN: dict[str, bool | str] = {"as-app": False, "failure-fd": "", "privileged": False, "root-fd": "", "timeout": ""}
+_OWN: dict[str, bool | str] = {
+    "as-app": False,
+    "changes": "",
+    "failure-fd": "",
+    "privileged": False,
+    "root-fd": "",
+    "timeout": "",
+}
 _FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", **_OWN}
 _SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", **_OWN}
 # Set by rkt for whoever calls `enter` from another entrypoint.
@@ -50,6 +58,12 @@ def _enter(arguments: list[str]) -> int:
     privileged, as_app = values["privileged"] is True, values["as-app"] is True
     if as_app and (not app or privileged):
         raise _EnterUsage("--as-app: only a command in an app, without --privileged, can be of the app's user")
+    try:
+        changes = CHANGES.decode(os.fsencode(str(values["changes"])), "--changes") if values["changes"] else None
+    except ManifestError as error:
+        raise _EnterUsage(str(error)) from error
+    if changes is not None and not app:
+        raise _EnterUsage("--changes: only a command in an app has other surroundings")
     timeout_seconds = _read_timeout(str(values["timeout"]))
     if timeout_seconds is not None and (not app or privileged):
         raise _EnterUsage("--timeout: only a command in an app, without --privileged, can have a time limit")
@@ -57,7 +71,13 @@ def _enter(arguments: list[str]) -> int:
     return telling_failures(
         failures,
         lambda: enter_pod(
-            int(pid), app or None, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
+            int(pid),
+            app or None,
+            command,
+            privileged=privileged,
+            as_app=as_app,
+            timeout_seconds=timeout_seconds,
+            changes=changes,
         ),
     )
 

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from minit.base.errors import LaunchError, ManifestError
 from minit.base.jsontext import dump, parse
-from minit.base.value import Value
+from minit.base.value import Value, replace
 from minit.linux.attributes import Attributes
 from minit.plan.appspec import AppSpec
 from minit.plan.confinement import Confinement
+from minit.podfiles.enterchanges import EnterChanges
 
 T = TypeVar("T")
 
@@ -28,7 +29,8 @@ class EnterProfile(Value):
     The surroundings of an app outside of its namespaces and control groups, and the confinement.
 
     The ids of the confinement are the app's. With `own_pids` the command is in the PID namespace of the app's process.
-    `oom_score_adj` and `attributes` None leave the caller's.
+    `oom_score_adj` and `attributes` None leave the caller's. Without the working directory the command begins in `/`,
+    unless `needs_directory`.
     """
 
     environment: tuple[tuple[bytes, bytes], ...]
@@ -37,6 +39,21 @@ class EnterProfile(Value):
     oom_score_adj: int | None = None
     attributes: Attributes | None = None
     own_pids: bool = False
+    needs_directory: bool = False
+
+
+def changed(profile: EnterProfile, changes: EnterChanges) -> EnterProfile:
+    """Return a profile with the changes; a chosen user has no further groups, and the group 0 without another."""
+    names = {os.fsencode(name) for name, _ in changes.environment}
+    kept = (pair for pair in profile.environment if pair[0] not in names)
+    new = ((os.fsencode(name), os.fsencode(value)) for name, value in changes.environment)
+    profile = replace(profile, environment=(*kept, *new))
+    if changes.working_directory is not None:
+        profile = replace(profile, working_directory=changes.working_directory, needs_directory=True)
+    if changes.uid is not None:
+        ids = replace(profile.confinement, uid=changes.uid, gid=changes.gid or 0, supplementary_gids=())
+        profile = replace(profile, confinement=ids)
+    return profile
 
 
 def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minit.podfiles.enterchanges import CHANGES, EnterChanges
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import children_of, named, namespace_of, status_of
@@ -144,6 +145,30 @@ def test_an_app_that_has_exited_can_still_be_entered(pod: PodDirectory) -> None:
 def test_an_app_of_another_user_is_entered_as_root(pod: PodDirectory) -> None:
     """As rkt does."""
     assert pod.enter("user", "id", "-u").stdout == "0\n"
+
+
+def changes(**fields: Any) -> str:
+    """Return the option for other surroundings of a command."""
+    return f"--changes={CHANGES.encode(EnterChanges(**fields)).decode()}"
+
+
+def test_other_surroundings(pod: PodDirectory) -> None:
+    """A command has the caller's variables, directory and user instead of the app's, and the app's other variables."""
+    chosen = changes(environment=(("A", "/srv"), ("X", "1, 2")), working_directory="/tmp", uid=1000, gid=7)
+    words = f"--pid={pod.pid}", "--appname=a", chosen, "--", "sh", "-c", "pwd; id; env"
+    result = pod.call("enter", *words, from_tree=True)
+    directory, ids, *variables = result.stdout.splitlines()
+    assert (result.returncode, directory, ids) == (0, "/tmp", "uid=1000 gid=7"), result.stderr
+    assert {"A=/srv", "X=1, 2", "AC_APP_NAME=a"} <= {*variables}
+    assert sum(variable.startswith("A=") for variable in variables) == 1
+
+
+def test_a_directory_that_is_not_there(pod: PodDirectory) -> None:
+    """A command runs in no other directory than the chosen one."""
+    words = f"--pid={pod.pid}", "--appname=a", changes(working_directory="/none"), "--", "pwd"
+    result = pod.call("enter", *words, from_tree=True)
+    assert (result.returncode, result.stdout) == (254, "")
+    assert result.stderr == "enter: change to the working directory: /none: no such file or directory\n"
 
 
 def test_privileges_are_no_more_than_an_apps(pod: PodDirectory) -> None:

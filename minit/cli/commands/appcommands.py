@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from minit.base.errors import ManifestError
-from minit.cli.flags.appoptions import parse_cpu, parse_memory
+from minit.cli.flags.appoptions import Variables, parse_cpu, parse_memory, parse_variables
 from minit.cli.flags.sharedoptions import Decorator, in_order, privileged_option, read_duration
 from minit.cli.flagwords import FlagError, parse_number
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.linux.stdio import flush_output
+from minit.manifest.app import MAX_ID
 from minit.manifest.limits import (
     BILLION,
     MAX_CPU_SHARES,
@@ -28,6 +29,7 @@ from minit.manifest.limits import (
     with_annotation,
 )
 from minit.manifest.names import is_ac_name
+from minit.podfiles.enterchanges import EnterChanges
 from minit.pods import apps
 from minit.stage0.apps.enter import enter_pod
 from minit.stage0.images.store import Store
@@ -51,6 +53,30 @@ def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | N
     return seconds
 
 
+def _read_user(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    if value is None:
+        return None, None
+    user, _, group = value.partition(":")
+    try:
+        uid = parse_number("--user", user, 0, MAX_ID)
+        return uid, parse_number("--user", group, 0, MAX_ID) if group else None
+    except FlagError as error:
+        raise click.UsageError(f"{error}: --as-app is the app's own user", ctx) from error
+
+
+def _read_environment(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> Variables:
+    try:
+        return parse_variables("--environment", value)
+    except FlagError as error:
+        raise click.UsageError(str(error), ctx) from error
+
+
+def _read_directory(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.startswith("/"):
+        raise click.UsageError(f'--working-dir: expected an absolute path, got "{value}"', ctx)
+    return value
+
+
 _enter_options = in_order(
     click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
     click.option(
@@ -61,6 +87,37 @@ _enter_options = in_order(
         " when it ends by itself, too.",
     ),
     click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
+    click.option(
+        "--user", "-u", metavar="UID[:GID]", callback=_read_user, help="As this user, by number, not as root."
+    ),
+    click.option(
+        "--environment",
+        "--env",
+        "-e",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_read_environment,
+        help="Environment variable beside the app's; repeatable.",
+    ),
+    click.option(
+        "--working-dir",
+        "--workdir",
+        "-w",
+        metavar="DIR",
+        callback=_read_directory,
+        help="Working directory instead of the app's.",
+    ),
+    click.option(
+        "-i",
+        "-t",
+        "-it",
+        "-ti",
+        "--interactive",
+        "--tty",
+        is_flag=True,
+        expose_value=False,
+        help="Accepted for docker's sake: the command has the caller's streams, and a terminal where they are one.",
+    ),
     privileged_option,
     uuid_file_first_option,
     click.argument("uuid", metavar="UUID"),
@@ -82,6 +139,7 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
     \b
       minit enter 2d381b2a /bin/sh
       minit enter --app=web 2d381b2a ps aux
+      minit enter -u 1000 -w /srv -e LANG=C web ls
 
     """
     _enter(invocation, **options)
@@ -216,6 +274,9 @@ def _enter(
     app: str | None,
     privileged: bool,
     as_app: bool,
+    user: tuple[int | None, int | None],
+    environment: Variables,
+    working_dir: str | None,
     timeout: float | None,
     uuid: str,
     command: tuple[str, ...],
@@ -223,6 +284,8 @@ def _enter(
     invocation.require_root()
     if privileged and as_app:
         raise click.UsageError("--as-app: a command with --privileged is root")
+    if user[0] is not None and (as_app or privileged):
+        raise click.UsageError("--user: a command with --as-app is the app's user, and with --privileged root")
     if privileged and timeout is not None:
         raise click.UsageError("--timeout: a command with --privileged has no time limit")
     if not command:
@@ -242,6 +305,7 @@ def _enter(
             privileged=privileged,
             as_app=as_app,
             timeout_seconds=timeout,
+            changes=EnterChanges(environment=environment, working_directory=working_dir, uid=user[0], gid=user[1]),
         )
 
 

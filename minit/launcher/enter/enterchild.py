@@ -182,11 +182,14 @@ class _Command:
         if self._entrance.terminal_streams:
             with Step("take the terminal"):
                 take_console(self._entrance.terminal_streams[0])
-        with Step("find the command"):
+        with Step("change to the working directory"):
             try:
                 os.chdir(self._entrance.profile.working_directory)
             except OSError:
+                if self._entrance.profile.needs_directory:
+                    raise
                 os.chdir("/")
+        with Step("find the command"):
             self._path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
         with Step("wait for the parent"):
             if self._link.recv(_GO_BYTES) != GO or self._is_alone():

@@ -25,11 +25,12 @@ from minit.linux import syscalls
 from minit.linux.forks import numbers
 from minit.linux.messages import Socket, send_message, socket_pair
 from minit.linux.stdio import open_standard_streams
-from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, changed, decode_profile
 from minit.plan.life.appenvironment import DEFAULT_TERM
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 from minit.podfiles.controlmessages import EnterApp
+from minit.podfiles.enterchanges import EnterChanges
 from minit.supervisor.control.ask import ask
 
 _STREAMS = (0, 1, 2)
@@ -47,6 +48,7 @@ def enter_pod(
     privileged: bool = False,
     as_app: bool = False,
     timeout_seconds: float | None = None,
+    changes: EnterChanges | None = None,
 ) -> int:
     """
     Run `command` in the pod with PID 1 `pid` on the host and return the exit code.
@@ -54,7 +56,7 @@ def enter_pod(
     With an app the command has the app's root, environment and confinement, as root or, with `as_app`, as the app's
     user; if `privileged`, the root and the environment, but all rights of PID 1, and none of the app's limits. Without
     an app the command has the stage1 root and the caller's environment. If a signal ends the command, the
-    signal ends this process too. The working directory is the pod directory.
+    signal ends this process too. The working directory is the pod directory. `changes` are for a command in an app.
 
     Of a command with a time limit nothing is left at the end, and EXIT_TIMED_OUT tells that the time was over. Only a
     command confined as an app can have a limit.
@@ -70,11 +72,12 @@ def enter_pod(
     if app is not None:
         namespace, profile, pids = _find_app(pid, status["State"], app)
         profile = _adapt(profile, as_app=as_app, privileged=privileged)
+        profile = profile if changes is None else changed(profile, changes)
     groups: Sequence[AppGroup] = () if app is None or privileged else find_groups(app)
     _refuse_frozen(groups)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
-    if as_app:
+    if profile.confinement.uid:
         _own_pipes(outer_id(pid, "uid_map", profile.confinement.uid))
     if has_ended(pidfd):
         # The process opened by number may be another one.

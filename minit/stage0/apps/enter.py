@@ -18,6 +18,7 @@ from minit.linux.messages import receive_message, socket_pair
 from minit.linux.process import ending_with_caller
 from minit.manifest.names import is_ac_name
 from minit.podfiles import paths
+from minit.podfiles.enterchanges import NO_CHANGES, EnterChanges
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id, wait_for_pid
 from minit.stage0.stage1 import entrypoints
@@ -37,11 +38,13 @@ def enter_pod(
     privileged: bool = False,
     as_app: bool = False,
     timeout_seconds: float | None = None,
+    changes: EnterChanges = NO_CHANGES,
 ) -> NoReturn:
     """
     Become stage1's `enter`, which runs `command` in an app (None: the only app), not confined as the app if
-    `privileged`, as its user if `as_app`, and killed after a time; `before_exec` is called last. `tree_path` finds a
-    tree of the tree store by its id; without it, on a machine that minit boots, `enter` is the pod's.
+    `privileged`, as its user if `as_app`, with `changes`, and killed after a time; `before_exec` is called last.
+    `tree_path` finds a tree of the tree store by its id; without it, on a machine that minit boots, `enter` is the
+    pod's.
     """
     _refuse_ended(pod)
     name = choose_app(pod, app)
@@ -50,7 +53,7 @@ def enter_pod(
     os.chdir(pod.path)
     before_exec()
     arguments = entrypoints.enter_arguments(
-        pid, name, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds
+        pid, name, command, privileged=privileged, as_app=as_app, timeout_seconds=timeout_seconds, changes=changes
     )
     entrypoints.execute(program, arguments, dict(os.environ))
 

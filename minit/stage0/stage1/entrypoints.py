@@ -21,6 +21,7 @@ from minit.base.value import Value
 from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.podfiles import paths
+from minit.podfiles.enterchanges import CHANGES, NO_CHANGES, EnterChanges
 from minit.stage0.pods.nameservice import NameService
 from minit.stage0.pods.poddirectory import Note, Pod
 
@@ -176,6 +177,7 @@ def enter_arguments(
     as_app: bool,
     timeout_seconds: float | None,
     failure_fd: int | None = None,
+    changes: EnterChanges = NO_CHANGES,
 ) -> list[str]:
     """Return the arguments of `enter`; the keywords are extensions of minit's own stage1."""
     words = [f"--pid={pid}", f"--appname={app}"]
@@ -183,6 +185,7 @@ def enter_arguments(
     words += ["--as-app"] if as_app else []
     words += [] if timeout_seconds is None else [f"--timeout={format_duration(timeout_seconds)}"]
     words += [] if failure_fd is None else [f"--failure-fd={failure_fd}"]
+    words += [] if changes == NO_CHANGES else [f"--changes={os.fsdecode(CHANGES.encode(changes))}"]
     return [*words, "--", *command]
 
 
