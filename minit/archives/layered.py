@@ -148,12 +148,25 @@ class Layer(Value):
     digest: str | None = None
 
 
+class Document(Value):
+    """A document of an image, byte by byte, and the media type."""
+
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """The digest of the document."""
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
+
+
 class LayeredImage(Value):
     """
     An image of a layout or an archive, the lowest layer first.
 
     `document` is the configuration, byte by byte, `id` the digest of the configuration, which is Docker's image ID,
-    `manifest_digest` the digest in a registry, None without a registry. Errors call the image `source`.
+    `manifest_digest` the digest in a registry, None without a registry. `manifest` is the manifest, if there is one.
+    Errors call the image `source`.
     """
 
     source: str
@@ -163,6 +176,7 @@ class LayeredImage(Value):
     document: bytes
     layers: tuple[Layer, ...]
     manifest_digest: str | None = None
+    manifest: Document | None = None
 
 
 def check_digest(text: str, where: str) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from minit.archives.blobs import Blobs, open_again, read_document
 from minit.archives.imagenames import ImageName, name_of_file, parse_image_name
 from minit.archives.layered import (
+    Document,
     Layer,
     LayeredImage,
     Platform,
@@ -33,18 +34,24 @@ _NESTING_LIMIT = 4
 _MANIFESTS_LIMIT = 10_000
 _SIZE_LIMIT = (1 << 63) - 1
 
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+REF_NAME = "org.opencontainers.image.ref.name"
+
 _INDEXES = (
-    "application/vnd.oci.image.index.v1+json",
+    INDEX_TYPE,
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _MANIFESTS = (
-    "application/vnd.oci.image.manifest.v1+json",
+    MANIFEST_TYPE,
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _SCHEMA_1 = "application/vnd.docker.distribution.manifest.v1+"
-_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_CONFIGS = (CONFIG_TYPE, "application/vnd.docker.container.image.v1+json")
 _LAYERS = (
-    "application/vnd.oci.image.layer.v1.tar",
+    LAYER_TYPE,
     "application/vnd.oci.image.layer.nondistributable.v1.tar",
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.foreign.diff.tar",
@@ -52,8 +59,7 @@ _LAYERS = (
 _COMPRESSIONS = ("", "+gzip", "+zstd", ".gzip", ".zstd", ".xz", ".bzip2")
 _ENCRYPTED = "+encrypted"
 
-_REF_NAME = "org.opencontainers.image.ref.name"
-_FULL_NAMES = ("io.containerd.image.name", "com.docker.image.name", "org.opencontainers.image.ref.name")
+_FULL_NAMES = ("io.containerd.image.name", "com.docker.image.name", REF_NAME)
 _ATTESTATION = "vnd.docker.reference.type"
 
 
@@ -93,7 +99,7 @@ class Descriptor(Value):
     @property
     def tag(self) -> str | None:
         """The name under which the index of a layout lists the image."""
-        return self.annotation(_REF_NAME)
+        return self.annotation(REF_NAME)
 
     @property
     def is_image(self) -> bool:
@@ -140,6 +146,23 @@ def configuration_of(document: bytes, where: str) -> str | None:
     try:
         digest = read_json(document, where)["config"]["digest"]
         return check_digest(digest.string(), digest.where) if digest.given else None
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
+def media_type_of(document: bytes, where: str) -> str | None:
+    """Return the media type of a manifest of an image that says its own, None for any other document."""
+    try:
+        stated = read_json(document, where)["mediaType"].optional(Node.string)
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+    return stated if stated in _MANIFESTS else None
+
+
+def layer_digests(document: bytes, where: str) -> tuple[str, ...]:
+    """Return the digests of the layers in a manifest, the lowest first; ImageError."""
+    try:
+        return read_json(document, where)["layers"].each(lambda node: check_digest(node["digest"].string(), node.where))
     except ManifestError as error:
         raise ImageError(str(error)) from error
 
@@ -321,6 +344,7 @@ def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: Ima
         id=config_descriptor.digest,
         config=config,
         document=configuration,
+        manifest=Document(media_type=descriptor.media_type, data=document),
         layers=tuple(
             _layer(blobs, layer, check_digest(diff_id, f"{source}: {config_descriptor.digest}"))
             for layer, diff_id in zip(layer_descriptors, config.diff_ids, strict=True)

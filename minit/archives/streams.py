@@ -132,6 +132,15 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
 )
 
 
+_MAGIC_BYTES = max(len(magic) for magic, _, _ in _FORMATS)
+
+
+def compression_of(beginning: bytes | memoryview) -> str | None:
+    """Return the name of the compression of a file with this beginning, None for a plain file."""
+    first = bytes(beginning[:_MAGIC_BYTES])
+    return next((name for magic, name, _ in _FORMATS if first.startswith(magic)), None)
+
+
 class Uncompressed(io.RawIOBase):
     """
     The uncompressed tar inside an image file, whatever its compression; reading enforces `limits`.

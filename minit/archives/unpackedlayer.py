@@ -4,6 +4,10 @@ A layer as a directory: the entries as headers of an ACI, and each regular file 
 `headers` has the headers without data, `names` path, kind and link target of each entry, `table` a row for each entry.
 `files` has the contents, with the owner, mode, attributes and times of files in a tree, which links the files.
 `record` describes the layer. No name of a layer's entry is a name in the directory.
+
+`packed` has the bytes of the layer for those who want the layer back: each compressed file as the layer came, named by
+the digest, or a plain tar, compressed here. A layer may come compressed in several ways, or have been unpacked before
+bytes were kept.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minit.archives.filecontent import write_content
 from minit.archives.layered import Layer, digest_text, hasher
-from minit.archives.streams import Limits, ReadAhead, Tee, Uncompressed
+from minit.archives.streams import Limits, ReadAhead, Tee, Uncompressed, compression_of, zstd
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry, Kind, LayerEntry, encode_header
 from minit.base import jsontext
@@ -27,16 +31,23 @@ from minit.base.errors import ImageError, ManifestError
 from minit.base.value import Value
 from minit.manifest.reader import read_json
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 ROOTFS = "rootfs"
 FILES = "files"
+PACKED = "packed"
 
 _HEADERS, _NAMES, _TABLE, _RECORD = "headers", "names", "table", "record"
 # The end of the entry's header, and for a regular file the size and the SHA-256 of the content.
 _ROW = struct.Struct("<Q?Q32s")
 _KINDS = tuple(Kind)
+_PLAIN = "tar.zst"
+_LEVEL = 1  # four times as fast as 3, for a tenth more
 _NUL = "\0"  # in no name
 _CHUNK = 1 << 20
 _RECORD_LIMIT_BYTES = 1 << 16
+_ANY_BYTES = 1 << 63
 
 Own = Callable[[int, Entry, TarReader], None]
 """Gives an open file the owner, mode, attributes and times of an entry."""
@@ -68,6 +79,34 @@ class UnpackedLayer(Value):
     digest: str | None
     packed_bytes: int
 
+    def packed(self) -> dict[str, Path]:
+        """Return the compressed files of the layer that are kept as the layer came, by digest."""
+        try:
+            names = sorted(os.listdir(self.path / PACKED))
+        except FileNotFoundError:
+            return {}
+        return {name.replace("-", ":", 1): self.path / PACKED / name for name in names if name != _PLAIN}
+
+    @property
+    def has_bytes(self) -> bool:
+        """Tell whether the layer's tar can be read again."""
+        return self._kept() is not None
+
+    def brings(self, digest: str) -> bool:
+        """Tell whether the layer's file of a digest, compressed or not, can be read again."""
+        return digest in self.packed() or (digest == self.diff_id and self.has_bytes)
+
+    def open_tar(self) -> io.RawIOBase:
+        """Open the layer's tar, uncompressed; ImageError if the bytes were not kept."""
+        kept = self._kept()
+        if kept is None:
+            raise ImageError(f"layer {self.diff_id} was imported before layers were kept: fetch its image again")
+        return _OpenTar(open(kept, "rb", buffering=0), f"layer {self.diff_id}")
+
+    def _kept(self) -> Path | None:
+        plain = self.path / PACKED / _PLAIN
+        return next(iter(self.packed().values()), None) or (plain if plain.exists() else None)
+
     def entries(self) -> Iterator[LayerEntry]:
         """Yield kind, path and link target of all entries, which decide about the entries of an image."""
         fields = os.fsdecode((self.path / _NAMES).read_bytes()).split(_NUL)
@@ -85,21 +124,28 @@ class UnpackedLayer(Value):
 
 
 def unpack_layer(
-    layer: Layer, directory: Path, limits: Limits, own: Own | None = None, tell: Tell | None = None
+    layer: Layer,
+    directory: Path,
+    limits: Limits,
+    own: Own | None = None,
+    tell: Tell | None = None,
+    *,
+    keep: bool = False,
 ) -> UnpackedLayer:
     """
-    Unpack a layer into an empty directory, and `tell` the progress, now and then.
+    Unpack a layer into an empty directory, `keep` the bytes too, and `tell` the progress, now and then.
 
     ImageError if the layer is damaged, or has another digest. Without `own` the files belong to the caller.
     """
     (directory / FILES).mkdir(mode=0o700)
+    keeper = _Keeper(directory) if keep else None
     files = os.open(directory / FILES, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with (
             open(directory / _HEADERS, "xb", buffering=_CHUNK) as headers,
             open(directory / _NAMES, "xb", buffering=_CHUNK) as names,
             open(directory / _TABLE, "xb", buffering=_CHUNK) as table,
-            _open_layer(layer, limits, tell) as content,
+            _open_layer(layer, limits, tell, keeper) as content,
         ):
             end = 0
             for number, entry in enumerate(content.tar):
@@ -112,14 +158,18 @@ def unpack_layer(
                 is_file = entry.kind is Kind.FILE
                 sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
                 table.write(_ROW.pack(end, is_file, entry.size_bytes, sha256))
+        if keeper is not None:
+            keeper.finish(content.digest)
     finally:
         os.close(files)
+        if keeper is not None:
+            keeper.close()
     unpacked = UnpackedLayer(
         path=directory,
         diff_id=layer.diff_id,
         size_bytes=content.tar_bytes + content.hole_bytes,
         tar_bytes=content.tar_bytes,
-        digest=layer.digest,
+        digest=content.digest,
         packed_bytes=layer.size_bytes,
     )
     facts = {name: getattr(unpacked, name) for name in ("diff_id", "size_bytes", "tar_bytes", "digest", "packed_bytes")}
@@ -165,20 +215,27 @@ def _write_file(files: int, number: int, entry: Entry, tar: TarReader, own: Own 
 class _Content:
     """A layer, uncompressed by a thread, with the digests of file and tar."""
 
-    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits, tell: Tell | None) -> None:
+    def __init__(
+        self, layer: Layer, file: io.RawIOBase, limits: Limits, tell: Tell | None, keeper: _Keeper | None
+    ) -> None:
         self._layer = layer
         self._tell = tell
         self._read_bytes = 0
         self.tar_bytes = 0
         self.hole_bytes = 0
-        self._digest = None if layer.digest is None else hasher(layer.digest)
+        self._digest = hasher(layer.digest or layer.diff_id)
         self._diff_id = hasher(layer.diff_id)
-        sinks = [self._digest.update] if self._digest is not None else []
-        self._file = Tee(file, self._count_read, *sinks)
+        sinks = [] if keeper is None else [keeper.write]
+        self._file = Tee(file, self._count_read, self._digest.update, *sinks)
         self._uncompressed = Uncompressed(self._file, layer.name, limits)
         self._ahead = ReadAhead(self._chunks())
         self._stream = io.BufferedReader(Tee(self._ahead, self._count), _CHUNK)
         self.tar = TarReader(self._stream, layer.name, rooted=True)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file, read to the end, of the kind of the recorded digest, or else of the diff_id."""
+        return digest_text(self._layer.digest or self._layer.diff_id, self._digest)
 
     def count_holes(self, size_bytes: int) -> None:
         """Count the holes of a sparse file, which are zeros in the ACI; ImageError for a layer that is too large."""
@@ -197,9 +254,9 @@ class _Content:
     def check_file(self) -> None:
         """Read the file to the end, whatever the content, and compare the digest."""
         self.close()
-        if self._digest is not None and self._layer.digest is not None:
-            while self._file.read(_CHUNK):
-                pass
+        while self._file.read(_CHUNK):
+            pass
+        if self._layer.digest is not None:
             self._check("digest", self._layer.digest, self._digest)
 
     def close(self) -> None:
@@ -230,11 +287,58 @@ class _Content:
             self._tell(self._read_bytes, self.tar_bytes + self.hole_bytes)
 
 
+class _Keeper:
+    """Writes the bytes of a layer's file below `directory` as they come; a plain tar is compressed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / PACKED
+        self._directory.mkdir(mode=0o700)
+        self._file = open(self._directory / _PLAIN, "xb")
+        self._zstd: zstd.ZstdCompressor | None = None
+        self._is_begun = False
+
+    def write(self, data: memoryview) -> None:
+        if not self._is_begun and data:
+            self._is_begun = True
+            self._zstd = zstd.ZstdCompressor(_LEVEL) if compression_of(data) is None else None
+        self._file.write(data if self._zstd is None else self._zstd.compress(data))
+
+    def finish(self, digest: str) -> None:
+        """Complete the file, which the digest names unless it is plain."""
+        if self._zstd is not None:
+            self._file.write(self._zstd.flush())
+        self._file.close()
+        if self._zstd is None:
+            os.rename(self._directory / _PLAIN, self._directory / digest.replace(":", "-"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _OpenTar(io.RawIOBase):
+    """The uncompressed content of a file of the store, which was within all bounds when it was unpacked."""
+
+    def __init__(self, file: io.RawIOBase, source: str) -> None:
+        self._file = file
+        self._content = Uncompressed(file, source, Limits(size_bytes=_ANY_BYTES, ratio=_ANY_BYTES))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        return self._content.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 @contextmanager
-def _open_layer(layer: Layer, limits: Limits, tell: Tell | None) -> Iterator[_Content]:
+def _open_layer(layer: Layer, limits: Limits, tell: Tell | None, keeper: _Keeper | None) -> Iterator[_Content]:
     """Yield the content of a layer, and check the digests after the with block."""
     with layer.open() as file:
-        content = _Content(layer, file, limits, tell)
+        content = _Content(layer, file, limits, tell, keeper)
         try:
             yield content
             content.check()

@@ -94,13 +94,13 @@ def facts(root: Path) -> dict[str, object]:
 
 
 def test_images_of_one_base_take_its_room_once(store: Store, tmp_path: Path) -> None:
-    """Five images of a base, unpacked, take what one takes and what is their own; their trees have the same files."""
+    """Five images of a base take what one takes, unpacked and packed, and what is their own; trees have the same files."""
     names = ["a", "b", "c", "d", "e"]
     layout, trees = write_layout(tmp_path / "box", *names), TreeStore(store.data, store)
     images = [fetch(store, layout, name) for name in names]
     roots = [trees.path(trees.render(image.id)) / "rootfs" for image in images]
     assert len({image.id for image in images}) == 5 and len(layers_of(store)) == 6
-    assert used_bytes(store.data) < len(CONTENT) + 100_000
+    assert used_bytes(store.data) < 2 * len(CONTENT) + 100_000  # of bytes that no compression makes less
     inodes = {(root / name).stat().st_ino for root in roots for name in ("bin/tool", "bin/link", "again")}
     assert len(inodes) == 1
     for image, root, name in zip(images, roots, names, strict=True):
@@ -114,7 +114,7 @@ def test_images_of_one_base_take_its_room_once(store: Store, tmp_path: Path) -> 
     assert [len(kind) for kind in (found.images, found.layers, found.trees)] == [5, 6, 5]
     assert sum(layer.is_needed for layer in found.layers) == 2
     total = sum(item.size_bytes for kind in (found.images, found.layers, found.trees) for item in kind)
-    assert len(CONTENT) < total < 2 * len(CONTENT)
+    assert 2 * len(CONTENT) < total < 3 * len(CONTENT)
 
 
 def test_layers_stay_until_their_last_image_is_gone(store: Store, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from minit.archives.aci import check_processor, convert_manifest
 from minit.archives.imagenames import FILE_TRANSPORTS, OCI, ImageName, is_source, parse_image_name
-from minit.archives.layered import LayeredImage
+from minit.archives.layered import Document, LayeredImage
+from minit.archives.oci import layer_digests, media_type_of
 from minit.archives.opening import open_image
 from minit.archives.recipe import DamagedLayerError
 from minit.archives.squash import Meter
@@ -26,7 +27,7 @@ from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.stage0.files.durable import create_file, disk_errors, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.registry import Skopeo, SkopeoSource, skopeo_source
+from minit.stage0.images.registry import RawManifest, Skopeo, SkopeoSource, skopeo_source
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import (
     ImageDigests,
@@ -118,12 +119,26 @@ def import_image(
                 image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file, processor))
                 name = source.name or ImageName(registry="", repository=source.title)
                 image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
-                # skopeo writes a configuration of Docker's form anew, with another digest.
-                image = replace(image, id=manifest.configuration or image.id)
+                image = _as_it_was(image, manifest, skopeo)
             return _import(store, image, policy, processor, vouched, progress)
     except BaseException:
         store.collect_layers()
         raise
+
+
+def _as_it_was(image: LayeredImage, manifest: RawManifest, skopeo: Skopeo) -> LayeredImage:
+    """Return a copied image with the documents of the source: skopeo writes those of Docker's form anew."""
+    if manifest.configuration in (None, image.id):
+        return image
+    image = replace(image, id=manifest.configuration, manifest=None)
+    media_type = media_type_of(manifest.document, image.source)
+    digests = tuple(layer.digest for layer in image.layers)
+    if media_type is None or digests != layer_digests(manifest.document, image.source):
+        return image
+    document = skopeo.read_configuration(manifest.wanted)
+    if f"sha256:{hashlib.sha256(document).hexdigest()}" != image.id:
+        return image
+    return replace(image, document=document, manifest=Document(media_type=media_type, data=manifest.document))
 
 
 def _source(reference: str) -> SkopeoSource | None:
@@ -226,7 +241,7 @@ def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
 def _origin(image: LayeredImage) -> Origin:
     manifests = () if image.manifest_digest is None else (image.manifest_digest,)
     digests = ImageDigests(configuration=image.id, manifests=manifests)
-    return Origin(digests=digests, configuration=image.document)
+    return Origin(digests=digests, configuration=image.document, manifest=image.manifest)
 
 
 def resolve_image(

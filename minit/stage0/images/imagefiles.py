@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file, sync_directory
-from minit.stage0.images.storedimage import ImageDigests, joined, parse_digests
+from minit.stage0.images.storedimage import ImageDigests, ImageNames, joined, parse_digests, parse_names
 
 KEY = re.compile(r"sha512-[0-9a-f]{64}")
 DIRECTORY_MODE = 0o770
 FILE_MODE = 0o640
 CONTENT = ("blob", "recipe")
 # In the order of their removal: an unfinished removal is found by the blob or recipe.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "configuration", "untagged", *CONTENT)
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "configuration", "manifest", "names", "untagged", *CONTENT)
 OF_IMAGES = frozenset(("imageManifest", *_BESIDE_MANIFEST))
 """The directories of a store that have a file for each image."""
 
@@ -96,10 +96,15 @@ class ImageFiles:
         known = joined(self.digests(image_id), digests)
         self.write(scratch, "digests", image_id, known.text.encode("ascii"))
 
-    def configuration(self, image_id: str) -> bytes | None:
-        """Return the configuration of an image of layers, None for an image that minit imported without one."""
+    def names(self, image_id: str) -> ImageNames:
+        """Return the names that an image was given; ImageError for a damaged file."""
+        data = self.read("names", image_id)
+        return ImageNames() if data is None else parse_names(data, str(self.path("names", image_id)))
+
+    def read(self, kind: str, image_id: str) -> bytes | None:
+        """Return the content of a small file, None for an image without the file."""
         try:
-            return self.path("configuration", image_id).read_bytes()
+            return self.path(kind, image_id).read_bytes()
         except FileNotFoundError:
             return None
 

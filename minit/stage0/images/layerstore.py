@@ -21,7 +21,7 @@ from minit.archives.filecontent import set_status
 from minit.archives.layered import Layer, check_digest, digest_of_file
 from minit.archives.recipe import AssembledAci, Recipe, open_layers, read_recipe
 from minit.archives.streams import Limits
-from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked, unpack_layer
+from minit.archives.unpackedlayer import PACKED, UnpackedLayer, read_unpacked, unpack_layer
 from minit.base.errors import ImageError, StoreError
 from minit.linux import syscalls
 from minit.linux.forks import UNPACKER, fork
@@ -51,7 +51,7 @@ def unpack_layers(layers: Sequence[Layer], directories: Sequence[Path], limits: 
     """
     if sum(layer.size_bytes for layer in layers) < SMALL_BYTES:
         for number, (layer, directory) in enumerate(zip(layers, directories, strict=True)):
-            unpack_layer(layer, directory, limits, set_status, partial(tell, number))
+            unpack_layer(layer, directory, limits, set_status, partial(tell, number), keep=True)
         return
     # The largest first, so that no process works alone at the end.
     waiting = sorted(range(len(layers)), key=lambda number: layers[number].size_bytes)
@@ -125,7 +125,7 @@ def _unpack(layer: Layer, directory: Path, limits: Limits, report: int) -> None:
             told = size_bytes
             workers.tell(report, workers.PROGRESS, read_bytes, size_bytes)
 
-    unpack_layer(layer, directory, limits, set_status, tell)
+    unpack_layer(layer, directory, limits, set_status, tell, keep=True)
     workers.tell(report, workers.DONE)
 
 
@@ -155,7 +155,7 @@ class LayerStore:
 
     def proves(self, layer: Layer, vouched: Container[str]) -> bool:
         """
-        Tell whether the layer is here, and came of the same file that the image has.
+        Tell whether the layer is here with the bytes of the same file that the image has.
 
         An image that only names a layer has no right to the layer's files, and may be damaged. So the image's file is
         read, unless the digest is `vouched` for.
@@ -163,8 +163,8 @@ class LayerStore:
         if not self.has(layer.diff_id):
             return False
         known = self.get(layer.diff_id)
-        digest = layer.digest if layer.digest in vouched else digest_of_file(layer)
-        return digest in (known.digest, known.diff_id) and layer.digest in (None, digest)
+        digest = layer.digest if layer.digest is not None and layer.digest in vouched else digest_of_file(layer)
+        return known.brings(digest) and layer.digest in (None, digest)
 
     def add(self, layers: Sequence[Layer], limits: Limits, tell: Tell) -> set[str]:
         """
@@ -190,8 +190,16 @@ class LayerStore:
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
+                    self._add_packed(work, self._place(layer.diff_id))
             sync_directory(self._path)
         return added
+
+    def _add_packed(self, work: Path, place: Path) -> None:
+        """Move the bytes of a layer to the same layer that is there, which may have others, or none."""
+        make_directory(place / PACKED, _MODE)
+        for path in (work / PACKED).iterdir():
+            os.rename(path, place / PACKED / path.name)
+        sync_directory(place / PACKED)
 
     def layers(self) -> Iterator[UnpackedLayer]:
         """Yield all complete layers."""
@@ -208,13 +216,15 @@ class LayerStore:
         """
         digests = set()
         for layer in self.layers():
-            for digest, size_bytes in ((layer.digest, layer.packed_bytes), (layer.diff_id, layer.tar_bytes)):
-                if digest is not None and layer.diff_id in diff_ids:
-                    path = layout / "blobs" / check_digest(digest, "the store of layers").replace(":", "/")
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.touch()
-                    os.truncate(path, size_bytes)
-                    digests.add(digest)
+            if layer.diff_id not in diff_ids or not layer.has_bytes:
+                continue
+            sizes = {digest: path.stat().st_size for digest, path in layer.packed().items()}
+            for digest, size_bytes in {**sizes, layer.diff_id: layer.tar_bytes}.items():
+                path = layout / "blobs" / check_digest(digest, "the store of layers").replace(":", "/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+                os.truncate(path, size_bytes)
+                digests.add(digest)
         return digests
 
     def remove(self, diff_id: str) -> None:

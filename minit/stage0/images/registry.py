@@ -67,12 +67,14 @@ class RawManifest(Value):
     The facts in a manifest that skopeo reads before the image is copied.
 
     `wanted` names the image in later calls; in a registry the words mean the same image for ever. `digest` is the
-    digest of the manifest or index there, None for another store, `configuration` the configuration's, if known.
+    digest of the manifest or index there, None for another store, `configuration` the configuration's, if known, and
+    `document` the manifest itself.
     """
 
     wanted: str
     digest: str | None = None
     configuration: str | None = None
+    document: bytes = b""
 
 
 def tells_absence(message: str) -> bool:
@@ -137,11 +139,16 @@ class Skopeo:
                 wanted = source.at(own)
             entry = entry_for(self._processor, document, wanted)
             if entry is None:
-                return RawManifest(wanted=wanted, digest=digest, configuration=configuration_of(document, wanted))
+                configuration = configuration_of(document, wanted)
+                return RawManifest(wanted=wanted, digest=digest, configuration=configuration, document=document)
             if not source.is_remote:
                 break
             wanted = source.at(entry)
         return RawManifest(wanted=wanted, digest=digest)
+
+    def read_configuration(self, wanted: str) -> bytes:
+        """Return the configuration of an image, byte by byte."""
+        return self._inspect(wanted, "--config")
 
     def copy(self, wanted: str, layout: Path) -> None:
         """Copy an image for the processor into an OCI layout, without present blobs; reports lines and bytes."""
@@ -172,8 +179,8 @@ class Skopeo:
         if process.returncode != 0:
             raise self._failure(output)
 
-    def _inspect(self, wanted: str) -> bytes:
-        options = ["--raw", *([] if self._verify_tls else ["--tls-verify=false"])]
+    def _inspect(self, wanted: str, *words: str) -> bytes:
+        options = [*words, "--raw", *([] if self._verify_tls else ["--tls-verify=false"])]
         with self._run(["inspect", wanted, *options], "--no-creds", subprocess.PIPE) as process:
             try:
                 document, errors = process.communicate(timeout=self._patience_seconds)

@@ -21,12 +21,14 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
-from minit.archives.imagenames import ImageReference, parse_image_reference
+from minit.archives.imagenames import ImageName, ImageReference, parse_image_reference
+from minit.archives.layered import Document
 from minit.archives.recipe import BlobFile, OpenBlob, Recipe, assembled_id, read_recipe, write_recipe
 from minit.archives.unpackedlayer import UnpackedLayer
 from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress, silent
+from minit.base.value import replace
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.files.durable import disk_errors, make_directory
@@ -35,7 +37,7 @@ from minit.stage0.files.temporary import collect_leftovers, scratch_directory
 from minit.stage0.images.imagefiles import CONTENT, DIRECTORY_MODE, FILE_MODE, KEY, ImageFiles
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
-from minit.stage0.images.storedimage import Origin, StoredImage, choose_named, missing_image
+from minit.stage0.images.storedimage import ImageNames, Origin, StoredImage, Tag, choose_named, missing_image, tag_meant
 
 _KEY_LENGTH = len("sha512-") + 64
 _IMPORT_AGAIN = "import it again with: minit fetch FILE"
@@ -176,7 +178,7 @@ class Store:
             if origin is not None:
                 self._note_origin(scratch, image_id, origin)
             self._own.write(scratch, "imageManifest", image_id, manifest)
-            self._own.remove("untagged", image_id)
+            self._renew_name(scratch, image_id)
             for other in CONTENT:
                 if other != kind:
                     self._own.remove(other, image_id)
@@ -184,21 +186,79 @@ class Store:
     def _note_origin(self, scratch: Path, image_id: str, origin: Origin) -> None:
         self._own.add_digests(scratch, image_id, origin.digests)
         self._own.write(scratch, "configuration", image_id, origin.configuration)
+        if origin.manifest is not None:
+            document = origin.manifest
+            self._own.write(scratch, "manifest", image_id, f"{document.media_type}\n".encode() + document.data)
+
+    def registry_manifest(self, image_id: str) -> Document | None:
+        """Return the manifest that an image of layers came with, None if the manifest is not known."""
+        with disk_errors(f"image {image_id}", self.data):
+            media_type, line, data = (self._own.read("manifest", image_id) or b"").partition(b"\n")
+        return Document(media_type=media_type.decode("ascii", "replace"), data=data) if line else None
 
     def configuration(self, image_id: str) -> bytes | None:
         """Return the configuration of an image of layers, None if the configuration is not known."""
         with disk_errors(f"image {image_id}", self.data):
-            return self._own.configuration(image_id)
+            return self._own.read("configuration", image_id)
 
     def renew(self, image_id: str, origin: Origin | None = None) -> None:
         """Make an image that minit imported the last import, and note its latest origin."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=True):
             if self.is_own(image_id):
-                if origin is not None:
-                    with scratch_directory(self.temporary) as scratch:
+                with scratch_directory(self.temporary) as scratch:
+                    if origin is not None:
                         self._note_origin(scratch, image_id, origin)
-                os.utime(self._own.path("imageManifest", image_id))
-                self._own.remove("untagged", image_id)
+                    os.utime(self._own.path("imageManifest", image_id))
+                    self._renew_name(scratch, image_id)
+
+    def _renew_name(self, scratch: Path, image_id: str) -> None:
+        """Give an image its own name again, which somebody may have taken away."""
+        self._own.remove("untagged", image_id)
+        names = self._own.names(image_id)
+        if not names.keeps_own:
+            self._own.write(scratch, "names", image_id, replace(names, keeps_own=True).text)
+
+    def tag(self, image_id: str, name: ImageName) -> None:
+        """
+        Give an image one more name, with a tag; another image of the same processor loses a name that it was given.
+
+        ImageError for a name with a digest. StoreError for an image of rkt's.
+        """
+        if name.digest is not None or name.tag is None:
+            raise ImageError(f'"{name.original}" is no name to give: expected [HOST[:PORT]/]NAME[:TAG]')
+        image = self.get(image_id)
+        if not self.is_own(image_id):
+            raise StoreError(f"image {image_id} was fetched by rkt: its name is rkt's (minit fetch makes it minit's)")
+        tag = Tag(name=name.canonical, time_ns=time.time_ns())
+        for other in self.list():
+            has_name = any(one.name == tag.name for one in other.names.tags)
+            if has_name and other.id != image_id and other.manifest.label("arch") == image.manifest.label("arch"):
+                self.change_names(other.id, lambda names: names.without(tag.name))
+        self.change_names(image_id, lambda names: replace(names, tags=(*names.without(tag.name).tags, tag)))
+
+    def change_names(self, image_id: str, change: Callable[[ImageNames], ImageNames]) -> None:
+        """Replace the names of an image by the names that `change` makes of these."""
+        with disk_errors(f"name image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            if self.is_own(image_id):
+                with scratch_directory(self.temporary) as scratch:
+                    self._own.write(scratch, "names", image_id, change(self._own.names(image_id)).text)
+
+    def remove_name(self, image_id: str, reference: str) -> str | None:
+        """
+        Take a name from an image that has another one, and return the name as users see it.
+
+        None if the reference is an ID, or the image has no other name: then the image itself is to be removed.
+        """
+        image = self.get(image_id)
+        match = _REFERENCE_ID.fullmatch(reference)
+        if len(image.all_names) < 2 or (match and image_id.startswith(f"sha512-{match[2]}")):
+            return None
+        tag = tag_meant(image, parse_image_reference(reference))
+        if tag is None:
+            self.change_names(image_id, lambda names: replace(names, keeps_own=False))
+            return image.own_name
+        self.change_names(image_id, lambda names: names.without(tag.name))
+        return tag.name
 
     def untag(self, image_id: str) -> None:
         """Note that an image has no tag for Kubernetes any more, until the image is imported again."""
@@ -232,6 +292,7 @@ class Store:
                 size_bytes = recipe.size_bytes  # of which the tree has the very files
             last_used_ns = max(import_time_ns, self._own.used_ns(image_id))
             digests = self._own.digests(image_id)
+            names = self._own.names(image_id)
         return StoredImage(
             id=image_id,
             manifest=parse_image_manifest(manifest_bytes, str(path)),
@@ -241,6 +302,7 @@ class Store:
             last_used_ns=last_used_ns,
             digests=digests,
             diff_ids=() if recipe is None else recipe.layers,
+            names=names,
             is_untagged=self._own.path("untagged", image_id).exists(),
         )
 

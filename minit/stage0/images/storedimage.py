@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 
 from minit.archives.imagenames import (
+    DEFAULT_REGISTRY,
     ImageName,
     ImageReference,
     familiar_name,
@@ -15,12 +16,13 @@ from minit.archives.imagenames import (
     parse_image_name,
     sanitize_ac_identifier,
 )
-from minit.archives.layered import check_digest
+from minit.archives.layered import Document, check_digest
 from minit.base import jsontext
-from minit.base.errors import ImageError, StoreError
+from minit.base.errors import ImageError, ManifestError, StoreError
 from minit.base.processors import Processor
-from minit.base.value import Value
+from minit.base.value import Value, replace
 from minit.manifest.image import ImageManifest
+from minit.manifest.reader import Node, read_json
 
 _MOST_MANIFESTS = 20
 
@@ -28,6 +30,7 @@ ORIGINAL_NAME = "appc.io/docker/originalname"
 
 _REPOSITORY = "appc.io/docker/repository"
 _NAMES = (ORIGINAL_NAME, _REPOSITORY, "appc.io/docker/registryurl", "appc.io/docker/tag")
+_DEFAULT_PREFIX = f"{DEFAULT_REGISTRY}/library/"
 _LATEST = "latest"
 _NEAREST = 3
 
@@ -73,11 +76,50 @@ def joined(earlier: ImageDigests | None, latest: ImageDigests) -> ImageDigests:
     return ImageDigests(configuration=latest.configuration, manifests=manifests[-_MOST_MANIFESTS:])
 
 
+class Tag(Value):
+    """A name that an image was given beside its own, in the form of `canonical`, with the time in nanoseconds."""
+
+    name: str
+    time_ns: int
+
+
+class ImageNames(Value):
+    """The names that an image was given since the import, oldest first, and whether its own name is one still."""
+
+    tags: tuple[Tag, ...] = ()
+    keeps_own: bool = True
+
+    @property
+    def text(self) -> bytes:
+        """The document for `parse_names`."""
+        return jsontext.dump(
+            {"tags": [{"name": tag.name, "time_ns": tag.time_ns} for tag in self.tags], "own": self.keeps_own}
+        )
+
+    def without(self, name: str) -> ImageNames:
+        """Return the names but one."""
+        return replace(self, tags=tuple(tag for tag in self.tags if tag.name != name))
+
+
+def parse_names(data: bytes, source: str) -> ImageNames:
+    """Return the names of a document; ImageError, about `source`, for a damaged document."""
+    try:
+        root = read_json(data, source)
+        return ImageNames(tags=root["tags"].each(_read_tag), keeps_own=root["own"].boolean())
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
+def _read_tag(node: Node) -> Tag:
+    return Tag(name=node["name"].non_empty(), time_ns=node["time_ns"].integer(0, 1 << 63))
+
+
 class Origin(Value):
-    """How an image of layers came: its digests, and its configuration as the source has it."""
+    """How an image of layers came: its digests, and its configuration and manifest as the source has them."""
 
     digests: ImageDigests
     configuration: bytes
+    manifest: Document | None = None
 
 
 class StoredImage(Value):
@@ -96,6 +138,7 @@ class StoredImage(Value):
     """The last preparation of a pod from the image, or the import."""
     digests: ImageDigests | None = None
     diff_ids: tuple[str, ...] = ()
+    names: ImageNames = ImageNames()
     is_untagged: bool = False
     """Whether a kubelet has taken the tag away; without the mark an older image of the name would have the tag."""
 
@@ -114,6 +157,17 @@ class StoredImage(Value):
         """The value of the label `version`."""
         return self.manifest.label("version")
 
+    @property
+    def own_name(self) -> str:
+        """The name in the manifest, with the version."""
+        return self.name if self.version is None else f"{self.name}:{self.version}"
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """All names in the form that users see; the name in the manifest is the first, if the image has it still."""
+        own = (self.own_name,) if self.names.keeps_own else ()
+        return (*own, *(tag.name.removeprefix(_DEFAULT_PREFIX) for tag in self.names.tags))
+
 
 def choose_named(images: Sequence[StoredImage], reference: ImageReference, processor: Processor) -> StoredImage | None:
     """
@@ -122,15 +176,24 @@ def choose_named(images: Sequence[StoredImage], reference: ImageReference, proce
     The last import of images for the processor is chosen, or else for a processor whose programs run on this one, or
     else for any. Without a version an image with the tag `latest` goes before others, as in docker.
     """
-    fitting = [image for image in images if _fits(image, reference)]
+    fitting = sorted(
+        ((time_ns, version, image) for image in images for time_ns, version in _named(image, reference)),
+        key=lambda found: found[0],
+    )
     for appc in (processor.appc, *processor.older):
-        of_processor = [image for image in fitting if image.manifest.label("arch") == appc]
+        of_processor = [found for found in fitting if found[2].manifest.label("arch") == appc]
         if of_processor:
             fitting = of_processor
             break
     if not any(name == "version" for name, _ in reference.labels):
-        fitting = [image for image in fitting if image.version == _LATEST] or fitting
-    return fitting[-1] if fitting else None
+        fitting = [found for found in fitting if found[1] == _LATEST] or fitting
+    return fitting[-1][2] if fitting else None
+
+
+def tag_meant(image: StoredImage, reference: ImageReference) -> Tag | None:
+    """Return the tag of an image that a reference means, None for the image's own name."""
+    found = [tag for tag in image.names.tags if _is_named(image, tag, reference)]
+    return found[-1] if found else None
 
 
 def reference_to(name: ImageName) -> ImageReference:
@@ -177,11 +240,23 @@ def missing_image(reference: str, images: Sequence[StoredImage], data: Path, *, 
     return MissingImage(problem, f"import it with: minit fetch {_source(reference, is_id)}")
 
 
-def _fits(image: StoredImage, reference: ImageReference) -> bool:
-    if image.name not in reference.names or not set(reference.labels) <= set(image.manifest.labels):
-        return False
+def _named(image: StoredImage, reference: ImageReference) -> Iterator[tuple[int, str | None]]:
+    """Yield since when, and with which version, an image has names that a reference means."""
     original = image.original_name or ""
-    return reference.digest is None or original.partition("@")[2] == reference.digest
+    is_fetched = reference.digest is None or original.partition("@")[2] == reference.digest
+    is_meant = image.name in reference.names and set(reference.labels) <= set(image.manifest.labels)
+    if image.names.keeps_own and is_meant and is_fetched:
+        yield image.import_time_ns, image.version
+    for tag in image.names.tags:
+        if _is_named(image, tag, reference):
+            yield tag.time_ns, tag.name.rpartition(":")[2]
+
+
+def _is_named(image: StoredImage, tag: Tag, reference: ImageReference) -> bool:
+    whole, _, version = tag.name.rpartition(":")
+    labels = {*(label for label in image.manifest.labels if label[0] != "version"), ("version", version)}
+    is_meant = reference.digest is None and sanitize_ac_identifier(whole) in reference.names
+    return is_meant and set(reference.labels) <= labels
 
 
 def _nearest(reference: str, images: Sequence[StoredImage]) -> list[str]:
@@ -192,6 +267,8 @@ def _nearest(reference: str, images: Sequence[StoredImage]) -> list[str]:
         original = image.original_name
         familiar = familiar_name(original, None) if original else familiar_name(image.name, image.version)
         name = familiar_name(image.name, None)
+        for other in image.all_names[image.names.keeps_own :]:
+            spellings[other.lower()] = other
         for spelling in (familiar, name, name.rpartition("/")[2], f"{image.name}:{image.version}"):
             spellings[spelling.lower()] = familiar
     wanted = [reference.lower(), reference.lower().rpartition("/")[2].partition(":")[0]]
