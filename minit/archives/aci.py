@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from posixpath import join, normpath
 
 from minit.archives.imagenames import sanitize_ac_identifier
@@ -23,9 +24,10 @@ from minit.archives.tar import TarReader
 from minit.archives.tarentry import Kind
 from minit.base import jsontext
 from minit.base.errors import ImageError, ManifestError
-from minit.base.processors import PROCESSORS, Processor, this_processor
+from minit.base.processors import PROCESSORS, Processor, processor_of_appc, this_processor
 from minit.manifest.annotations import Annotation
-from minit.manifest.image import APPC_VERSION, ImageManifest, parse_image_manifest
+from minit.manifest.app import App
+from minit.manifest.image import ANNOTATION_ENTRYPOINT, APPC_VERSION, ImageManifest, parse_image_manifest
 from minit.manifest.names import is_variable_name, sanitize_ac_name
 
 MANIFEST_LIMIT_BYTES = 4 << 20
@@ -37,6 +39,7 @@ _MARKERS = {"oci-layout": "oci-archive", "manifest.json": "docker-archive"}
 _CHUNK = 256 << 10
 
 _DOCKER = "appc.io/docker/"
+_COMMAND = f"{_DOCKER}cmd"
 _CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 _PORT = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?(?:/([A-Za-z]+))?")
 _PORT_LIMIT = 65535
@@ -114,6 +117,73 @@ def convert_manifest(image: LayeredImage) -> bytes:
         "annotations": _pairs(_annotations(image)),
     }
     return jsontext.dump(manifest)
+
+
+def image_configuration(manifest: ImageManifest, diff_ids: Sequence[str]) -> Json:
+    """Return the configuration that OCI has for an image that never had one. OCI config.md"""
+    processor = processor_of_appc(manifest.label("arch") or "")
+    created, author = manifest.annotation("created"), manifest.annotation("authors")
+    config = {} if manifest.app is None else _image_config(manifest, manifest.app)
+    return {
+        **({} if created is None else {"created": created}),
+        **({} if author is None else {"author": author}),
+        "architecture": processor.architecture,
+        **({"variant": variant} if (variant := processor.name.partition("/")[2]) else {}),
+        "os": manifest.label("os") or "",
+        "config": {name: value for name, value in config.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
+    }
+
+
+def beyond_oci(manifest: ImageManifest) -> list[str]:
+    """Return the parts of a manifest that a configuration of OCI cannot have."""
+    app = manifest.app
+    own = [] if app is None else [name for name, value in _beyond_oci_in(app) if value]
+    kept = {Annotation.STOP_SIGNAL, "created", "authors"}
+    own += [
+        f"annotation {name}" for name, _ in manifest.annotations if not name.startswith(_DOCKER) and name not in kept
+    ]
+    return own + [f"label {name}" for name, _ in manifest.labels if name not in ("version", "os", "arch")]
+
+
+def _beyond_oci_in(app: App) -> Iterable[tuple[str, object]]:
+    yield "eventHandlers", app.event_handlers
+    yield "supplementaryGIDs", app.supplementary_gids
+    yield "userAnnotations", app.user_annotations
+    for isolator in app.isolators:
+        yield f"isolator {isolator.name}", True
+    for point in app.mount_points:
+        yield f"read-only mount point {point.name}", point.read_only
+    for port in app.ports:
+        yield f"socket activation of port {port.name}", port.socket_activated
+
+
+def _image_config(manifest: ImageManifest, app: App) -> Json:
+    entrypoint, command = _words(manifest, ANNOTATION_ENTRYPOINT), _words(manifest, _COMMAND)
+    if [*entrypoint, *command] != list(app.exec):
+        entrypoint, command = [], list(app.exec)
+    user = app.user if app.group in (app.user, "0") else f"{app.user}:{app.group}"
+    return {
+        "User": user,
+        "ExposedPorts": {
+            f"{number}/{port.protocol}": {} for port in app.ports for number in range(port.port, port.port + port.count)
+        },
+        "Env": [f"{name}={value}" for name, value in app.environment],
+        "Entrypoint": entrypoint,
+        "Cmd": command,
+        "Volumes": {point.path: {} for point in app.mount_points},
+        "WorkingDir": app.working_directory,
+        "Labels": dict(app.user_labels),
+        "StopSignal": manifest.annotation(Annotation.STOP_SIGNAL),
+    }
+
+
+def _words(manifest: ImageManifest, annotation: str) -> list[str]:
+    text = manifest.annotation(annotation)
+    words: object = None
+    with suppress(ManifestError):
+        words = jsontext.parse(text.encode(), annotation) if text else None
+    return [str(word) for word in words] if isinstance(words, list) else []
 
 
 def check_processor(image: LayeredImage, processor: Processor) -> None:

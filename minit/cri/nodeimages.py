@@ -15,15 +15,13 @@ from pathlib import Path
 
 import trio
 
+from minit.archives.aci import image_configuration
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.layered import parse_image_config
 from minit.base import jsontext
-from minit.base.errors import ImageError, MinitError
-from minit.base.processors import Processor, processor_of_appc, this_processor
+from minit.base.errors import ImageError
+from minit.base.processors import Processor, this_processor
 from minit.base.value import Value, replace
-from minit.manifest.annotations import Annotation
-from minit.manifest.app import App
-from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.podfiles.paths import ANNOTATION_STAGE1
 from minit.stage0.files.untrusted import DiskUsage, disk_usage
 from minit.stage0.images.store import Store
@@ -36,8 +34,6 @@ _STORES = ("cas", "minit/cas")
 _TELLING = ("imageManifest/sha512/*/*", "digests/sha512/*", "treeSize/sha512/*", "untagged/sha512/*")
 _SETTLED_NS = 1_000_000_000
 """Beyond the steps of a file system's clock: a change within one of them would not be seen."""
-
-_COMMAND = "appc.io/docker/cmd"
 
 _PLACES = ("minit/cas", "cas")
 _CHANGING = ("minit/cas/layer", "cas/tree", "minit/cas/imageManifest/sha512/*")
@@ -212,46 +208,13 @@ def _image_user(image: NodeImage, document: bytes | None) -> str:
 
 def image_info(image: NodeImage, document: bytes | None) -> Mapping[str, str]:
     """Return the configuration of an image, in the form of OCI, as JSON under the key `info`."""
-    spec = _spec(image.stored[-1]) if document is None else jsontext.parse(document, image.id)
+    latest = image.stored[-1]
+    spec = (
+        image_configuration(latest.manifest, latest.diff_ids)
+        if document is None
+        else jsontext.parse(document, image.id)
+    )
     return {"info": jsontext.dump({"imageSpec": spec}).decode()}
-
-
-def _spec(latest: StoredImage) -> dict[str, object]:
-    manifest = latest.manifest
-    processor = processor_of_appc(manifest.label("arch") or "")
-    machine = {"architecture": processor.architecture, "os": manifest.label("os") or ""}
-    config = {} if manifest.app is None else _image_config(manifest, manifest.app)
-    created = manifest.annotation("created")
-    return {
-        **({} if created is None else {"created": created}),
-        **machine,
-        "config": {name: value for name, value in config.items() if value},
-        "rootfs": {"type": "layers", "diff_ids": list(latest.diff_ids)},
-    }
-
-
-def _image_config(manifest: ImageManifest, app: App) -> dict[str, object]:
-    entrypoint, command = _words(manifest, ANNOTATION_ENTRYPOINT), _words(manifest, _COMMAND)
-    user = app.user if app.group in (app.user, "0") else f"{app.user}:{app.group}"
-    return {
-        "User": user,
-        "ExposedPorts": {f"{port.port}/{port.protocol}": {} for port in app.ports},
-        "Env": [f"{name}={value}" for name, value in app.environment],
-        "Entrypoint": entrypoint,
-        "Cmd": command if entrypoint or command else list(app.exec),
-        "Volumes": {point.path: {} for point in app.mount_points},
-        "WorkingDir": app.working_directory,
-        "Labels": dict(app.user_labels),
-        "StopSignal": manifest.annotation(Annotation.STOP_SIGNAL),
-    }
-
-
-def _words(manifest: ImageManifest, annotation: str) -> list[str]:
-    text = manifest.annotation(annotation)
-    words: object = None
-    with suppress(MinitError):
-        words = jsontext.parse(text.encode(), annotation) if text else None
-    return [str(word) for word in words] if isinstance(words, Sequence) and not isinstance(words, str) else []
 
 
 class ImageUsage:

@@ -27,8 +27,8 @@ ADDED, CHANGED, DELETED = "A", "C", "D"
 
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-# stage0 and stage1 make these files where an image has none.
-_NOT_THE_APPS = frozenset({"dev", "proc", "run", "sys", "tmp", "etc/mtab"})
+NOT_THE_APPS = frozenset({"dev", "proc", "run", "sys", "tmp", "etc/mtab"})
+"""Files that stage0 and stage1 make where an image has none."""
 
 
 class Change(Value):
@@ -54,7 +54,7 @@ def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress
         image = os.open(trees.path(tree_id) / "rootfs", os.O_PATH | os.O_DIRECTORY)
         try:
             ignored = {(status.st_dev, status.st_ino) for status in mount_places(root)}
-            found = dict(_compare(root, image, read_ids(pod), lambda now: (now.st_dev, now.st_ino) in ignored))
+            found = dict(compare(root, image, read_ids(pod), lambda now: (now.st_dev, now.st_ino) in ignored))
         finally:
             os.close(image)
     for path in list(found):
@@ -63,22 +63,22 @@ def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress
     return [Change(kind=kind, path=f"/{path}") for path, kind in sorted(found.items())]
 
 
-def _compare(
-    root: int, image: int, ids: IdRange | None, is_ignored: Callable[[os.stat_result], bool]
+def compare(
+    root: int, image: int, ids: IdRange | None, is_ignored: Callable[[os.stat_result], bool] = lambda now: False
 ) -> Iterator[tuple[str, str]]:
-    """Yield relative paths with the kind of change."""
+    """Yield relative paths with the kind of change; of a root and an image's tree, both open directories."""
     pending = [("", True)]
     while pending:
         directory, in_image = pending.pop()
-        now = _entries(root, directory)
-        before = _entries(image, directory) if in_image else {}
+        now = entries(root, directory)
+        before = entries(image, directory) if in_image else {}
         for path in sorted(now.keys() | before.keys()):
             new, old = now.get(path), before.get(path)
             if new is None:
                 yield path, DELETED
                 continue
             if old is None:
-                if path not in _NOT_THE_APPS and not is_ignored(new[0]):
+                if path not in NOT_THE_APPS and not is_ignored(new[0]):
                     yield path, ADDED
             elif _facts(*new, ids) != _facts(*old, None):
                 yield path, CHANGED
@@ -86,7 +86,7 @@ def _compare(
                 pending.append((path, old is not None and stat.S_ISDIR(old[0].st_mode)))
 
 
-def _entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]:
+def entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]:
     """Return the files in a directory by path, each with status and target of a link."""
     try:
         fd = syscalls.openat2(root, directory or ".", _DIRECTORY, resolve=_BENEATH)
@@ -104,6 +104,11 @@ def _entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]
     finally:
         os.close(fd)
     return found
+
+
+def is_same(now: os.stat_result, before: os.stat_result, ids: IdRange | None) -> bool:
+    """Tell whether a directory has mode and owner of the image."""
+    return _facts(now, "", ids) == _facts(before, "", None)
 
 
 def _facts(status: os.stat_result, target: str, ids: IdRange | None) -> tuple[object, ...]:

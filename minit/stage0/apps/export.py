@@ -183,10 +183,8 @@ def open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
             yield opened(pod.fd, rootfs)
             return
         tree_id = read_app_tree_id(pod, app)
-        try:
-            upper = opened(pod.fd, f"overlay/{tree_id}/upper/{app}")
-        except FileNotFoundError as error:
-            raise PodError(f'app "{app}" of pod "{pod.uuid}" was never started: {describe(error)}') from error
+        upper = open_upper(pod, app, tree_id)
+        stack.callback(os.close, upper)
         try:
             mount = _merge(upper, trees.path(tree_id) / "rootfs", _read_ids(pod), pod.path / "overlay" / tree_id / app)
         except (OSError, LaunchError) as error:
@@ -195,16 +193,31 @@ def open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
         yield opened(mount, ".")
 
 
+def open_upper(pod: Pod, app: str, tree_id: str) -> int:
+    """Return a descriptor of the upper directory of an app's overlay; PodError for an app that was never started."""
+    try:
+        return syscalls.openat2(pod.fd, f"overlay/{tree_id}/upper/{app}", _DIRECTORY, resolve=_INSIDE)
+    except FileNotFoundError as error:
+        raise PodError(f'app "{app}" of pod "{pod.uuid}" was never started: {describe(error)}') from error
+
+
 def _merge(upper: int, tree: Path, ids: IdRange | None, beside: Path) -> int:
     """Return a detached, read-only overlay mount of two directories."""
     with ExitStack() as stack:
         lower = os.open(stack.enter_context(overlay.mapped_lower(tree, ids, beside)), _DIRECTORY)
         stack.callback(os.close, lower)
-        context = syscalls.fsopen("overlay")
-        stack.callback(os.close, context)
+        return merged(upper, lower)
+
+
+def merged(upper: int, lower: int) -> int:
+    """Return a detached, read-only overlay mount of two open directories."""
+    context = syscalls.fsopen("overlay")
+    try:
         # Both as lower layers: the pod's own overlay may be mounted still, and two must not have one upper layer.
         syscalls.fsconfig_set_string(context, "lowerdir", f"/proc/self/fd/{upper}:/proc/self/fd/{lower}")
         # Or the kernel would refuse a layer that is the upper one of another mount.
         syscalls.fsconfig_set_string(context, "index", "off")
         syscalls.fsconfig_create(context)
         return syscalls.fsmount(context)
+    finally:
+        os.close(context)

@@ -73,7 +73,7 @@ class TreeWriter:
 
     def add_tree(self, root: int, name: str, left_out: Iterable[os.stat_result] = ()) -> None:
         """Add the directory `root` as `name`, with all below but the files `left_out`."""
-        self._left_out = {(status.st_dev, status.st_ino) for status in left_out}
+        self.leave_out(left_out)
         fd = os.dup(root)
         try:
             path = name
@@ -106,6 +106,27 @@ class TreeWriter:
                     above.append((_entries(fd), os.fstat(fd)))
         finally:
             os.close(fd)
+
+    def leave_out(self, files: Iterable[os.stat_result]) -> None:
+        """Leave out `files` from here on."""
+        self._left_out = {(status.st_dev, status.st_ino) for status in files}
+
+    def add_alone(self, root: int, path: str) -> None:
+        """Add the file `path` below the directory `root` under this name, the directory itself for an empty path."""
+        parent, _, entry = path.rpartition("/")
+        if not path:
+            self._add_entry("", os.fstat(root))
+            return
+        directory = self._look(path, syscalls.openat2, root, parent or ".", _DIRECTORY, resolve=self._resolve)
+        if directory is not None:
+            try:
+                self._add(directory, entry, path, path.count("/") + 1)
+            finally:
+                os.close(directory)
+
+    def add_marker(self, path: str) -> None:
+        """Add an empty file of root's without a mode, whose name has a meaning in a layer."""
+        self._tar.add(new_entry(path, Kind.FILE, 0))
 
     def add_entry(self, directory: int, entry: str, name: str) -> None:
         """Add an entry of the directory `directory` as `name`; a directory with all below."""
