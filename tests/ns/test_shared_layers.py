@@ -94,7 +94,7 @@ def facts(root: Path) -> dict[str, object]:
 
 
 def test_images_of_one_base_take_its_room_once(store: Store, tmp_path: Path) -> None:
-    """Five images of a base take what one takes, unpacked and packed, and what is their own; trees have the same files."""
+    """Five images of a base take what one takes, unpacked and packed, and their own; trees have the same files."""
     names = ["a", "b", "c", "d", "e"]
     layout, trees = write_layout(tmp_path / "box", *names), TreeStore(store.data, store)
     images = [fetch(store, layout, name) for name in names]
