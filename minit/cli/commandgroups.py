@@ -9,6 +9,7 @@ from minit.cli.grammar import CommandTable, Listing, MinitGroup
 _RUNNING = "Running pods"
 _MANAGING = "Managing pods"
 _IMAGES = "Images"
+_NETWORKS = "Networks"
 _VOLUMES = "Volumes"
 _OTHER = "Other"
 
@@ -159,6 +160,11 @@ COMMANDS = {
         help="Write pods down for others.",
         section=_OTHER,
     ),
+    "network": Listing(
+        place="commandgroups:network_group",
+        help="Manage networks that pods join by name.",
+        section=_NETWORKS,
+    ),
     "volume": Listing(
         place="commandgroups:volume_group",
         help="Manage named volumes, which outlive the pods that mount them.",
@@ -305,6 +311,28 @@ _GENERATE_COMMANDS = {
         help="Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.",
     ),
 }
+_NETWORK_COMMANDS = {
+    "create": Listing(
+        place="commands.networkcommands:create",
+        help="Make a network for pods.",
+    ),
+    "ls": Listing(
+        place="commands.networkcommands:list_configured",
+        help="List the networks of the host's directories, with the number of pods on them.",
+    ),
+    "inspect": Listing(
+        place="commands.networkcommands:inspect",
+        help="Show networks with subnets, options, labels and pods, as JSON.",
+    ),
+    "rm": Listing(
+        place="commands.networkcommands:remove_created",
+        help="Remove created networks that no running pod has, with their bridges.",
+    ),
+    "prune": Listing(
+        place="commands.networkcommands:prune_created",
+        help="Remove all created networks that no pod has, running or not.",
+    ),
+}
 _VOLUME_COMMANDS = {
     "create": Listing(
         place="commands.storagecommands:create_named",
@@ -340,4 +368,5 @@ app_group = MinitGroup("app", commands=CommandTable(APP_COMMANDS))
 image_group = MinitGroup("image", commands=CommandTable(_IMAGE_COMMANDS))
 generate_group = MinitGroup("generate", commands=CommandTable(_GENERATE_COMMANDS))
 volume_group = MinitGroup("volume", commands=CommandTable(_VOLUME_COMMANDS))
+network_group = MinitGroup("network", commands=CommandTable(_NETWORK_COMMANDS))
 system_group = MinitGroup("system", commands=CommandTable(_SYSTEM_COMMANDS))

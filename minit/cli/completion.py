@@ -30,7 +30,9 @@ from minit.cli.grammar import (
     flag_table,
 )
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG
 from minit.stage0.images.store import Store
+from minit.stage0.networks import list_networks
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, read_name, walk_pods
 from minit.stage0.pods.podstatus import read_pod_status
 from minit.stage0.volumes import list_volumes
@@ -79,6 +81,12 @@ class _Line(Value):
         """The data directory of the line."""
         given = [value for name, value in self.values if name == "--dir"]
         return Path(given[-1]) if given else DEFAULT_DATA
+
+    @property
+    def local_config(self) -> str:
+        """The directory of local configuration of the line."""
+        given = [value for name, value in self.values if name == "--local-config"]
+        return given[-1] if given else DEFAULT_LOCAL_CONFIG
 
 
 def split_line(line: str) -> list[str]:
@@ -206,7 +214,7 @@ def _values(line: _Line, option: click.Option, word: str) -> Completions:
     if name == "--insecure-options":
         return _listed(INSECURE_OPTIONS, word)
     if name == "--net":
-        return _listed(_NETWORKS, word)
+        return _listed((*_NETWORKS, *_networks(line)), word)
     if name in ("--stage1-name", "--stage1-hash"):
         return Completions(candidates=tuple(_images(line, by_id=name == "--stage1-hash")))
     if "DIR" in metavar:
@@ -236,6 +244,10 @@ def _operand(line: _Line) -> Completions:
         return Completions(candidates=tuple(_images(line)), paths=FILES if takes_files else NOTHING)
     if metavar.startswith("VOLUME") and line.path[-1] != "create":
         return _words([volume.name for volume in list_volumes(line.data) if volume.name not in line.operands])
+    if metavar.startswith("NETWORK") and line.path[-1] != "create":
+        return _words(
+            [each.name for each in list_networks(line.local_config, _ignore) if each.name not in line.operands]
+        )
     if "DIR" in metavar:
         return Completions(paths=DIRECTORIES)
     if "FILE" in metavar or isinstance(argument.type, click.Path):
@@ -245,6 +257,10 @@ def _operand(line: _Line) -> Completions:
 
 def _words(words: Sequence[str]) -> Completions:
     return Completions(candidates=tuple(Candidate(word=word) for word in words))
+
+
+def _networks(line: _Line) -> list[str]:
+    return [network.name for network in list_networks(line.local_config, _ignore)]
 
 
 def _listed(words: Iterable[str], word: str) -> Completions:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from minit.base import jsontext
 from minit.base.value import Value
 from minit.manifest.reader import Node
+from minit.podfiles.networkfiles import LIST_SUFFIX
 
 CNI_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """The versions of the specification that a configuration may be written for, oldest first."""
-
-LIST_SUFFIX = ".conflist"
 
 _OLDEST = CNI_VERSIONS[0]
 _MAX_NAME_BYTES = 255  # NAME_MAX, limits.h(0p)

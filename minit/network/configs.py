@@ -8,24 +8,17 @@ network that nobody asked for, only the name is read.
 from __future__ import annotations
 
 import os
-import stat
 
 from minit.base.errors import ManifestError, MinitError, NetworkError, describe
-from minit.manifest.networkconfig import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
+from minit.manifest.networkconfig import NetworkConfig, parse_network_config, parse_network_name
 from minit.plan.networks.networkplan import wants_network
 from minit.podfiles import paths
-from minit.podfiles.boundedfile import read_bounded
-
-VENDOR = "/usr/lib/rkt/net.d"
-"""The directory where packages of the host put configurations."""
-
-_SUFFIX = ".conf"
-_MAX_CONFIG_BYTES = 1 << 20
+from minit.podfiles.networkfiles import LIST_SUFFIX, host_directories, list_files, read_file
 
 
 def _config_directories(local_config: str) -> tuple[str, ...]:
     """Return where configurations are looked for, the pod directory being the working directory."""
-    return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", VENDOR, f"{local_config}/net.d"
+    return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", *host_directories(local_config)
 
 
 def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[NetworkConfig], list[str]]:
@@ -48,7 +41,7 @@ def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[Netw
 
 def _load_directory(directory: str, wanted: tuple[str, ...], lines: list[str]) -> dict[str, NetworkConfig]:
     found: dict[str, NetworkConfig] = {}
-    for file_name in _list_files(directory):
+    for file_name in list_files(directory):
         config = _load_file(file_name, directory, wanted, lines)
         if config is None:
             continue
@@ -59,20 +52,17 @@ def _load_directory(directory: str, wanted: tuple[str, ...], lines: list[str]) -
     return found
 
 
-def _list_files(directory: str) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return sorted(name for name in names if name.endswith((_SUFFIX, LIST_SUFFIX)))
-
-
 def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: list[str]) -> NetworkConfig | None:
     """Return the network in a file, None for an unwanted network."""
-    data = _read(f"{directory}/{file_name}")
+    path = f"{directory}/{file_name}"
+    try:
+        data = read_file(path)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise
+        return None  # a network that was removed meanwhile
     if data is None:
-        lines.append(f"ignoring {directory}/{file_name}: not a regular file")
+        lines.append(f"ignoring {path}: not a regular file")
         return None
     try:
         name = parse_network_name(data, file_name, directory)
@@ -86,19 +76,3 @@ def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: l
     if not wants_network(wanted, name or ""):
         return None
     return parse_network_config(data, file_name, directory)
-
-
-def _read(path: str) -> bytes | None:
-    """Return the content of a regular file, None for any other kind, whose opening may wait or do harm."""
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            return None
-        try:
-            fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            error.filename = path
-            raise
-    finally:
-        os.close(found)
-    return read_bounded(fd, path, _MAX_CONFIG_BYTES)

@@ -76,6 +76,7 @@ KERNEL_COMMAND_LINE = "/proc/cmdline"
 # On the host: the pods' addresses on the networks, and hosts files made of these.
 POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"
+NETWORK_LEASES = "/var/lib/cni/networks"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
 MACHINE_SLOTS = ("a", "b")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import NetworkError
-from minit.network import configs
 from minit.network.configs import load_networks
+from minit.podfiles import networkfiles
 
 BUILT_IN = Path("stage1/rootfs/etc/rkt/net.d")
 
@@ -19,7 +19,7 @@ BUILT_IN = Path("stage1/rootfs/etc/rkt/net.d")
 def pod_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the image's configurations; the vendor's are below it instead of /usr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(configs, "VENDOR", "vendor/net.d")
+    monkeypatch.setattr(networkfiles, "VENDOR", "vendor/net.d")
     for directory in (BUILT_IN, Path("vendor/net.d"), Path("local/net.d")):
         directory.mkdir(parents=True)
     return tmp_path

@@ -90,7 +90,7 @@ def prune(invocation: Invocation, volumes: bool, force: bool, dry_run: bool) -> 
         invocation.note(f"{len(unneeded)} would be removed, {total}")
         return
     what = "pods that have ended and images that no other pod has"
-    _confirm(f"Remove all {what}{', and volumes that no pod has' if volumes else ''} ({total})?", force=force)
+    confirm(f"Remove all {what}{', and volumes that no pod has' if volumes else ''} ({total})?", force=force)
     is_finished = _prune(invocation, volumes=volumes)
     invocation.say(f"Total reclaimed space: {total}")
     if not is_finished:
@@ -211,7 +211,7 @@ def prune_named(invocation: Invocation, force: bool, dry_run: bool) -> None:
         for name in unused_volumes(invocation.data, invocation.note):
             invocation.say(name)
         return
-    _confirm("Remove all volumes that no pod has, with their files?", force=force)
+    confirm("Remove all volumes that no pod has, with their files?", force=force)
     failures: list[MinitError] = []
     prune_volumes(invocation.data, invocation.say, invocation.note, failures.append)
     for error in failures:
@@ -220,7 +220,7 @@ def prune_named(invocation: Invocation, force: bool, dry_run: bool) -> None:
         raise StoreError("failed to remove one or more volumes")
 
 
-def _confirm(question: str, *, force: bool) -> None:
+def confirm(question: str, *, force: bool) -> None:
     """Have somebody at the terminal agree, and end the command if nobody does; UsageError without a terminal."""
     if force:
         return

@@ -22,10 +22,11 @@ from minit.network.addresses import IPAddress, IPInterface, IPNetwork, parse_add
 from minit.network.builtin.call import Call, network_name, requested_addresses, routes, valid_attachments
 from minit.network.podnames import read_resolv_conf
 from minit.network.protocol import Address, Dns, Request, Result
+from minit.podfiles.paths import NETWORK_LEASES
 
 T = TypeVar("T")
 
-_DEFAULT_DIRECTORY = "/var/lib/cni/networks"
+
 _LOCK = "lock"
 _LAST = "last_reserved_ip."
 _NEW = ".new"
@@ -71,7 +72,7 @@ def status(call: Call) -> None:
 
 
 def _directory(config: Node) -> str:
-    parent = config["ipam"]["dataDir"].optional(Node.string) or _DEFAULT_DIRECTORY
+    parent = config["ipam"]["dataDir"].optional(Node.string) or NETWORK_LEASES
     return f"{parent.rstrip('/')}/{network_name(config)}"
 
 

@@ -1,0 +1,68 @@
+"""The configured networks of this machine, from the files, and the pods on each network; only reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minit.base.errors import MinitError, NetworkError, describe
+from minit.base.value import Value
+from minit.manifest.creatednetwork import Network, read_network
+from minit.podfiles.networkfiles import host_directories, list_files, read_file
+from minit.stage0.pods.poddirectory import Note, PodState, read_name, walk_pods
+from minit.stage0.pods.podstatus import read_networks
+
+_PLACES = ("run",)
+
+
+class Member(Value):
+    """A pod on a network, with the addresses there."""
+
+    uuid: str
+    name: str | None
+    is_running: bool
+    addresses: tuple[str, ...]
+
+
+def list_networks(local_config: str, note: Note) -> list[Network]:
+    """Return the networks of the host's directories by name; unreadable files are noted."""
+    found: dict[str, Network] = {}
+    for directory in host_directories(local_config):
+        of_directory: dict[str, Network] = {}
+        for file_name in list_files(directory):
+            path = f"{directory}/{file_name}"
+            try:
+                data = read_file(path)
+                if data is not None:
+                    network = read_network(data, path)
+                    of_directory.setdefault(network.name, network)
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except (MinitError, OSError) as error:
+                note(f"ignoring {describe(error)}")
+        found |= of_directory
+    return [found[name] for name in sorted(found)]
+
+
+def find_network(local_config: str, name: str, note: Note) -> Network:
+    """Return the network of a name; NetworkError if the host's directories have none."""
+    for network in list_networks(local_config, note):
+        if network.name == name:
+            return network
+    raise NetworkError(f'there is no network "{name}" in {" or ".join(host_directories(local_config))}')
+
+
+def network_members(data: Path, note: Note) -> dict[str, list[Member]]:
+    """Return the pods of the data directory on each network, the ended ones too that are not collected."""
+    members: dict[str, list[Member]] = {}
+    for pod in walk_pods(data, _PLACES, note):
+        if pod.state not in (PodState.RUNNING, PodState.EXITED):
+            continue
+        for fields in map(dict, read_networks(pod)):
+            member = Member(
+                uuid=pod.uuid,
+                name=read_name(pod.fd),
+                is_running=pod.state is PodState.RUNNING,
+                addresses=tuple(fields[key] for key in ("ip", "ip6") if fields.get(key)),
+            )
+            members.setdefault(fields["netName"], []).append(member)
+    return members
