@@ -50,6 +50,11 @@ COMMANDS = {
         "`-` is standard input.",
         section=_RUNNING,
     ),
+    "compose": Listing(
+        place="commands.composecommands:compose_group",
+        help="Run the services of compose files as pods.",
+        section=_RUNNING,
+    ),
     "cri": Listing(
         place="commands.cricommand:cri",
         help="Serve a kubelet: the Container Runtime Interface, v1 and v1alpha2, on a socket.",
@@ -244,6 +249,24 @@ APP_COMMANDS = {
     "status": Listing(
         place="commands.appviewcommands:status",
         help="Show the state of an app of a pod, its times, its exit code and its volumes.",
+    ),
+}
+COMPOSE_COMMANDS = {
+    "up": Listing(
+        place="commands.composecommands:up",
+        help="Make and start the pods of services, with those that they depend on.",
+    ),
+    "down": Listing(
+        place="commands.composecommands:down",
+        help="Stop and remove the pods of the project, or of some services.",
+    ),
+    "ps": Listing(
+        place="commands.composecommands:ps",
+        help="List the pods of the project, or of some services.",
+    ),
+    "config": Listing(
+        place="commands.composecommands:config",
+        help="Print the project's files as one.",
     ),
 }
 _IMAGE_COMMANDS = {

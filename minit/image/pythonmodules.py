@@ -118,7 +118,7 @@ _SCRIPTS = Path(__file__).parent
 # Modules for the host only, which would bring rich, codecs and this builder into the image; of the command a machine
 # has a part.
 _HOST_ONLY = (
-    *("minit.cli", "minit.cri", "minit.kubernetes", "minit.containerfile", "minit.pods"),
+    *("minit.cli", "minit.compose", "minit.containerfile", "minit.cri", "minit.kubernetes", "minit.pods"),
     *("minit.stage0", "minit.archives", "minit.image"),
 )
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from minit.archives.imagenames import is_source
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
@@ -31,7 +30,6 @@ from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.hostfiles import read_profile
 from minit.pods.requests import AppRequest, Stage1Request, StartRequest
-from minit.stage0.images.fetching import image_file
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import IMAGE
@@ -220,17 +218,8 @@ def _read_profile(path: Path) -> str:
 
 
 def _find_image(caller: Caller, store: Store, reference: str, policy: str | None, progress: Progress) -> StoredImage:
-    """Return the image of a reference in minit's form, or else of a registry's, perhaps without `docker://`."""
     chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
-    if not is_source(reference) and image_file(reference) is None:
-        if policy != "Always":
-            try:
-                return store.find(reference)
-            except MinitError:
-                if reference.startswith("sha512-"):
-                    raise
-        reference = f"docker://{reference}"
-    return preparing.find_image(caller, store, AppRequest(reference=reference, pull_policy=chosen), progress)
+    return preparing.find_image_or_fetch(caller, store, AppRequest(reference=reference, pull_policy=chosen), progress)
 
 
 def _start(caller: Caller, pod: _PreparedPod) -> None:

@@ -9,6 +9,7 @@ from minit.base.errors import ManifestError, PodError
 from minit.base.value import replace
 from minit.kubernetes.containers import Container, ContainerMount
 from minit.kubernetes.pods import KubernetesPod
+from minit.kubernetes.volumes import PodVolume
 from minit.manifest.annotations import OWN, Annotation
 from minit.manifest.app import MountPoint, Port
 from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
@@ -83,15 +84,22 @@ def run_options(pod: KubernetesPod, networks: tuple[str, ...]) -> RunOptions:
     )
 
 
-def _command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
-    """Return the program instead of the image's program, None for the image's, and the arguments after the program."""
-    arguments = container.arguments or ()
-    if container.command is not None:
-        return container.command[0], (*container.command[1:], *arguments)
+def command_of(
+    command: tuple[str, ...] | None, arguments: tuple[str, ...], image: ImageManifest
+) -> tuple[str | None, tuple[str, ...]]:
+    """
+    Return the program instead of the image's program, None for the image's, and the arguments after the program.
+
+    `command` stands in the place of the image's entrypoint, `arguments` in that of the default arguments.
+    """
+    if command:
+        return command[0], (*command[1:], *arguments)
     entrypoint = image.annotation(ANNOTATION_ENTRYPOINT)
-    if not arguments or entrypoint is None:
+    if not arguments or (entrypoint is None and not image.from_docker):
         # An image that does not tell the program from the default arguments has no default arguments.
         return None, arguments
+    if entrypoint is None:
+        return arguments[0], arguments[1:]
     words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}')
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ManifestError(f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}: expected a list of strings')
@@ -114,7 +122,7 @@ def _overrides(
     restart: str,
     profiles: Mapping[str, str],
 ) -> AppOverrides:
-    program, arguments = _command_of(container, image)
+    program, arguments = command_of(container.command, container.arguments or (), image)
     security = container.security
     annotations = {Annotation.RESTART: restart} if restart != "never" else {}
     if pod.job is not None and container.restart is None:
@@ -147,7 +155,7 @@ def _overrides(
         annotations[Annotation.EXPAND] = jsontext.dump(later).decode("ascii")
     if any(mount.path in paths.ETC_FILES for mount in container.mounts):
         annotations[Annotation.VOLUMES_OVER_FILES] = "true"
-    details = _mount_details(container)
+    details = mount_details(container.mounts)
     if details:
         annotations[Annotation.MOUNTS] = jsontext.dump(details).decode("ascii")
     stream = "tty" if container.tty else "stream"
@@ -161,7 +169,7 @@ def _overrides(
         supplementary_gids=pod.security.supplementary or None,
         environment=(*container.environment, *_index(pod)),
         read_only_root_fs=security.read_only_root,
-        mount_points=_read_only_points(container),
+        mount_points=read_only_points(container.mounts),
         mounts=tuple(Mount(volume=mount.volume, path=mount.path) for mount in container.mounts),
         isolators=(*container.resources.isolators(), *security.isolators),
         annotations=tuple(annotations.items()),
@@ -178,7 +186,7 @@ def _index(pod: KubernetesPod) -> tuple[tuple[str, str], ...]:
 
 def _annotations(pod: KubernetesPod) -> Pairs:
     """Return the annotations of the pod; the user's annotations win."""
-    in_memory = _in_memory(pod)
+    in_memory = memory_volumes(pod.volumes)
     own: dict[str, str] = {Annotation.STOP_GRACE: f"{pod.grace_seconds}s"}
     own |= {Annotation.MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
     if pod.deadline_seconds is not None:
@@ -201,10 +209,10 @@ def _user_annotations(pod: KubernetesPod) -> Pairs:
     )
 
 
-def _read_only_points(container: Container) -> tuple[MountPoint, ...]:
+def read_only_points(every: Sequence[ContainerMount]) -> tuple[MountPoint, ...]:
     """Return the volumes without a writable mount in a container."""
     by_volume: dict[str, list[ContainerMount]] = {}
-    for mount in container.mounts:
+    for mount in every:
         by_volume.setdefault(mount.volume, []).append(mount)
     return tuple(
         MountPoint(name=volume, path=mounts[0].path, read_only=True)
@@ -213,11 +221,11 @@ def _read_only_points(container: Container) -> tuple[MountPoint, ...]:
     )
 
 
-def _mount_details(container: Container) -> Json:
+def mount_details(mounts: Sequence[ContainerMount]) -> Json:
     """Return stage1's facts about mounts beside the mounts' places, by place."""
-    only = {point.name for point in _read_only_points(container)}
+    only = {point.name for point in read_only_points(mounts)}
     details: Json = {}
-    for mount in container.mounts:
+    for mount in mounts:
         detail: Json = {"subPath": mount.sub_path} if mount.sub_path else {}
         detail |= {} if mount.propagation is None else {"propagation": mount.propagation}
         detail |= {"readOnly": True} if mount.read_only and mount.volume not in only else {}
@@ -225,10 +233,11 @@ def _mount_details(container: Container) -> Json:
     return details
 
 
-def _in_memory(pod: KubernetesPod) -> Json:
+def memory_volumes(volumes: Sequence[PodVolume]) -> Json:
+    """Return the value of the annotation for the volumes that are in memory."""
     return {
         volume.volume.name: {} if volume.size is None else {"size": volume.size}
-        for volume in pod.volumes
+        for volume in volumes
         if volume.in_memory
     }
 

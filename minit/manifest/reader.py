@@ -22,6 +22,40 @@ _FOLDED: dict[str, str] = {}  # of the keys that the schemas ask for, none of wh
 _MAX_SHOWN = 60  # characters of a refused value that make it into the message
 
 
+class PlacedFields(dict[str, object]):
+    """The fields of an object of a text file, with the place of each, `FILE:LINE`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, str] = {}
+
+    def put(self, name: str, value: object, place: str) -> None:
+        """Set a field."""
+        self[name] = value
+        self.places[name] = place
+
+    def place_of(self, step: str | int) -> str | None:
+        """Return the place of a field, None without one."""
+        return self.places.get(str(step))
+
+
+class PlacedList(list[object]):
+    """The elements of a list of a text file, with the place of each, `FILE:LINE`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def put(self, value: object, place: str) -> None:
+        """Add an element."""
+        self.append(value)
+        self.places.append(place)
+
+    def place_of(self, step: str | int) -> str | None:
+        """Return the place of an element, None without one."""
+        return self.places[step] if isinstance(step, int) and step < len(self.places) else None
+
+
 class Node:
     """
     A JSON value and its place in a file.
@@ -159,14 +193,18 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The value's place, `FILE: JSON.PATH`."""
+        """The value's place, `FILE: JSON.PATH`, or `FILE:LINE: JSON.PATH` where lines are known."""
         steps: list[str] = []
-        node = self
+        node, place = self, None
         while node._parent is not None:
             steps.append(_step_text(node._step))
+            holder = node._parent._value
+            if place is None and isinstance(holder, (PlacedFields, PlacedList)):
+                place = holder.place_of(node._step)
             node = node._parent
         path = "".join(reversed(steps)).removeprefix(".")
-        return f"{node._step}: {path}" if path else str(node._step)
+        start = place or node._step
+        return f"{start}: {path}" if path else str(start)
 
     def error(self, expected: str, got: str | None = None) -> ManifestError:
         """Build the error for an unmet expectation; `got` replaces the value in the message."""

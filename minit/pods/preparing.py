@@ -7,16 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.archives.imagenames import is_source
+from minit.base.errors import ImageError, MinitError, PodError, StoreError, describe
 from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
 from minit.pods.images import choose_stage1
 from minit.pods.requests import AppRequest, PodRequest
-from minit.stage0.images.fetching import resolve_image
+from minit.stage0.images.fetching import image_file, resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import ImageVolumes, TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
@@ -88,6 +89,20 @@ def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
 def find_image(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
     """Return the image of a request, fetched or imported as the policy says."""
     return _find(caller, store, request, progress, request.reference)
+
+
+def find_image_or_fetch(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
+    """Return the image of a reference in minit's form, or else of a registry's, perhaps without `docker://`."""
+    reference = request.reference
+    if not is_source(reference) and image_file(reference) is None:
+        if request.pull_policy is not PullPolicy.UPDATE:
+            try:
+                return store.find(reference)
+            except MinitError:
+                if reference.startswith("sha512-"):
+                    raise
+        request = replace(request, reference=f"docker://{reference}")
+    return find_image(caller, store, request, progress)
 
 
 def settled_overrides(

@@ -51,6 +51,8 @@ class StartRequest(Value):
     """The pod is run by a process of its own."""
     is_removed: bool = False
     """The pod is removed when it ends."""
+    waits_for_checks: bool = True
+    """The pod in the background is up when all apps are ready; otherwise when all programs are executed."""
 
 
 class SandboxRequest(Value):

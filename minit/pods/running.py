@@ -23,6 +23,8 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.nameservice import find_name_fault
 from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, open_pod, uuid_of_name
+from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
+from minit.stage0.reports.podtraces import read_end
 from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.detached import claim_ended, clear_last_run, is_interactive, run_again, start_detached
 from minit.stage0.start.newpod import discarded_on_failure
@@ -59,7 +61,8 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
     decided = _Decision()
     uuid = pod.uuid
     try:
-        _start_in_background(caller, pod, run, decided.make)
+        is_up = is_ready if request.waits_for_checks else _has_begun
+        _start_in_background(caller, pod, run, decided.make, is_up)
     except BaseException:
         with suppress(MinitError, OSError):
             _remove(caller, store, uuid)
@@ -89,7 +92,15 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     )
 
 
-def start_again(caller: Caller, store: Store, pod: Pod) -> str:
+def _has_begun(pod: Pod) -> bool:
+    """Tell whether the programs of all apps were executed."""
+    if is_ready(pod):
+        return True
+    ends = [read_end(pod, app.name) for app in read_pod_manifest(pod).apps]
+    return all(end is not None and "started" in end for end in ends)
+
+
+def start_again(caller: Caller, store: Store, pod: Pod, *, waits_for_checks: bool = True) -> str:
     """Run an ended pod as the last time, in the background unless the pod had the terminal; return the UUID."""
     arguments = claim_ended(pod)
     with cleanup_of(caller, store) as cleanup:
@@ -101,18 +112,22 @@ def start_again(caller: Caller, store: Store, pod: Pod) -> str:
     if is_interactive(arguments):
         run()
     uuid = pod.uuid
-    _start_in_background(caller, pod, run)
+    _start_in_background(caller, pod, run, is_up=is_ready if waits_for_checks else _has_begun)
     return uuid
 
 
 def _start_in_background(
-    caller: Caller, pod: Pod, run: Callable[[], NoReturn], decided: Callable[[], None] = lambda: None
+    caller: Caller,
+    pod: Pod,
+    run: Callable[[], NoReturn],
+    decided: Callable[[], None] = lambda: None,
+    is_up: Callable[[Pod], bool] = is_ready,
 ) -> None:
     """Have `run` become the stage1 of a locked pod elsewhere; as start_detached, with its output told to the user."""
     flush_output()
     said = _Said()
     try:
-        start_detached(pod, run, lambda error: caller.note(describe(error)), said.take, decided)
+        start_detached(pod, run, lambda error: caller.note(describe(error)), said.take, decided, is_up)
     except BaseException as error:
         said.tell_rest()
         if isinstance(error, MinitError):

@@ -23,7 +23,8 @@ from minit.manifest.image import APPC_VERSION
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = (
-    *("minit.archives", "minit.cli", "minit.containerfile", "minit.image", "minit.kubernetes", "minit.manifest"),
+    *("minit.archives", "minit.cli", "minit.compose", "minit.containerfile", "minit.image", "minit.kubernetes"),
+    "minit.manifest",
     *("minit.pods", "minit.stage0"),
 )
 # Separate programs, and scripts that the builder reads as texts.

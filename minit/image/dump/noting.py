@@ -23,7 +23,7 @@ from entrypoints import _dumped
 MOST_PARTS = 200
 """A larger container is a table, of which little is used."""
 OURS = ("minit/", "entrypoints/")
-SELDOM = ("minit/cli/", "minit/kubernetes/", "minit/pods/", "minit/stage0/")
+SELDOM = ("minit/cli/", "minit/compose/", "minit/kubernetes/", "minit/pods/", "minit/stage0/")
 """The command of a machine, which ends at once."""
 MADE_OFTEN = inspect.CO_NESTED | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 """Flags of code whose name goes to a new object at each call: a generator, or the function itself."""

@@ -1,13 +1,16 @@
-"""YAML as Kubernetes reads it, with bounds: documents of plain values, of which JSON could have been made."""
+"""YAML with bounds: documents as Kubernetes reads them, of which JSON could have been made, or any by their nodes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import yaml
 
 from minit.base.errors import ManifestError
+
+T = TypeVar("T")
 
 MAX_BYTES = 1 << 20
 # An anchor can be used again and again, so the text alone bounds nothing.
@@ -26,7 +29,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-
 _BASES = {"x": 16, "b": 2}
 
 
-class _Budget:
+class Budget:
     """A count of the nodes that may still be made."""
 
     def __init__(self, source: str) -> None:
@@ -38,29 +41,34 @@ class _Budget:
         self.left -= 1
         if self.left < 0:
             what = f"more than {_MAX_NODES} values, those of an anchor counted wherever it is used"
-            raise _error(self.source, node.start_mark, what)
+            raise yaml_error(self.source, node.start_mark, what)
 
 
 def parse_documents(data: bytes, source: str) -> list[object]:
     """Return the documents that are not empty; ManifestError says in which line what is wrong."""
+    documents = read_nodes(data, source, lambda node, budget: _value(node, budget, ()))
+    return [document for document in documents if document is not None]
+
+
+def read_nodes(data: bytes, source: str, make: Callable[[yaml.Node, Budget], T]) -> list[T]:
+    """Return what `make` makes of the node of each document; ManifestError as for `parse_documents`."""
     if len(data) > MAX_BYTES:
         raise ManifestError(f"{source}: larger than {MAX_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ManifestError(f"{source}: expected UTF-8, got 0x{error.object[error.start]:02x}") from error
-    budget = _Budget(source)
+    budget = Budget(source)
     try:
         # The loader in Python: that in C has no bound for the depth of nesting.
-        documents = [_value(node, budget, ()) for node in _compose(text, source)]
+        return [make(node, budget) for node in _compose(text, source)]
     except yaml.MarkedYAMLError as error:
         problem = " ".join(filter(None, (error.context, error.problem)))
-        raise _error(source, error.problem_mark or error.context_mark, problem) from error
+        raise yaml_error(source, error.problem_mark or error.context_mark, problem) from error
     except yaml.YAMLError as error:
         raise ManifestError(f"{source}: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ManifestError(f"{source}: nested too deeply") from error
-    return [document for document in documents if document is not None]
 
 
 def _compose(text: str, source: str) -> Iterator[yaml.Node]:
@@ -71,12 +79,12 @@ def _compose(text: str, source: str) -> Iterator[yaml.Node]:
             yield node
 
 
-def _value(node: yaml.Node, budget: _Budget, within: tuple[int, ...]) -> object:
+def _value(node: yaml.Node, budget: Budget, within: tuple[int, ...]) -> object:
     budget.take(node)
     if node.tag not in _TAGS:
-        raise _error(budget.source, node.start_mark, f"the tag {node.tag} means nothing here")
+        raise yaml_error(budget.source, node.start_mark, f"the tag {node.tag} means nothing here")
     if id(node) in within:
-        raise _error(budget.source, node.start_mark, "an anchor is used within itself")
+        raise yaml_error(budget.source, node.start_mark, "an anchor is used within itself")
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     within = (*within, id(node))
@@ -87,23 +95,27 @@ def _value(node: yaml.Node, budget: _Budget, within: tuple[int, ...]) -> object:
     for key, item in node.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else None
         if not isinstance(name, str) or name == "<<":
-            raise _error(budget.source, key.start_mark, "expected a plain name as a key")
+            raise yaml_error(budget.source, key.start_mark, "expected a plain name as a key")
         if name in fields:
-            raise _error(budget.source, key.start_mark, f'"{name}" is given twice')
+            raise yaml_error(budget.source, key.start_mark, f'"{name}" is given twice')
         fields[name] = _value(item, budget, within)
     return fields
 
 
 def _scalar(node: yaml.ScalarNode) -> object:
     """Return the value of a scalar as Kubernetes' YAML 1.1 has it, without dates and sexagesimal numbers."""
-    text: str = node.value
     # A plain number has the tag of a string only if that was written before it.
-    if node.style is not None or (node.tag == _TEXT and _DECIMAL.fullmatch(text)):
-        return text
+    if node.style is not None or (node.tag == _TEXT and _DECIMAL.fullmatch(node.value)):
+        return node.value
+    return plain_value(node.value, _TRUE, _FALSE)
+
+
+def plain_value(text: str, true: Sequence[str], false: Sequence[str]) -> object:
+    """Return the value of a plain scalar: none, a number, a string, or a boolean with these words in lower case."""
     if text in _NULLS:
         return None
-    if text.lower() in _TRUE or text.lower() in _FALSE:
-        return text.lower() in _TRUE
+    if text.lower() in true or text.lower() in false:
+        return text.lower() in true
     if len(text) > 64:
         return text
     if _DECIMAL.fullmatch(text):
@@ -116,6 +128,7 @@ def _scalar(node: yaml.ScalarNode) -> object:
     return text
 
 
-def _error(source: str, mark: yaml.Mark | None, problem: str) -> ManifestError:
+def yaml_error(source: str, mark: yaml.Mark | None, problem: str) -> ManifestError:
+    """Build the error about a place in a document."""
     line = "" if mark is None else f" line {mark.line + 1}:"
     return ManifestError(f"{source}:{line} {' '.join(problem.split())}")

@@ -47,9 +47,10 @@ def start_detached(
     tell: Callable[[BaseException], None],
     relay: Callable[[bytes], None],
     decided: Callable[[], None],
+    is_up: Callable[[Pod], bool] = is_ready,
 ) -> None:
     """
-    Have `run`, which becomes the stage1 of a locked pod, run in another process, and return when the pod is ready.
+    Have `run`, which becomes the stage1 of a locked pod, run in another process, and return when the pod `is_up`.
 
     `relay` gets the output until then, `tell` the exception; later output has no reader. A pod that has
     ended meanwhile was ready too, if stage1 says so, or the pod has done its work. Else PodError with the exit code.
@@ -66,7 +67,7 @@ def start_detached(
     pod.close()  # the lock is the other process's now
     with watched:
         try:
-            _wait_until_ready(watched, child, reader, relay, decided)
+            _wait_until_up(watched, child, reader, relay, decided, is_up)
         except BaseException:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGTERM)
@@ -81,8 +82,13 @@ def _fail(tell: Callable[[BaseException], None], error: BaseException) -> int:
     return 1
 
 
-def _wait_until_ready(
-    pod: Pod, child: int, reader: int, relay: Callable[[bytes], None], decided: Callable[[], None]
+def _wait_until_up(
+    pod: Pod,
+    child: int,
+    reader: int,
+    relay: Callable[[bytes], None],
+    decided: Callable[[], None],
+    is_up: Callable[[Pod], bool],
 ) -> None:
     readers, pauses = [reader], Pauses()
     while True:
@@ -106,7 +112,7 @@ def _wait_until_ready(
             error = PodError(f'pod "{pod.uuid}" ended before it was ready: its stage1 exited with {code}')
             error.exit_code = code if code > 0 else EXIT_FAILURE
             raise error
-        if is_there and pod.state is PodState.RUNNING and is_ready(pod):
+        if is_there and pod.state is PodState.RUNNING and is_up(pod):
             decided()
             return
 

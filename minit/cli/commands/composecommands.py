@@ -1,0 +1,380 @@
+"""The commands for compose files: the group compose."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from functools import partial
+from typing import Any
+
+import click
+
+from minit.base.errors import MinitError, PodError
+from minit.base.value import replace
+from minit.cli.commandgroups import COMPOSE_COMMANDS
+from minit.cli.commands.kubecommands import write_documents
+from minit.cli.flags.sharedoptions import in_order, stage1_path_option
+from minit.cli.grammar import CommandTable, MinitCommand, MinitGroup
+from minit.cli.invocation import Invocation
+from minit.cli.text.formats import align, format_age, json_text
+from minit.cli.text.podtext import host_place, pod_place
+from minit.cli.text.progressdisplay import show_progress
+from minit.compose.loading import LoadedProject, Where, load
+from minit.compose.translate import PROJECT_LABEL
+from minit.compose.up import ProjectPod, Up, UpRequest, find_pods, health_of, remove_pods, remove_volumes
+from minit.pods.requests import Stage1Request
+from minit.stage0.pods.exposedports import forwarded_ports
+from minit.stage0.pods.poddirectory import PodState, open_pod
+from minit.stage0.pods.podstatus import read_pod_manifest, read_pod_status
+
+_WHERE = "minit.compose.where"
+
+
+def _read_seconds(ctx: click.Context, parameter: click.Parameter, value: int | None) -> float | None:
+    if value is not None and value < 0:
+        raise click.BadParameter("expected 0 or more seconds", ctx, parameter)
+    return None if value is None else float(value)
+
+
+timeout_option = click.option(
+    "-t",
+    "--timeout",
+    type=int,
+    metavar="SECONDS",
+    callback=_read_seconds,
+    help="Kill a pod so many seconds after the stop signal.  [default: its own grace period]",
+)
+
+
+def _keep_where(
+    file: tuple[str, ...],
+    project_name: str | None,
+    profile: tuple[str, ...],
+    project_directory: str | None,
+    env_file: tuple[str, ...],
+) -> None:
+    context = click.get_current_context()
+    context.meta[_WHERE] = Where(
+        files=file,
+        name=project_name,
+        profiles=profile,
+        directory=project_directory,
+        environment_files=env_file,
+    )
+
+
+compose_group = MinitGroup(
+    "compose",
+    commands=CommandTable(COMPOSE_COMMANDS),
+    callback=_keep_where,
+    params=[
+        click.Option(
+            ["-f", "--file"],
+            metavar="FILE",
+            multiple=True,
+            help="Compose file, `-` for standard input; later files go over earlier ones.  [default: compose.yaml and"
+            " compose.override.yaml, here or above]",
+        ),
+        click.Option(["-p", "--project-name"], metavar="NAME", help="Name of the project.  [default: the directory's]"),
+        click.Option(
+            ["--profile"], metavar="NAME", multiple=True, help="Services of this profile as well; `*` for all."
+        ),
+        click.Option(
+            ["--project-directory"],
+            metavar="DIR",
+            help="Where relative paths begin.  [default: that of the first file]",
+        ),
+        click.Option(
+            ["--env-file"], metavar="FILE", multiple=True, help="Variables for the compose file.  [default: .env]"
+        ),
+    ],
+)
+
+
+def _where() -> Where:
+    found = click.get_current_context().meta.get(_WHERE)
+    assert isinstance(found, Where)
+    return found
+
+
+def _load(invocation: Invocation, scales: tuple[tuple[str, int], ...] = ()) -> LoadedProject:
+    return load(replace(_where(), scales=scales), os.environ, invocation.note)
+
+
+def _read_scales(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, int], ...]:
+    found = []
+    for value in values:
+        name, separator, count = value.partition("=")
+        if not separator or not count.isdecimal() or len(count) > 3:
+            raise click.BadParameter(f'expected SERVICE=COUNT, got "{value}"', ctx, parameter)
+        found.append((name, int(count)))
+    return tuple(found)
+
+
+_services = click.argument("services", metavar="[SERVICE]...", nargs=-1)
+
+_up_options = in_order(
+    click.option("-d", "--detach", is_flag=True, help="Return once the services run."),
+    click.option("--build", is_flag=True, help="Build images first."),
+    click.option("--force-recreate", is_flag=True, help="Make all pods anew, also those that are as they should be."),
+    click.option("--no-recreate", is_flag=True, help="Leave pods as they are, even if the file has changed."),
+    click.option("--no-deps", is_flag=True, help="Without the services that the named services depend on."),
+    click.option("--remove-orphans", is_flag=True, help="Remove pods of services that the file has no more."),
+    click.option(
+        "--scale",
+        metavar="SERVICE=COUNT",
+        multiple=True,
+        callback=_read_scales,
+        help="So many pods of a service.",
+    ),
+    click.option("--pull", type=click.Choice(("always", "missing", "never")), help="When images are fetched."),
+    click.option("--wait", is_flag=True, help="Return once the services are healthy; with --detach."),
+    click.option(
+        "--wait-timeout", type=int, metavar="SECONDS", callback=_read_seconds, help="The longest time for --wait."
+    ),
+    timeout_option,
+    click.option("--quiet-pull", is_flag=True, help="Show no progress of images."),
+    stage1_path_option,
+)
+
+
+@click.command(cls=MinitCommand)
+@_up_options
+@_services
+@click.pass_obj
+def up(
+    invocation: Invocation,
+    /,
+    detach: bool,
+    services: tuple[str, ...],
+    scale: tuple[tuple[str, int], ...],
+    **options: Any,
+) -> None:
+    """
+    A service is a pod, or several, on the networks of the project. Pods that are as the file says stay; others are
+    made anew. If a pod cannot be made or started, the pods that were made are removed again.
+
+    \b
+      minit compose up -d
+      minit compose -f compose.yaml -f production.yaml up -d --wait web
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation, scale)
+    _up(invocation, loaded, services, **options)
+    if not detach:
+        raise PodError("services run in the background only: give -d")
+
+
+def _up(
+    invocation: Invocation,
+    loaded: LoadedProject,
+    services: tuple[str, ...],
+    build: bool,
+    force_recreate: bool,
+    no_recreate: bool,
+    no_deps: bool,
+    remove_orphans: bool,
+    pull: str | None,
+    wait: bool,
+    wait_timeout: float | None,
+    timeout: float | None,
+    quiet_pull: bool,
+    stage1_path: str | None,
+) -> list[ProjectPod]:
+    if force_recreate and no_recreate:
+        raise click.UsageError("--force-recreate and --no-recreate exclude each other")
+    request = UpRequest(
+        services=services,
+        builds=build,
+        pull=pull,
+        recreates=force_recreate,
+        never_recreates=no_recreate,
+        without_dependencies=no_deps,
+        removes_orphans=remove_orphans,
+        waits=wait,
+        timeout_seconds=timeout,
+        stage1=Stage1Request(path=stage1_path),
+        wait_seconds=math.inf if wait_timeout is None else wait_timeout,
+    )
+    show = partial(show_progress, invocation, quiet=quiet_pull)
+    return Up(invocation.caller, loaded, request, show, invocation.note).run()
+
+
+@click.command(cls=MinitCommand)
+@click.option("-v", "--volumes", is_flag=True, help="Remove the named volumes of the file as well.")
+@click.option("--rmi", type=click.Choice(("all", "local")), help="Remove the images of the services as well.")
+@click.option("--remove-orphans", is_flag=True, help="Remove pods of services that the file has no more.")
+@timeout_option
+@_services
+@click.pass_obj
+def down(
+    invocation: Invocation,
+    volumes: bool,
+    rmi: str | None,
+    remove_orphans: bool,
+    timeout: float | None,
+    services: tuple[str, ...],
+) -> None:
+    """
+    Pods are stopped before those that they depend on.
+
+    \b
+      minit compose down
+      minit compose down --volumes
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    remove_pods(invocation.caller, _pods(invocation, loaded, services), timeout, invocation.note)
+    if volumes:
+        remove_volumes(invocation.caller, loaded, invocation.note)
+
+
+def _pods(invocation: Invocation, loaded: LoadedProject, services: tuple[str, ...]) -> list[ProjectPod]:
+    """Return the pods of services, all of the project without a name; PodError for a name that no service has."""
+    if services:
+        loaded.chosen(services, alone=True)
+    found = find_pods(invocation.caller, loaded.project.name)
+    return [pod for pod in found if not services or pod.service in services]
+
+
+@click.command(cls=MinitCommand)
+@click.option("-a", "--all", "every", is_flag=True, help="Also pods that do not run.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the UUIDs alone.")
+@click.option("--services", "names_only", is_flag=True, help="Print the names of the services alone.")
+@click.option(
+    "--format", "output_format", type=click.Choice(("table", "json")), default="table", help="[default: table]"
+)
+@_services
+@click.pass_obj
+def ps(
+    invocation: Invocation,
+    every: bool,
+    quiet: bool,
+    names_only: bool,
+    output_format: str,
+    services: tuple[str, ...],
+) -> None:
+    """
+    With --format=json each pod is an object in a line of its own.
+
+    \b
+      minit compose ps
+      minit compose ps --all --format=json
+
+    """
+    loaded = _load(invocation)
+    shown = [_facts(invocation, pod) for pod in _pods(invocation, loaded, services)]
+    shown = [facts for facts in shown if facts and (every or facts["State"] == "running")]
+    if names_only:
+        lines = list(dict.fromkeys(str(facts["Service"]) for facts in shown))
+        invocation.say("".join(f"{line}\n" for line in lines), end="")
+    elif quiet:
+        invocation.say("".join(f"{facts['ID']}\n" for facts in shown), end="")
+    elif output_format == "json":
+        for facts in shown:
+            invocation.say(json_text(facts, "json"))
+    else:
+        rows: list[tuple[str, ...]] = [("NAME", "IMAGE", "SERVICE", "CREATED", "STATUS", "PORTS")]
+        rows += [
+            tuple(str(facts[name]) for name in ("Name", "Image", "Service", "RunningFor", "Status", "Ports"))
+            for facts in shown
+        ]
+        invocation.say(align(rows), end="")
+
+
+def _facts(invocation: Invocation, found: ProjectPod) -> dict[str, object]:
+    """Return what is shown of a pod, by Docker's names; nothing of a pod that is gone."""
+    try:
+        with open_pod(invocation.data, found.uuid) as pod:
+            status = read_pod_status(pod)
+            health = health_of(pod)
+            ports = forwarded_ports(read_pod_manifest(pod)) if status.state is PodState.RUNNING else ()
+    except MinitError:
+        return {}
+    app = status.apps[0] if status.apps else None
+    now = time.time_ns()
+    state = str(status.state)
+    running = f"Up {format_age(status.started_ns, now).removesuffix(' ago')}{health and f' ({health})'}"
+    code = None if app is None or status.state is PodState.RUNNING else app.exit_code
+    ended = f"Exited ({code})" if code is not None else state.capitalize()
+    return {
+        "ID": found.uuid,
+        "Name": found.shown,
+        "Project": found.labels.get(PROJECT_LABEL, ""),
+        "Service": found.service,
+        "Image": (None if app is None else app.image_name) or "",
+        "State": state,
+        "Status": running if status.state is PodState.RUNNING else ended,
+        "Health": health,
+        "ExitCode": code or 0,
+        "RunningFor": format_age(status.created_ns, now),
+        "Ports": ", ".join(f"{host_place(port)}->{pod_place(port)}" for port in ports),
+        "Publishers": [
+            {
+                "URL": port.host_ip or "0.0.0.0",
+                "TargetPort": port.pod_port,
+                "PublishedPort": port.host_port,
+                "Protocol": port.protocol,
+            }
+            for port in ports
+        ],
+        "Labels": ",".join(f"{name}={value}" for name, value in found.labels.items()),
+    }
+
+
+@click.command("config", cls=MinitCommand)
+@click.option("--format", "output_format", type=click.Choice(("yaml", "json")), default="yaml", help="[default: yaml]")
+@click.option("--services", "what", flag_value="services", help="Print the names of the services alone.")
+@click.option("--volumes", "what", flag_value="volumes", help="Print the names of the volumes alone.")
+@click.option("--images", "what", flag_value="images", help="Print the names of the images alone.")
+@click.option("--profiles", "what", flag_value="profiles", help="Print the names of the profiles alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing: only check the files.")
+@_services
+@click.pass_obj
+def config(
+    invocation: Invocation, output_format: str, what: str | None, quiet: bool, services: tuple[str, ...]
+) -> None:
+    """
+    It is what up reads: merged, with variables replaced, and in the long forms of keys.
+
+    \b
+      minit compose config
+      minit compose -f a.yaml -f b.yaml config --format=json
+
+    """
+    loaded = _load(invocation)
+    chosen = loaded.chosen(services, alone=not services)
+    if quiet:
+        return
+    if what is not None:
+        lines = {
+            "services": [service.name for service in chosen],
+            "volumes": [name for name, _ in loaded.project.volumes],
+            "images": [service.image or f"{loaded.project.name}-{service.name}" for service in chosen],
+            "profiles": sorted({name for _, service in loaded.project.services for name in service.profiles}),
+        }[what]
+        invocation.say("".join(f"{line}\n" for line in lines), end="")
+        return
+    names = {service.name for service in chosen}
+    document: dict[str, object] = {"name": loaded.project.name}
+    for section, value in loaded.document.items():
+        if section == "services" and isinstance(value, dict):
+            document[section] = {name: each for name, each in value.items() if name in names}
+        elif section not in ("name", "version"):
+            document[section] = value
+    if output_format == "json":
+        invocation.say(json_text(document, "json-pretty"))
+    else:
+        invocation.say(write_documents([_plain(document)]), end="")
+
+
+def _plain(value: object) -> object:
+    """Return a value without the places of its parts, for the writer of YAML."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value

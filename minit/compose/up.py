@@ -1,0 +1,568 @@
+"""
+Projects and their pods: up, down, stop, start and restart.
+
+The state of a project is in its pods: labels have the project, the service, the number, and a hash of all that the pod
+was made of. Nothing else is written down.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+
+from minit.base.errors import MinitError, PodError, describe
+from minit.base.progress import Progress
+from minit.base.value import Value, replace
+from minit.compose.loading import LoadedProject
+from minit.compose.tables import PublishedPort, Service
+from minit.compose.translate import (
+    DEPENDS_LABEL,
+    DIRECTORY_LABEL,
+    FILES_LABEL,
+    HASH_LABEL,
+    IMAGE_LABEL,
+    NUMBER_LABEL,
+    ONE_OFF_LABEL,
+    PROJECT_LABEL,
+    SERVICE_LABEL,
+    Unit,
+    configuration_hash,
+    pod_request,
+    run_options,
+    volume_name,
+)
+from minit.kubernetes.volumes import write_volume_files
+from minit.manifest.annotations import Annotation
+from minit.manifest.pod import ExposedPort, Volume
+from minit.pods import preparing, running
+from minit.pods.caller import Caller
+from minit.pods.ending import cleanup_of, take_down
+from minit.pods.requests import AppRequest, Stage1Request, StartRequest
+from minit.stage0.garbage.storegc import remove_volume
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import PullPolicy, StoredImage
+from minit.stage0.images.treestore import IMAGE
+from minit.stage0.pods.appsection import Pairs
+from minit.stage0.pods.poddirectory import (
+    ADDRESSABLE_PLACES,
+    DELETED_STATES,
+    ENDED_STATES,
+    Pod,
+    PodState,
+    name_pod,
+    open_pod,
+    read_name,
+    uuid_of_name,
+    walk_pods,
+)
+from minit.stage0.pods.podstatus import Pauses, is_ready, read_exit_code, read_pod_manifest, wait_until_ended
+from minit.stage0.stage1.calls import read_live, stop_pod
+from minit.stage0.start.newpod import discarded_on_failure
+from minit.stage0.volumes import create_volume, list_volumes
+
+_LOOK_SECONDS = 0.05
+
+Show = Callable[[], AbstractContextManager[Progress]]
+"""Shows progress for the length of a with block."""
+Tell = Callable[[str], None]
+"""Tells the user what was done."""
+
+
+class ProjectPod(Value):
+    """A pod of a project, by its labels."""
+
+    uuid: str
+    state: PodState
+    name: str | None
+    labels: Mapping[str, str]
+    ports: tuple[ExposedPort, ...] = ()
+
+    @property
+    def service(self) -> str:
+        """The name of the service."""
+        return self.labels.get(SERVICE_LABEL, "")
+
+    @property
+    def number(self) -> int:
+        """The number among the pods of the service."""
+        text = self.labels.get(NUMBER_LABEL, "")
+        return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+    @property
+    def shown(self) -> str:
+        """The name, or else the UUID."""
+        return self.name or self.uuid
+
+
+class UpRequest(Value):
+    """How `up` is done; `timeout_seconds` is for the end of replaced pods, None for their own grace periods."""
+
+    services: tuple[str, ...] = ()
+    builds: bool = False
+    never_builds: bool = False
+    pull: str | None = None
+    recreates: bool = False
+    never_recreates: bool = False
+    without_dependencies: bool = False
+    removes_orphans: bool = False
+    stage1: Stage1Request = Stage1Request()
+    waits: bool = False
+    wait_seconds: float = math.inf
+    timeout_seconds: float | None = None
+
+
+def find_pods(caller: Caller, project: str) -> list[ProjectPod]:
+    """Return the pods of a project by service and number; pods that cannot be read are none."""
+    found = []
+    for pod in walk_pods(caller.data, ADDRESSABLE_PLACES, lambda text: None):
+        try:
+            manifest = read_pod_manifest(pod)
+        except (OSError, MinitError):
+            continue
+        labels = dict(manifest.user_labels)
+        if pod.state not in DELETED_STATES and labels.get(PROJECT_LABEL) == project:
+            name = read_name(pod.fd)
+            found.append(ProjectPod(uuid=pod.uuid, state=pod.state, name=name, labels=labels, ports=manifest.ports))
+    return sorted(found, key=lambda pod: (pod.service, pod.number, pod.uuid))
+
+
+def project_names(caller: Caller) -> dict[str, list[ProjectPod]]:
+    """Return the pods of all projects, by the names of the projects."""
+    names: dict[str, list[ProjectPod]] = {}
+    for pod in walk_pods(caller.data, ADDRESSABLE_PLACES, lambda text: None):
+        with suppress(OSError, MinitError):
+            name = dict(read_pod_manifest(pod).user_labels).get(PROJECT_LABEL)
+            if name is not None and pod.state not in DELETED_STATES:
+                names.setdefault(name, [])
+    return {name: find_pods(caller, name) for name in sorted(names)}
+
+
+class Up:
+    """One `up` of a project: pods that are as wanted stay, others are made anew; after a failure the new ones go."""
+
+    def __init__(self, caller: Caller, loaded: LoadedProject, request: UpRequest, show: Show, tell: Tell) -> None:
+        self._caller = caller
+        self._loaded = loaded
+        self._request = request
+        self._show = show
+        self._tell = tell
+        self._made: list[str] = []
+        self._images: dict[str, StoredImage] = {}
+        self._before: list[ProjectPod] = []
+
+    def run(self) -> list[ProjectPod]:
+        """Return the pods of the chosen services, which run; MinitError after a failure."""
+        loaded, caller = self._loaded, self._caller
+        services = loaded.chosen(self._request.services, alone=self._request.without_dependencies)
+        if not services:
+            raise PodError("no service is chosen: all are in profiles (--profile)")
+        self._before = find_pods(caller, loaded.project.name)
+        self._look_at_orphans()
+        with Store(caller.data) as store:
+            for service in services:
+                self._images[service.name] = self._image_of(store, service)
+            for service in services:
+                _prepare_paths(service)
+            self._make_volumes(services)
+            try:
+                for service in services:
+                    self._up_service(store, service, {each.name for each in services})
+                if self._request.waits:
+                    self._wait_for_all(services)
+            except BaseException:
+                self._take_back(store)
+                raise
+        names = {service.name for service in services}
+        return [pod for pod in find_pods(caller, loaded.project.name) if pod.service in names]
+
+    def _look_at_orphans(self) -> None:
+        known = {name for name, _ in self._loaded.project.services}
+        orphans = [pod for pod in self._before if pod.service not in known]
+        if not orphans:
+            return
+        if self._request.removes_orphans:
+            for pod in orphans:
+                _remove(self._caller, pod, self._request.timeout_seconds, self._tell)
+            return
+        names = ", ".join(pod.shown for pod in orphans)
+        self._caller.note(f"warning: pods of services that the project has no more: {names} (--remove-orphans)")
+
+    def _image_of(self, store: Store, service: Service) -> StoredImage:
+        with self._show() as progress:
+            return image_of(self._caller, store, service, self._request.pull, progress)
+
+    def _make_volumes(self, services: Sequence[Service]) -> None:
+        project = self._loaded.project
+        names = {volume.name for volume in list_volumes(self._caller.data)}
+        for service in services:
+            for storage in service.volumes:
+                if storage.type != "volume" or storage.source is None:
+                    continue
+                name = volume_name(project, storage.source)
+                if name in names:
+                    continue
+                if dict(project.volumes)[storage.source].external:
+                    raise PodError(f'volumes.{storage.source}: there is no volume "{name}": minit volume create {name}')
+                create_volume(self._caller.data, name)
+                names.add(name)
+                self._tell(f"Volume {name}  Created")
+
+    def _up_service(self, store: Store, service: Service, chosen: set[str]) -> None:
+        present = [pod for pod in self._before if pod.service == service.name]
+        wanted = range(1, service.replicas + 1)
+        for pod in present:
+            if pod.number not in wanted or any(
+                other.number == pod.number and other.uuid < pod.uuid for other in present
+            ):
+                _remove(self._caller, pod, self._request.timeout_seconds, self._tell)
+        present = [pod for pod in present if pod.number in wanted]
+        environment = self._loaded.variables_of(service)
+        contents = self._loaded.contents_of(service)
+        state = configuration_hash(self._loaded.project, service, environment, contents)
+        is_first = True
+        for number in wanted:
+            old = next((pod for pod in present if pod.number == number), None)
+            if old is not None and self._is_current(old, service, state) and old.state is PodState.RUNNING:
+                self._tell(f"Pod {old.shown}  Running")
+                continue
+            if is_first:
+                self._wait_for_dependencies(service, chosen)
+                is_first = False
+            if old is not None and self._is_current(old, service, state):
+                _start(self._caller, store, old, self._tell)
+                continue
+            self._make(store, service, number, old, environment, contents, state)
+
+    def _is_current(self, pod: ProjectPod, service: Service, state: str) -> bool:
+        if self._request.never_recreates:
+            return True
+        same = pod.labels.get(HASH_LABEL) == state and pod.labels.get(IMAGE_LABEL) == self._images[service.name].id
+        return same and not self._request.recreates
+
+    def _make(
+        self,
+        store: Store,
+        service: Service,
+        number: int,
+        old: ProjectPod | None,
+        environment: Pairs,
+        contents: Mapping[str, bytes],
+        state: str,
+    ) -> None:
+        """Make a pod and start it; the old pod goes only when the new one is whole."""
+        caller, loaded = self._caller, self._loaded
+        image = self._images[service.name]
+        unit = Unit(
+            project=loaded.project,
+            service=service,
+            number=number,
+            image=image,
+            environment=environment,
+            labels=_labels(loaded, service, number, image, state),
+            ports=_chosen_ports(service, number, old),
+            contents=contents,
+        )
+        options = running.options_for(caller, run_options(unit))
+        request, volumes = pod_request(unit)
+        with self._show() as progress:
+            given = tuple(self._with_image(store, volume, progress) for volume in request.volumes)
+            request = replace(request, volumes=given, name=None, stage1=self._request.stage1)
+            pod = preparing.prepare(caller, store, request, progress)
+        uuid = pod.uuid
+        with discarded_on_failure(pod):
+            write_volume_files(pod, volumes)
+            if old is not None:
+                _remove(caller, old, self._request.timeout_seconds, None)
+            taken = uuid_of_name(caller.data, unit.name)
+            if taken is not None:
+                raise PodError(f'the name "{unit.name}" is that of pod {taken}, which is none of the service')
+            name_pod(pod, unit.name)
+        self._made.append(uuid)
+        running.start(caller, store, pod, StartRequest(options=options, is_detached=True, waits_for_checks=False))
+        self._tell(f"Pod {unit.name}  {'Recreated' if old is not None else 'Started'}")
+
+    def _with_image(self, store: Store, volume: Volume, progress: Progress) -> Volume:
+        """Return a volume whose image is in the store."""
+        if volume.kind != IMAGE:
+            return volume
+        request = AppRequest(reference=volume.source or "")
+        return replace(volume, source=preparing.find_image_or_fetch(self._caller, store, request, progress).id)
+
+    def _wait_for_dependencies(self, service: Service, chosen: set[str]) -> None:
+        for name, dependency in service.depends_on:
+            if name not in dict(self._loaded.project.services):
+                continue
+            if self._request.without_dependencies and name not in chosen:
+                continue
+            try:
+                self._wait_for(name, dependency.condition)
+            except MinitError as error:
+                if dependency.required:
+                    raise PodError(f"service {service.name} waits for {name}: {describe(error)}") from error
+                self._caller.note(f"warning: {name}: {describe(error)}")
+
+    def _wait_for(self, name: str, condition: str) -> None:
+        for pod in find_pods(self._caller, self._loaded.project.name):
+            if pod.service != name:
+                continue
+            if condition == "service_healthy":
+                wait_until_healthy(self._caller, pod, math.inf)
+            elif condition == "service_completed_successfully":
+                wait_until_completed(self._caller, pod)
+
+    def _wait_for_all(self, services: Sequence[Service]) -> None:
+        deadline = time.monotonic() + self._request.wait_seconds
+        names = {service.name for service in services}
+        for pod in find_pods(self._caller, self._loaded.project.name):
+            if pod.service in names:
+                wait_until_healthy(self._caller, pod, deadline - time.monotonic())
+                self._tell(f"Pod {pod.shown}  Healthy")
+
+    def _take_back(self, store: Store) -> None:
+        """Remove the pods that were made, the last first."""
+        with cleanup_of(self._caller, store) as cleanup:
+            for uuid in reversed(self._made):
+                with suppress(MinitError, OSError):
+                    take_down(self._caller.data, uuid, math.inf, cleanup, self._caller.note)
+
+
+def image_of(caller: Caller, store: Store, service: Service, policy: str | None, progress: Progress) -> StoredImage:
+    """Return the image of a service, fetched as the policy says, None for the service's own."""
+    if service.image is None:
+        raise PodError(f"services.{service.name}.build: there is no builder")
+    chosen = {"always": PullPolicy.UPDATE, "never": PullPolicy.NEVER}.get(policy or service.pull_policy or "")
+    request = AppRequest(reference=service.image, pull_policy=chosen or PullPolicy.NEW, processor=service.platform)
+    return preparing.find_image_or_fetch(caller, store, request, progress)
+
+
+def _labels(loaded: LoadedProject, service: Service, number: int, image: StoredImage, state: str) -> Pairs:
+    depends = [
+        f"{name}:{dependency.condition}:{str(dependency.restart).lower()}" for name, dependency in service.depends_on
+    ]
+    own = {
+        PROJECT_LABEL: loaded.project.name,
+        SERVICE_LABEL: service.name,
+        NUMBER_LABEL: str(number),
+        HASH_LABEL: state,
+        IMAGE_LABEL: image.id,
+        DEPENDS_LABEL: ",".join(depends),
+        DIRECTORY_LABEL: str(loaded.directory),
+        FILES_LABEL: ",".join(os.path.abspath(file) for file in loaded.files),
+        ONE_OFF_LABEL: "False",
+    }
+    return tuple({**dict(loaded.labels_of(service)), **own}.items())
+
+
+def _prepare_paths(service: Service) -> None:
+    """Make the directories of the host that a service mounts, where it may; PodError for a missing path."""
+    for storage in service.volumes:
+        if storage.type != "bind" or storage.source is None or os.path.exists(storage.source):
+            continue
+        if not storage.bind.create_host_path:
+            raise PodError(f"services.{service.name}.volumes: there is no {storage.source}")
+        try:
+            os.makedirs(storage.source, 0o755)
+        except OSError as error:
+            raise PodError(f"services.{service.name}.volumes: {describe(error)}") from error
+
+
+def _chosen_ports(service: Service, number: int, old: ProjectPod | None) -> tuple[tuple[PublishedPort, int], ...]:
+    """Return the ports of a service with those of the host: of a range the first that is free, else any."""
+    kept = (
+        {}
+        if old is None
+        else {
+            (each.pod_port.port, each.pod_port.protocol): each.host_port
+            for each in old.ports
+            if each.pod_port is not None
+        }
+    )
+    taken: set[tuple[int, str]] = set()
+    chosen = []
+    for port in service.ports:
+        first, _, last = (port.published or "").partition("-")
+        choices: Iterable[int] = range(int(first), int(last or first) + 1) if first else ()
+        if first and not last:
+            host: int | None = int(first)
+        elif (kept_port := kept.get((port.target, port.protocol))) is not None and (not first or kept_port in choices):
+            host = kept_port
+        elif first:
+            host = next((each for each in choices if (each, port.protocol) not in taken and _is_free(port, each)), None)
+        else:
+            host = _free_port(port)
+        if host is None:
+            raise PodError(f"services.{service.name}.ports: no port of {port.published} is free")
+        taken.add((host, port.protocol))
+        chosen.append((port, host))
+    return tuple(chosen)
+
+
+def _is_free(port: PublishedPort, number: int) -> bool:
+    try:
+        _bind(port, number).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port(port: PublishedPort) -> int:
+    with _bind(port, 0) as bound:
+        number: int = bound.getsockname()[1]
+        return number
+
+
+def _bind(port: PublishedPort, number: int) -> socket.socket:
+    address = port.host_ip or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    kind = socket.SOCK_STREAM if port.protocol == "tcp" else socket.SOCK_DGRAM
+    bound = socket.socket(family, kind)
+    try:
+        bound.bind((address, number))
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def wait_until_healthy(caller: Caller, wanted: ProjectPod, timeout_seconds: float) -> None:
+    """Return when a pod is ready; PodError if its check fails, or the pod ends, or after the time."""
+    deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
+    with open_pod(caller.data, wanted.uuid) as pod:
+        while True:
+            if not pod.refresh() or pod.state is not PodState.RUNNING:
+                raise PodError(f"pod {wanted.shown} has ended{_code_of(pod)}")
+            if is_ready(pod):
+                return
+            if time.monotonic() > deadline:
+                raise PodError(f"pod {wanted.shown} is not healthy in time")
+            failure = _failed_check(pod)
+            if failure is not None:
+                raise PodError(f"pod {wanted.shown} is unhealthy{failure and f': {failure}'}")
+            time.sleep(max(pauses.next_seconds(), _LOOK_SECONDS))
+
+
+def wait_until_completed(caller: Caller, wanted: ProjectPod) -> None:
+    """Return when a pod has ended with 0; PodError if it ends with another code."""
+    with open_pod(caller.data, wanted.uuid) as pod:
+        wait_until_ended(pod, math.inf)
+        names = [app.name for app in read_pod_manifest(pod).apps]
+        code = read_exit_code(pod, names[0]) if names else None
+        if code != 0:
+            raise PodError(f"pod {wanted.shown} has ended{_code_of(pod)}")
+
+
+def _code_of(pod: Pod) -> str:
+    with suppress(MinitError, OSError):
+        codes = [read_exit_code(pod, app.name) for app in read_pod_manifest(pod).apps]
+        return f" with {codes[0]}" if codes and codes[0] is not None else ""
+    return ""
+
+
+def health_of(pod: Pod) -> str:
+    """Return healthy, unhealthy or starting; nothing for a pod without checks, or one that does not run."""
+    if pod.state is not PodState.RUNNING:
+        return ""
+    if not any(app.annotation(Annotation.HEALTH) for app in read_pod_manifest(pod).apps):
+        return ""
+    return "healthy" if is_ready(pod) else "starting" if _failed_check(pod) is None else "unhealthy"
+
+
+def _failed_check(pod: Pod) -> str | None:
+    """Return the text of a failed check of a running pod, None without one."""
+    with suppress(MinitError, OSError):
+        for fields in read_live(pod).values():
+            health = fields.get("health")
+            for result in health.values() if isinstance(health, dict) else ():
+                if isinstance(result, dict) and result.get("healthy") is False:
+                    return str(result.get("text", ""))
+    return None
+
+
+def reversed_order(pods: Sequence[ProjectPod]) -> list[ProjectPod]:
+    """Return pods, each before those that it depends on, by the labels."""
+    edges: dict[str, list[str]] = {}
+    for pod in pods:
+        words = pod.labels.get(DEPENDS_LABEL, "").split(",")
+        edges[pod.service] = [word.partition(":")[0] for word in words if word]
+    ordered: list[str] = []
+    seen: set[str] = set()
+
+    def add(name: str) -> None:
+        if name not in seen:
+            seen.add(name)
+            for other in edges.get(name, ()):
+                add(other)
+            ordered.append(name)
+
+    for name in edges:
+        add(name)
+    return sorted(pods, key=lambda pod: (-ordered.index(pod.service), -pod.number))
+
+
+def stop_pods(caller: Caller, pods: Sequence[ProjectPod], timeout_seconds: float | None, tell: Tell) -> None:
+    """Stop pods, each before those that it depends on, and wait for the ends."""
+    for each in reversed_order(pods):
+        with suppress(PodError), open_pod(caller.data, each.uuid) as pod:
+            if pod.state is PodState.RUNNING:
+                _stop(pod, timeout_seconds)
+                tell(f"Pod {each.shown}  Stopped")
+
+
+def _stop(pod: Pod, timeout_seconds: float | None) -> None:
+    """Stop a running pod; it is killed after the time, None for its own grace period."""
+    stop_pod(pod, force=timeout_seconds == 0)
+    if timeout_seconds:
+        try:
+            wait_until_ended(pod, timeout_seconds)
+        except PodError:
+            stop_pod(pod, force=True)
+    wait_until_ended(pod, math.inf)
+
+
+def start_pods(caller: Caller, pods: Sequence[ProjectPod], tell: Tell) -> None:
+    """Start pods that have ended, each after those that it depends on."""
+    with Store(caller.data) as store:
+        for each in reversed(reversed_order(pods)):
+            if each.state in ENDED_STATES:
+                _start(caller, store, each, tell)
+
+
+def _start(caller: Caller, store: Store, wanted: ProjectPod, tell: Tell) -> None:
+    with open_pod(caller.data, wanted.uuid) as pod:
+        if pod.state is not PodState.RUNNING:
+            running.start_again(caller, store, pod, waits_for_checks=False)
+            tell(f"Pod {wanted.shown}  Started")
+
+
+def remove_pods(caller: Caller, pods: Sequence[ProjectPod], timeout_seconds: float | None, tell: Tell) -> None:
+    """Stop and remove pods, each before those that it depends on."""
+    for each in reversed_order(pods):
+        _remove(caller, each, timeout_seconds, tell)
+
+
+def _remove(caller: Caller, wanted: ProjectPod, timeout_seconds: float | None, tell: Tell | None) -> None:
+    with Store(caller.data) as store, cleanup_of(caller, store) as cleanup:
+        try:
+            opened = open_pod(caller.data, wanted.uuid)
+        except PodError:
+            return  # somebody else has removed it
+        with opened as pod:
+            if pod.state is PodState.RUNNING:
+                _stop(pod, timeout_seconds)
+        take_down(caller.data, wanted.uuid, math.inf, cleanup, caller.note)
+    if tell is not None:
+        tell(f"Pod {wanted.shown}  Removed")
+
+
+def remove_volumes(caller: Caller, loaded: LoadedProject, tell: Tell) -> None:
+    """Remove the volumes of a project that are not external."""
+    present = {volume.name for volume in list_volumes(caller.data)}
+    for key, volume in loaded.project.volumes:
+        name = volume_name(loaded.project, key)
+        if not volume.external and name in present:
+            remove_volume(caller.data, name, caller.note)
+            tell(f"Volume {name}  Removed")
