@@ -160,6 +160,11 @@ COMMANDS = {
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
+    "trust": Listing(
+        place="commands.trustcommands:trust_group",
+        help="Manage the keys that may sign images.",
+        section=_IMAGES,
+    ),
     "generate": Listing(
         place="commandgroups:generate_group",
         help="Write pods down for others.",

@@ -20,7 +20,7 @@ from minit.cli.flagwords import Flag, FlagError, FlagKind, UnknownFlag, click_wo
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
 from minit.cli.otherwords import answer, answer_flag
 from minit.cli.uuidfile import with_uuids_of_files
-from minit.pods.caller import DEFAULT_LOCAL_CONFIG
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -88,6 +88,11 @@ def _keep_local_config(ctx: click.Context, parameter: click.Parameter, value: st
         invocation_of(ctx).local_config = value
 
 
+def _keep_system_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        invocation_of(ctx).system_config = value
+
+
 def _keep_insecure(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None:
         return
@@ -120,18 +125,21 @@ def _global_options() -> list[click.Parameter]:
             callback=_keep_insecure,
             help="Security features to disable, separated by commas: capabilities, image-isolators, paths, seccomp, "
             "all-run, http, tls, all-fetch, all; with http or tls a registry may speak HTTP and need no certificate; "
-            "none, image, ondisk and pubkey change nothing, as minit verifies no signatures.",
+            "with image no signature of an image is verified; none, ondisk and pubkey change nothing.",
         ),
         GlobalOption(
             ["--local-config"],
             metavar="DIR",
             callback=_keep_local_config,
-            help=f"Local configuration, for stage1.  [default: {DEFAULT_LOCAL_CONFIG}]",
+            help=f"Local configuration: trusted keys, and networks.  [default: {DEFAULT_LOCAL_CONFIG}]",
         ),
         GlobalOption(
-            ["--trust-keys-from-https"], is_flag=True, help="Accepted for rkt's sake; minit verifies no images."
+            ["--system-config"],
+            metavar="DIR",
+            callback=_keep_system_config,
+            help=f"The system's configuration: trusted keys.  [default: {DEFAULT_SYSTEM_CONFIG}]",
         ),
-        GlobalOption(["--system-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
+        GlobalOption(["--trust-keys-from-https"], is_flag=True, help="Accepted for rkt's sake; minit fetches no keys."),
         GlobalOption(["--user-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
     ]
 

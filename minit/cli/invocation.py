@@ -8,15 +8,15 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
-from minit.pods.caller import DEFAULT_LOCAL_CONFIG, Caller
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG, Caller
 
 DEFAULT_DATA = Path("/var/lib/rkt")
 
-# --insecure-options of rkt. minit verifies no signatures, so those about them have no effect.
+# --insecure-options of rkt. minit fetches no keys, and always compares hashes: words about these have no effect.
 _RUN_OPTIONS = frozenset({"capabilities", "image-isolators", "paths", "seccomp"})
-_FETCH_OPTIONS = frozenset({"http", "tls"})
+_FETCH_OPTIONS = frozenset({"http", "image", "tls"})
 INSECURE_OPTIONS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("none", "image", "ondisk", "pubkey"), frozenset()),
+    **dict.fromkeys(("none", "ondisk", "pubkey"), frozenset()),
     **{name: frozenset({name}) for name in (*_FETCH_OPTIONS, *_RUN_OPTIONS)},
     "all-fetch": _FETCH_OPTIONS,
     "all-run": _RUN_OPTIONS,
@@ -31,6 +31,7 @@ class Invocation:
         self.command = "minit"
         self.debug = False
         self.local_config = DEFAULT_LOCAL_CONFIG
+        self.system_config = DEFAULT_SYSTEM_CONFIG
         self.insecure: frozenset[str] = frozenset()
         self.failure_kind: FailureKind | None = None
         """Of a command that has failed, if it is known."""
@@ -53,6 +54,7 @@ class Invocation:
             data=self.data,
             note=self.note,
             local_config=self.local_config,
+            system_config=self.system_config,
             insecure=self.insecure,
             debug=self.debug,
         )

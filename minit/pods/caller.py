@@ -8,6 +8,9 @@ from pathlib import Path
 from minit.base.value import Value
 
 DEFAULT_LOCAL_CONFIG = "/etc/rkt"
+DEFAULT_SYSTEM_CONFIG = "/usr/lib/rkt"
+INSECURE_IMAGES = "image"
+"""The word of --insecure-options by which no signature is verified."""
 
 
 class Caller(Value):
@@ -18,6 +21,7 @@ class Caller(Value):
     note: Callable[[str], None]
     """Tells the caller something beside the result."""
     local_config: str = DEFAULT_LOCAL_CONFIG
+    system_config: str = DEFAULT_SYSTEM_CONFIG
     insecure: frozenset[str] = frozenset()
     """Single words of --insecure-options."""
     debug: bool = False

@@ -29,21 +29,33 @@ from minit.image.stage1 import (
     stage1_fingerprint,
     stage1_sources,
 )
-from minit.pods.caller import Caller
+from minit.pods.caller import INSECURE_IMAGES, Caller
 from minit.pods.requests import Stage1Request
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
 from minit.stage0.garbage.storegc import collect_trees
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.knownfiles import result_of_sources
+from minit.stage0.images.signatures import Trust
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
+from minit.stage0.images.trustedkeys import KeyPlaces
 
 PROGRAMS = Path("/var/cache/minit")
 """Below it every command has the program of its own path."""
 
 _PLAIN = "-plain"
+
+
+def key_places(caller: Caller) -> KeyPlaces:
+    """Return the directories with the caller's trusted keys."""
+    return KeyPlaces(local=Path(caller.local_config), system=Path(caller.system_config))
+
+
+def trust_of(caller: Caller) -> Trust:
+    """Return the rule for the images that a caller imports."""
+    return Trust(places=key_places(caller), is_enforced=INSECURE_IMAGES not in caller.insecure)
 
 
 def choose_stage1(caller: Caller, store: Store, request: Stage1Request) -> Callable[[Progress], StoredImage]:
@@ -54,7 +66,7 @@ def choose_stage1(caller: Caller, store: Store, request: Stage1Request) -> Calla
     """
     path, reference = request.path, request.reference
     if path is not None:
-        return lambda progress: store.import_file(Path(path), progress, again=False)
+        return lambda progress: store.import_file(Path(path), progress, again=False, trust=trust_of(caller))
     if reference is not None:
         return lambda progress: store.find(reference)
     fingerprint = shipped_fingerprint()
@@ -146,6 +158,7 @@ def fetch(
     policy: PullPolicy = PullPolicy.UPDATE,
     processor: Processor | None = None,
     authfile: bytes | None = None,
+    signature: Path | None = None,
 ) -> str:
     """Return the id of the image of a reference, in the store and unpacked; options as in resolve_image."""
     image = resolve_image(
@@ -156,6 +169,8 @@ def fetch(
         processor=processor,
         verify_tls=caller.verifies_tls,
         authfile=authfile,
+        trust=trust_of(caller),
+        signature=signature,
     )
     TreeStore(caller.data, store).render(image.id, progress)
     return image.id

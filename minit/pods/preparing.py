@@ -13,7 +13,7 @@ from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
-from minit.pods.images import choose_stage1
+from minit.pods.images import choose_stage1, trust_of
 from minit.pods.requests import AppRequest, PodRequest
 from minit.stage0.images.fetching import image_file, resolve_image
 from minit.stage0.images.store import Store
@@ -88,7 +88,9 @@ def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
 
 def find_image(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
     """Return the image of a request, fetched or imported as the policy says."""
-    return _find(caller, store, request, progress, request.reference)
+    given = request.overrides.signature
+    signature = None if given is None else Path(given)
+    return _find(caller, store, request, progress, request.reference, signature)
 
 
 def find_image_or_fetch(caller: Caller, store: Store, request: AppRequest, progress: Progress) -> StoredImage:
@@ -114,7 +116,9 @@ def settled_overrides(
     return replace(overrides, mounts=of_images.provide_mounts(overrides.mounts))
 
 
-def _find(caller: Caller, store: Store, request: AppRequest, progress: Progress, reference: str) -> StoredImage:
+def _find(
+    caller: Caller, store: Store, request: AppRequest, progress: Progress, reference: str, signature: Path | None = None
+) -> StoredImage:
     return resolve_image(
         store,
         reference,
@@ -122,6 +126,8 @@ def _find(caller: Caller, store: Store, request: AppRequest, progress: Progress,
         request.pull_policy,
         processor=request.processor,
         verify_tls=caller.verifies_tls,
+        trust=trust_of(caller),
+        signature=signature,
     )
 
 

@@ -354,7 +354,7 @@ def test_credentials(world: World, skopeo: Path) -> None:
     asked, copied = skopeo.read_text().splitlines()[-2:]
     assert asked.endswith(" --no-creds") and copied.endswith(" --src-no-creds")
     world.minit("fetch", reference)
-    assert skopeo.read_text().splitlines()[-1].endswith("--dest-oci-accept-uncompressed-layers")
+    assert skopeo.read_text().splitlines()[-1].endswith(" --remove-signatures")
     failed = world.minit("fetch", f"--authfile={world.root}/none", reference, code=254)
     assert failed.stderr == f"fetch: --authfile: {world.root}/none: no such file or directory\n"
     given.write_text(" " * (1 << 20) + "x")

@@ -30,13 +30,14 @@ _OPTION = re.compile(r"^  (?:    |-\w, )(--[a-z0-9-]+)", re.MULTILINE)
 @pytest.mark.parametrize("name", [name for name, (_, verdict) in ROWS.items() if verdict.startswith(("yes", "as "))])
 def test_what_minit_has(name: str) -> None:
     """A command that the table says minit has takes every option of rkt's."""
-    assert ROWS[name][0] - options_of(COMMANDS[name]) == set()
+    own = f"{name} add" if name == "trust" else name  # what the words of a group are for
+    assert ROWS[name][0] - options_of(COMMANDS[own]) == set()
 
 
 def test_what_minit_does_not_have() -> None:
     """A command that is left out has a reason."""
     left_out = {name for name, (_, verdict) in ROWS.items() if verdict.startswith("no: ")}
-    assert left_out == {"api-service", "config", "metadata-service", "trust"}
+    assert left_out == {"api-service", "config", "metadata-service"}
     assert not left_out & set(COMMANDS)
 
 

@@ -18,7 +18,7 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.image.appimage import ImageFields, build_app_image
 from minit.linux.stdio import flush_output
 from minit.pods.ending import cleanup_of
-from minit.pods.images import choose_stage1
+from minit.pods.images import choose_stage1, trust_of
 from minit.pods.requests import Stage1Request
 from minit.pods.running import options_for
 from minit.stage0.apps.export import write_image
@@ -211,7 +211,7 @@ def _build_from(
 
         with show_progress(invocation, quiet=quiet) as progress:
             put_stage1 = choose_stage1(invocation.caller, store, Stage1Request(path=stage1_path))
-            image = resolve_image(store, base, progress, PullPolicy(pull_policy))
+            image = resolve_image(store, base, progress, PullPolicy(pull_policy), trust=trust_of(invocation.caller))
             manifest = built_manifest(image.manifest_bytes, fields)
             builder = Builder(
                 data=data,

@@ -50,7 +50,11 @@ _MACHINE = slice(18, 20)
 )
 @quiet_option
 @click.option(
-    "--signature", metavar="FILE", multiple=True, expose_value=False, help="Accepted for rkt's sake; not read."
+    "--signature",
+    "signatures",
+    metavar="FILE",
+    multiple=True,
+    help="Signature of an ACI; with several images one for each.  [default: IMAGE.asc]",
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=click.Path())
 @click.pass_obj
@@ -61,11 +65,13 @@ def fetch(
     processor: Processor | None,
     authfile: Path | None,
     quiet: bool,
+    signatures: tuple[str, ...],
     images: tuple[str, ...],
 ) -> None:
     """
     \b
       minit fetch app.aci
+      minit fetch --signature=app.aci.asc app.aci
       minit fetch oci:DIR[:TAG] oci-archive:FILE[:TAG] docker-archive:FILE[:NAME]
       minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo, as do the next)
       minit fetch containers-storage:NAME docker-daemon:NAME:TAG dir:DIR
@@ -75,9 +81,11 @@ def fetch(
 
     """
     invocation.require_root()
+    if signatures and len(signatures) != len(images):
+        raise click.UsageError(f"--signature: {len(signatures)} signatures for {len(images)} images")
     credentials = None if authfile is None else _read_authfile(authfile)
     with Store(invocation.data) as store:
-        for reference in images:
+        for number, reference in enumerate(images):
             with show_progress(invocation, quiet=quiet) as progress:
                 image = service.fetch(
                     invocation.caller,
@@ -87,6 +95,7 @@ def fetch(
                     policy=PullPolicy(pull_policy),
                     processor=processor,
                     authfile=credentials,
+                    signature=Path(signatures[number]) if signatures else None,
                 )
             invocation.say(image if full else image[:_SHORT_ID])
 

@@ -30,8 +30,6 @@ from minit.stage0.pods.appsection import PROFILE_FILE, AppOverrides, Device
 STDIN_MODES = ("null", "stream", "tty")
 OUTPUT_MODES = ("log", "null", "stream", "tty", "log+stream", "log+tty")
 
-SIGNATURE = "--signature"  # of rkt, which verifies images
-
 Parser = Callable[[str, str], Any]
 """From an option and its value to what is kept of it; FlagError for a value that is not possible."""
 
@@ -53,8 +51,6 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
     """Return `overrides` with one more per-app flag; FlagError for an impossible value."""
     if (name == "--exec" and overrides.exec is not None) or (name == "--cmd" and overrides.command is not None):
         raise FlagError(f"{name} can be given only once per image")
-    if name == SIGNATURE:
-        return overrides
     if name in _REPLACING:
         field, parse = _REPLACING[name]
         changed = replace(overrides, **{field: parse(name, value)})
@@ -146,6 +142,7 @@ _REPLACING: Mapping[str, tuple[str, Parser]] = {
     "--cmd": ("command", _parse_word),
     "--user": ("user", _parse_text),
     "--group": ("group", _parse_text),
+    "--signature": ("signature", _parse_text),
     "--working-dir": ("working_directory", _parse_path),
     "--supplementary-gids": ("supplementary_gids", _parse_gids),
     "--readonly-rootfs": ("read_only_root_fs", _parse_boolean),
@@ -311,4 +308,4 @@ _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--caps-remove": ("isolators", parse_caps_remove),
     "--seccomp": ("isolators", parse_seccomp),
 }
-APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING, SIGNATURE))
+APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING))

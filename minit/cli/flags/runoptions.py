@@ -103,7 +103,7 @@ _confinement_options = in_order(
     click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
     click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),
     click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
-    click.option("--signature", cls=AppOption, metavar="FILE", help="Accepted for rkt's sake; not read."),
+    click.option("--signature", cls=AppOption, metavar="FILE", help="Signature of the image.  [default: IMAGE.asc]"),
 )
 
 app_options = in_order(

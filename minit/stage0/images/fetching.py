@@ -25,9 +25,11 @@ from minit.base.errors import ImageError, MinitError, StoreError
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress
 from minit.base.value import replace
+from minit.manifest.image import parse_image_manifest
 from minit.stage0.files.durable import create_file, disk_errors, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.registry import RawManifest, Skopeo, SkopeoSource, skopeo_source
+from minit.stage0.images.signatures import DEFAULT_TRUST, Trust
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import (
     ImageDigests,
@@ -91,6 +93,7 @@ def import_image(
     *,
     verify_tls: bool,
     authfile: bytes | None = None,
+    trust: Trust = DEFAULT_TRUST,
 ) -> StoredImage:
     """
     Return the image of a reference with a transport for a processor, fetched and converted if need be.
@@ -111,7 +114,14 @@ def import_image(
             if source is None:
                 image = stack.enter_context(open_image(reference, store.temporary_file, processor))
             else:
-                skopeo = Skopeo(source, processor, progress, verify_tls=verify_tls, authfile=authfile)
+                skopeo = Skopeo(
+                    source,
+                    processor,
+                    progress,
+                    verify_tls=verify_tls,
+                    authfile=authfile,
+                    obeys_policy=trust.is_enforced,
+                )
                 manifest = skopeo.read_manifest()
                 layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
                 vouched = store.layers.leave_out(layout, _layers_of_repository(store, source))
@@ -120,7 +130,8 @@ def import_image(
                 name = source.name or ImageName(registry="", repository=source.title)
                 image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
                 image = _as_it_was(image, manifest, skopeo)
-            return _import(store, image, policy, processor, vouched, progress)
+            # A registry has a policy of its own, which skopeo has obeyed.
+            return _import(store, image, policy, processor, vouched, progress, trust if source is None else None)
     except BaseException:
         store.collect_layers()
         raise
@@ -178,6 +189,7 @@ def _import(
     processor: Processor,
     vouched: Container[str],
     progress: Progress,
+    trust: Trust | None,
 ) -> StoredImage:
     check_processor(image, processor)
     # The manifest has name, tag and the digests of all layers.
@@ -187,6 +199,8 @@ def _import(
         if name is not None:
             image = replace(image, name=name)
             origin = convert_manifest(image)
+    if trust is not None:
+        trust.refuse_unsigned(parse_image_manifest(origin, image.source).name, image.source)
     meter = Meter(image, progress)
     proven = set()
     for number, layer in enumerate(image.layers):
@@ -253,6 +267,8 @@ def resolve_image(
     processor: Processor | None = None,
     verify_tls: bool = True,
     authfile: bytes | None = None,
+    trust: Trust = DEFAULT_TRUST,
+    signature: Path | None = None,
 ) -> StoredImage:
     """
     Return the image `reference` means, imported if `reference` is a file; StoreError if none is for `processor`.
@@ -260,20 +276,25 @@ def resolve_image(
     Without `processor` a multi-platform source gives the image for this machine, and a file or the store any image.
 
     `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
-    `verify_tls` the identity of a registry is not checked. `authfile` is as in `Skopeo`.
+    `verify_tls` the identity of a registry is not checked. `authfile` is as in `Skopeo`. `trust` and `signature` are as
+    in `Store.import_file`; registries have a policy of signatures instead, containers-policy.json(5).
     """
+    if signature is not None and (is_source(reference) or image_file(reference) is None):
+        raise StoreError(f'--signature {signature}: image "{reference}" is no ACI file, which alone is signed so')
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
     if is_source(reference):
         wanted = processor or this_processor()
-        return import_image(store, reference, policy, wanted, progress, verify_tls=verify_tls, authfile=authfile)
+        return import_image(
+            store, reference, policy, wanted, progress, verify_tls=verify_tls, authfile=authfile, trust=trust
+        )
     path = image_file(reference)
     if path is None:
         image = store.find(reference, processor)
     else:
-        image = store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
+        image = store.import_file(path, progress, again=policy is PullPolicy.UPDATE, trust=trust, signature=signature)
     architecture = image.manifest.label("arch")
     if processor is not None and not processor.runs(architecture):
         told = f'image "{reference}" is for {architecture or "no processor"}, and not for {processor.appc}'

@@ -19,7 +19,17 @@ DIRECTORY_MODE = 0o770
 FILE_MODE = 0o640
 CONTENT = ("blob", "recipe")
 # In the order of their removal: an unfinished removal is found by the blob or recipe.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "digests", "configuration", "manifest", "names", "untagged", *CONTENT)
+_BESIDE_MANIFEST = (
+    "treeSize",
+    "lastUsed",
+    "digests",
+    "configuration",
+    "manifest",
+    "names",
+    "signature",
+    "untagged",
+    *CONTENT,
+)
 OF_IMAGES = frozenset(("imageManifest", *_BESIDE_MANIFEST))
 """The directories of a store that have a file for each image."""
 
@@ -105,6 +115,13 @@ class ImageFiles:
         """Return the content of a small file, None for an image without the file."""
         try:
             return self.path(kind, image_id).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def signature(self, image_id: str) -> bytes | None:
+        """Return the record of the signature that was good when the image was imported, None without a record."""
+        try:
+            return self.path("signature", image_id).read_bytes()
         except FileNotFoundError:
             return None
 

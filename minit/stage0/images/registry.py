@@ -108,7 +108,9 @@ class Skopeo:
 
     `authfile` is the content of a file of credentials, containers-auth.json(5): empty for no credentials, None for the
     credentials that skopeo finds by default. skopeo gets the content by a descriptor, so that no disk and no command
-    line has credentials. A registry that sends nothing for `patience_seconds` is given up: skopeo would wait for ever.
+    line has credentials. With `obeys_policy` skopeo refuses an image without the signatures that the machine's policy
+    asks for, containers-policy.json(5). A registry that sends nothing for `patience_seconds` is given up: skopeo would
+    wait for ever.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Skopeo:
         *,
         verify_tls: bool,
         authfile: bytes | None = None,
+        obeys_policy: bool = True,
         patience_seconds: float = 300,
     ) -> None:
         self._source = source
@@ -126,6 +129,7 @@ class Skopeo:
         self._progress = progress
         self._verify_tls = verify_tls
         self._authfile = authfile
+        self._obeys_policy = obeys_policy
         self._patience_seconds = patience_seconds if source.is_remote else None
 
     def read_manifest(self) -> RawManifest:
@@ -153,7 +157,10 @@ class Skopeo:
     def copy(self, wanted: str, layout: Path) -> None:
         """Copy an image for the processor into an OCI layout, without present blobs; reports lines and bytes."""
         # By default skopeo would compress uncompressed layers of other stores.
-        options = ["--dest-oci-accept-uncompressed-layers", *([] if self._verify_tls else ["--src-tls-verify=false"])]
+        # A layout of OCI has no place for signatures.
+        options = ["--dest-oci-accept-uncompressed-layers", "--remove-signatures"]
+        options += [] if self._obeys_policy else ["--insecure-policy"]
+        options += [] if self._verify_tls else ["--src-tls-verify=false"]
         if self._processor != this_processor():
             # For an index in another store skopeo makes the choice.
             options += [f"--override-arch={self._processor.architecture}"]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Container, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -25,6 +26,7 @@ from minit.archives.imagenames import ImageName, ImageReference, parse_image_ref
 from minit.archives.layered import Document
 from minit.archives.recipe import BlobFile, OpenBlob, Recipe, assembled_id, read_recipe, write_recipe
 from minit.archives.unpackedlayer import UnpackedLayer
+from minit.base import jsontext
 from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress, silent
@@ -37,6 +39,7 @@ from minit.stage0.files.temporary import collect_leftovers, scratch_directory
 from minit.stage0.images.imagefiles import CONTENT, DIRECTORY_MODE, FILE_MODE, KEY, ImageFiles
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
+from minit.stage0.images.signatures import Signature, Trust, parse_signature
 from minit.stage0.images.storedimage import ImageNames, Origin, StoredImage, Tag, choose_named, missing_image, tag_meant
 
 _KEY_LENGTH = len("sha512-") + 64
@@ -81,12 +84,21 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def import_file(self, path: Path, progress: Progress = silent, *, again: bool = True) -> StoredImage:
+    def import_file(
+        self,
+        path: Path,
+        progress: Progress = silent,
+        *,
+        again: bool = True,
+        trust: Trust | None = None,
+        signature: Path | None = None,
+    ) -> StoredImage:
         """
         Add the ACI in a file, replacing an image with the same content; the latest import wins name look-ups.
 
         If not `again`, a file that is unchanged since the last import is not read, while the store has the image.
-        Reports compressed bytes read. ImageError if the file is no valid image; nothing is left of a failed import.
+        Reports compressed bytes read. ImageError if the file is no valid image, or has not the signature, in the file
+        `signature` or beside the image, that `trust` asks for; nothing is left of a failed import.
         """
         try:
             file = open(path, "rb", buffering=0, opener=_open_at_once)
@@ -96,38 +108,55 @@ class Store:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"open image {path}: not a regular file")
-            known = None if again else self._known(status)
+            known = None if again or signature is not None else self._known(status, trust)
             if known is not None:
                 return known
             read_since_ns = time.time_ns()
+            verifies = trust is not None and (signature is not None or trust.has_keys)
 
-            def produce(write: Callable[[memoryview], object]) -> tuple[str, bytes]:
+            def produce(write: Callable[[memoryview], object]) -> tuple[str, bytes, Signature | None]:
                 def write_and_report(data: memoryview) -> None:
                     write(data)
-                    progress(f"importing {path.name}", file.tell(), status.st_size)
+                    progress(f"importing {path.name}", image_file.tell(), status.st_size)
 
-                return copy_image(file, str(path), write_and_report)
+                # Only a copy is sure to have the same bytes twice: for the store and for gpgv.
+                with self.temporary_file() if verifies else nullcontext(file) as image_file:
+                    if verifies:
+                        shutil.copyfileobj(file, image_file)
+                        image_file.seek(0)
+                    image_id, manifest = copy_image(image_file, str(path), write_and_report)
+                    signed = None
+                    if trust is not None:
+                        name = parse_image_manifest(manifest, str(path)).name
+                        signed = trust.verify(name, image_file, str(path), signature)
+                return image_id, manifest, signed
 
             image = self.add(f"import {path}", produce)
             self._known_files.remember(os.fstat(file.fileno()), read_since_ns, image.id)
             return image
 
-    def _known(self, status: os.stat_result) -> StoredImage | None:
+    def _known(self, status: os.stat_result, trust: Trust | None) -> StoredImage | None:
         """Return the image of a file with this status, as the last import; None if the file must be read."""
         image_id = self._known_files.recall(status)
         if image_id is None or not KEY.fullmatch(image_id):
             return None
         try:
             if self.is_own(image_id):
+                if trust is not None and not trust.accepts(self.get(image_id).name, self.signature(image_id)):
+                    return None
                 self.renew(image_id)
                 return self.get(image_id)
         except MinitError:
             pass  # removed, or damaged
         return None
 
-    def add(self, action: str, produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes]]) -> StoredImage:
+    def add(
+        self,
+        action: str,
+        produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes, Signature | None]],
+    ) -> StoredImage:
         """
-        Add an image: `produce` hands the uncompressed tar to its argument, and returns image ID and manifest.
+        Add an image: `produce` hands the uncompressed tar to its argument, and returns ID, manifest and signature.
 
         A failure leaves nothing. StoreError, with `action`, if the disk is at fault.
         """
@@ -135,10 +164,10 @@ class Store:
             self._collect_orphans()
             with open(scratch / "blob", "xb") as blob:
                 os.fchmod(blob.fileno(), FILE_MODE)
-                image_id, manifest = produce(blob.write)
+                image_id, manifest, signature = produce(blob.write)
                 blob.flush()
                 os.fsync(blob.fileno())
-            self._place(scratch, "blob", image_id, manifest)
+            self._place(scratch, "blob", image_id, manifest, signature=signature)
         return self.get(image_id)
 
     def add_layered(
@@ -171,12 +200,22 @@ class Store:
         """Tell whether this object has added the image of layers, and so has read all bytes of the image."""
         return image_id in self._assembled
 
-    def _place(self, scratch: Path, kind: str, image_id: str, manifest: bytes, origin: Origin | None = None) -> None:
+    def _place(
+        self,
+        scratch: Path,
+        kind: str,
+        image_id: str,
+        manifest: bytes,
+        origin: Origin | None = None,
+        signature: Signature | None = None,
+    ) -> None:
         """Move a blob or a recipe to its place, and the manifest after it."""
         with self._locked(image_id, exclusive=True):
             self._own.put(scratch, kind, image_id)
             if origin is not None:
                 self._note_origin(scratch, image_id, origin)
+            if signature is not None:  # else an earlier one is of the same content
+                self._own.write(scratch, "signature", image_id, jsontext.dump(signature.document))
             self._own.write(scratch, "imageManifest", image_id, manifest)
             self._renew_name(scratch, image_id)
             for other in CONTENT:
@@ -200,6 +239,12 @@ class Store:
         """Return the configuration of an image of layers, None if the configuration is not known."""
         with disk_errors(f"image {image_id}", self.data):
             return self._own.read("configuration", image_id)
+
+    def signature(self, image_id: str) -> Signature | None:
+        """Return the signature that was found good when the image was imported; None if none was looked at."""
+        with disk_errors(f"image {image_id}", self.data):
+            data = self._own.signature(image_id)
+        return None if data is None else parse_signature(data, f"signature of image {image_id}")
 
     def renew(self, image_id: str, origin: Origin | None = None) -> None:
         """Make an image that minit imported the last import, and note its latest origin."""

@@ -96,6 +96,8 @@ class AppOverrides(Value):
     annotations: Pairs = ()
     user_annotations: Pairs = ()
     user_labels: Pairs = ()
+    signature: str | None = None
+    """A file with the signature of an image in a file."""
     stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
