@@ -251,7 +251,6 @@ INSTEAD_OF_FLAGS: dict[str, dict[str, str]] = {
         "--memory-reservation": "--memory",
         "--memory-swap": "--annotation=minit/limits=",
         "--network": "--net",
-        "--network-alias": "--hosts-entry",
         "--no-healthcheck": "--annotation=minit/health=",
         "--oom-kill-disable": "--oom-score-adj",
         "--pids-limit": "--annotation=minit/pids-limit=",

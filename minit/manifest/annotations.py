@@ -72,6 +72,7 @@ class Annotation(StrEnum):
     PID_NAMESPACE = "minit/pid-namespace", _EVERY, "process"
     PIDS_LIMIT = "minit/pids-limit", _POD | _APP, "resources"
     PLAIN_ENVIRONMENT = "minit/plain-environment", _APP, "process"
+    POD_ALIASES = "minit/pod-aliases", _POD, "networks.podnetwork"
     POD_NAMES = "minit/pod-names", _POD, "networks.podnetwork"
     PRIVILEGED = "minit/privileged", _APP | _FIELD, "loadedpod"
     PROTECTED_PATHS = "minit/protected-paths", _APP, "rights.protection"

@@ -50,13 +50,18 @@ def networks(minit: Stage0) -> Networks:
 
 
 def test_pods_on_created_networks(networks: Networks) -> None:
-    """Pods find and reach each other by name, and a network goes with its bridge when the last pod has ended."""
+    """Pods reach each other by names and aliases, and a network goes with its bridge when the last pod has ended."""
     minit = networks.minit
     assert networks.call("create", "front", "--label=tier=web") == "front\n"
     networks.call("create", "back", "--internal", "--ipv6")
+    bad = minit.call("run", minit.stage1_flag, "--net=back", "--network-alias=a b", minit.image())
+    assert 'annotation minit/pod-aliases: "a b" cannot be the name of a pod' in bad.stderr
     web = networks.run("web", "--net=front", "--net=back")
-    db = networks.run("db", "--net=back")
-    assert minit.call("enter", "web", "busybox", "ping", "-c1", "-W9", "db").returncode == 0
+    db = networks.run(
+        "db", "--net=back", *(f"--network-alias={name}" for name in ("sql", "back:only-here", "front:nowhere"))
+    )
+    for name, code in (("db", 0), ("sql", 0), ("only-here", 0), ("nowhere", 1)):
+        assert minit.call("enter", "web", "busybox", "ping", "-c1", "-W9", name).returncode == code
     apart = minit.call("enter", "db", "busybox", "cat", "/etc/hosts").stdout
     front, back = networks.inspect("front"), networks.inspect("back")
     [[member], members] = front["pods"], back["pods"]

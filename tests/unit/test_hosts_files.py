@@ -47,6 +47,16 @@ def test_names_that_are_somebody_elses() -> None:
     assert lines(twins)["1"] == ["10.0.0.1\tweb", "10.0.0.2\tweb"]
 
 
+def test_aliases() -> None:
+    """An alias is known on all of a pod's networks or on the named one, and counts more than an app of another pod."""
+    db = replace(pod("2", "db", lan="10.0.0.2", wan="10.1.0.2"), aliases=(("", "sql"), ("wan", "far")))
+    met = lines([db, pod("1", apps=("sql", "far"), lan="10.0.0.1"), pod("3", "three", wan="10.1.0.3")])
+    assert met["1"] == ["10.0.0.1\tfar", "10.0.0.2\tdb sql"]
+    assert met["3"] == ["10.1.0.2\tdb sql far", "10.1.0.3\tthree"]
+    assert met["2"] == ["10.0.0.2\tdb sql", "10.1.0.2\tdb sql far", "10.1.0.3\tthree"]
+    assert decode_pod(json.loads(json.dumps(encode_pod(db)))) == db
+
+
 @given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.text(max_size=8), max_size=4))
 def test_no_name_makes_a_line(names: list[str], apps: list[str]) -> None:
     """Whatever a pod is called, the file has its address and words beside it, or nothing."""

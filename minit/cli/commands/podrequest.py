@@ -19,6 +19,7 @@ from minit.cli.flags.sharedoptions import choose_file
 from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
+from minit.manifest.annotations import Annotation
 from minit.manifest.names import is_environment_name
 from minit.pods.requests import AppRequest, PodRequest, Stage1Request
 from minit.stage0.images.storedimage import PullPolicy
@@ -57,6 +58,7 @@ def pod_request(
     volume: Sequence[str],
     mount: Sequence[str],
     port: Sequence[str],
+    network_alias: Sequence[str],
     set_env: Sequence[str],
     set_env_file: Sequence[Path],
     inherit_env: bool,
@@ -84,6 +86,7 @@ def pod_request(
                 "--volume": volume,
                 "--mount": mount,
                 "--port": port,
+                "--network-alias": network_alias,
                 "--set-env": set_env,
                 "--set-env-file": set_env_file,
                 "--inherit-env": inherit_env,
@@ -107,6 +110,7 @@ def pod_request(
             volumes=storage,
             mounts=mounts,
             ports=tuple(parse_port("--port", text) for text in port),
+            annotations=((Annotation.POD_ALIASES, ",".join(network_alias)),) if network_alias else (),
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error

@@ -212,6 +212,12 @@ prepare_options = in_order(
         help="Port of the host for a port of the pod, by number, or for one of an app, by its name; repeatable.",
     ),
     click.option(
+        "--network-alias",
+        metavar="[NETWORK:]NAME",
+        multiple=True,
+        help="Further name by which pods on the pod's networks find it; repeatable.",
+    ),
+    click.option(
         "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
     ),
     environment_file_option,

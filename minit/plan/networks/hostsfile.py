@@ -19,7 +19,8 @@ _HEADING = b"# Pods on the same networks, kept up to date by minit\n"
 
 class NamedPod(Value):
     """
-    A pod that other pods find by name: `names` come from the user, `apps` are the names of the apps.
+    A pod that other pods find by name: `names` come from the user, `apps` are the names of the apps. `aliases` are
+    further names of the user's, each with the only network where the name is known, or with none for every network.
 
     `base` is the beginning of the pod's own hosts file, None without a file. `addresses` are by network. `directory` is
     the pod directory, and `started`, in nanoseconds since 1970, orders the pods.
@@ -29,6 +30,7 @@ class NamedPod(Value):
     base: str | None
     names: tuple[str, ...]
     apps: tuple[str, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
     directory: str = ""
     started: int = 0
     addresses: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -50,18 +52,19 @@ def hosts_files(pods: Iterable[NamedPod]) -> dict[str, bytes]:
 
 def _lines(pods: Iterable[NamedPod], networks: frozenset[str]) -> list[tuple[bytes, tuple[str, ...]]]:
     """Return the addresses of pods on some networks, each with its names."""
-    met = []
-    for pod in pods:
-        addresses = [address for name, every in pod.addresses if name in networks for address in every]
-        if addresses:
-            met.append((pod, addresses))
-    given = {name.lower() for pod, _ in met for name in pod.names}
+    met = [(pod, network, each) for pod in pods for network, each in pod.addresses if network in networks]
+    given = {name.lower() for pod, network, _ in met for name in _given_names(pod, network)}
     lines = []
-    for pod, addresses in met:
+    for pod, network, addresses in met:
         apps = (name for name in pod.apps if name.lower() not in given)
-        names = tuple(name for name in dict.fromkeys((*pod.names, *apps)) if _is_usable(name))
+        names = tuple(name for name in dict.fromkeys((*_given_names(pod, network), *apps)) if is_usable_name(name))
         lines += [(address.encode(), names) for address in addresses if names]
     return lines
+
+
+def _given_names(pod: NamedPod, network: str) -> tuple[str, ...]:
+    """Return the names that the user gave the pod on a network."""
+    return *pod.names, *(name for only, name in pod.aliases if only in ("", network))
 
 
 def _text(base: str, lines: Iterable[tuple[bytes, tuple[str, ...]]]) -> bytes:
@@ -76,7 +79,8 @@ def _text(base: str, lines: Iterable[tuple[bytes, tuple[str, ...]]]) -> bytes:
     return data + end + (_HEADING + b"".join(block) if block else b"")
 
 
-def _is_usable(name: str) -> bool:
+def is_usable_name(name: str) -> bool:
+    """Tell whether a name may stand for another pod in a hosts file."""
     # An address as a name would have a pod answer for somebody else's.
     return _NAME.fullmatch(name) is not None and name.lower() not in _LOCAL and not _is_number(name)
 
@@ -87,20 +91,26 @@ def _is_number(name: str) -> bool:
 
 def encode_pod(pod: NamedPod) -> dict[str, object]:
     """Return a pod as JSON."""
-    return {**vars(pod), "addresses": {name: list(each) for name, each in pod.addresses}}
+    return {
+        **vars(pod),
+        "aliases": [list(each) for each in pod.aliases],
+        "addresses": {name: list(each) for name, each in pod.addresses},
+    }
 
 
 def decode_pod(fields: Mapping[str, object]) -> NamedPod:
     """Return the pod of `encode_pod`; TypeError, KeyError or ValueError if it is none."""
     texts = {name: _text_of(fields[name]) for name in ("uuid", "directory")}
     base, addresses, started = fields["base"], fields["addresses"], fields["started"]
-    if not isinstance(addresses, dict) or not isinstance(started, int):
+    aliases = fields.get("aliases", [])  # none in the record of an older launcher
+    if not isinstance(aliases, list) or not isinstance(addresses, dict) or not isinstance(started, int):
         raise TypeError("not a pod")
     return NamedPod(
         **texts,
         base=None if base is None else _text_of(base),
         names=_texts_of(fields["names"]),
         apps=_texts_of(fields["apps"]),
+        aliases=tuple((only, name) for only, name in map(_texts_of, aliases)),
         started=started,
         addresses=tuple((_text_of(name), _texts_of(each)) for name, each in addresses.items()),
     )

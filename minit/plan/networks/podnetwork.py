@@ -12,7 +12,7 @@ from minit.manifest.app import App
 from minit.manifest.pod import PodManifest
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
-from minit.plan.networks.hostsfile import NamedPod
+from minit.plan.networks.hostsfile import NamedPod, is_usable_name
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks
 from minit.plan.networks.ports import plan_ports
 from minit.plan.root.etcfiles import add_hostname
@@ -71,7 +71,21 @@ def plan_named_pod(pod: Pod, uuid: str, hostname: str) -> NamedPod:
     hosts = pod.texts.hosts
     base = None if hosts is None else os.fsdecode(add_hostname(hosts, os.fsencode(hostname)))
     apps = tuple(runtime.name for runtime in pod.manifest.apps)
-    return NamedPod(uuid=uuid, base=base, names=(hostname,), apps=apps)
+    return NamedPod(uuid=uuid, base=base, names=(hostname,), apps=apps, aliases=_read_aliases(pod.manifest))
+
+
+def _read_aliases(manifest: PodManifest) -> tuple[tuple[str, str], ...]:
+    """Return further names of the pod, each behind the name of the only network with the name, or behind nothing."""
+    value = manifest.annotation(Annotation.POD_ALIASES)
+    if value is None:
+        return ()
+    aliases = []
+    for entry in value.split(","):
+        network, _, name = entry.strip().rpartition(":")
+        if not is_usable_name(name):
+            raise PlanError(f'annotation {Annotation.POD_ALIASES}: "{name}" cannot be the name of a pod in /etc/hosts')
+        aliases.append((network, name))
+    return tuple(aliases)
 
 
 def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:
