@@ -105,6 +105,11 @@ def parse_image_reference(text: str) -> ImageReference:
     return ImageReference(names=tuple(names), labels=labels, digest=digest)
 
 
+def reference_of(name: ImageName) -> str:
+    """Return a name as other programs have names in full, with the registry, and with the digest or else the tag."""
+    return f"{name.host}/{name.repository}" + (f"@{name.digest}" if name.digest else f":{name.tag}")
+
+
 def familiar_name(name: str, version: str | None) -> str:
     """Return the name of an ACI in the short form that users write."""
     for prefix in (f"{DEFAULT_REGISTRY}/library/", f"{DEFAULT_REGISTRY}/"):

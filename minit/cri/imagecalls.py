@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from minit.archives.imagenames import parse_image_name
+from minit.archives.imagenames import parse_image_name, reference_of
 from minit.base import jsontext
 from minit.base.errors import ImageError
 from minit.base.processors import this_processor
@@ -27,7 +27,6 @@ from minit.cri.nodeimages import (
     image_info,
     node_images,
     outdated,
-    reference_text,
 )
 from minit.pods.requests import ImagePull, ImageRemoval
 from minit.stage0.images.registry import tells_absence
@@ -89,7 +88,7 @@ class ImageCalls:
         if _ID.fullmatch(text):
             raise CallError(Code.INVALID_ARGUMENT, f"image.image: expected a name, not the id {text}")
         credentials = authfile(request.auth, name.host)
-        return api.PullImageResponse(image_ref=await self._pulls.pull(reference_text(name), credentials))
+        return api.PullImageResponse(image_ref=await self._pulls.pull(reference_of(name), credentials))
 
     async def _fetch(self, name: str, credentials: bytes) -> str:
         pull = ImagePull(reference=f"docker://{name}", credentials=credentials)

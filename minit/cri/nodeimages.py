@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from minit.archives.aci import image_configuration
-from minit.archives.imagenames import ImageName, parse_image_name
+from minit.archives.imagenames import ImageName, parse_image_name, reference_of
 from minit.archives.layered import parse_image_config
 from minit.base import jsontext
 from minit.base.errors import ImageError
@@ -117,15 +117,10 @@ def outdated(images: Sequence[NodeImage]) -> tuple[str, ...]:
     return tuple(stored_id for stored_id, tag, image in tags if tag is not None and tag not in image.tags)
 
 
-def reference_text(name: ImageName) -> str:
-    """Return a name as Kubernetes has names, with the registry, and with the digest or else the tag."""
-    return f"{name.host}/{name.repository}" + (f"@{name.digest}" if name.digest else f":{name.tag}")
-
-
 def _named(reference: str) -> str:
     """Return a reference as a name, empty if the reference is no name."""
     try:
-        return reference_text(parse_image_name(reference))
+        return reference_of(parse_image_name(reference))
     except ImageError:
         return ""
 
@@ -145,7 +140,7 @@ def _name(image: StoredImage) -> ImageName | None:
 
 def _tag(image: StoredImage) -> str | None:
     name = _name(image)
-    return None if name is None or name.digest or image.is_untagged else reference_text(name)
+    return None if name is None or name.digest or image.is_untagged else reference_of(name)
 
 
 def _digests(image: StoredImage) -> tuple[str, ...]:

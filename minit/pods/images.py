@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,9 +35,11 @@ from minit.pods.requests import Stage1Request
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
 from minit.stage0.garbage.storegc import collect_trees
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
+from minit.stage0.images.extract import export_image
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.knownfiles import result_of_sources
 from minit.stage0.images.signatures import Trust
+from minit.stage0.images.sending import full_name, outgoing, write_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -174,6 +177,34 @@ def fetch(
     )
     TreeStore(caller.data, store).render(image.id, progress)
     return image.id
+
+
+class ImageFormat(StrEnum):
+    """The formats of images that leave, in skopeo's words but for the first."""
+
+    ACI = "aci"
+    OCI_ARCHIVE = "oci-archive"
+    OCI = "oci"
+    DOCKER_ARCHIVE = "docker-archive"
+
+
+def export_stored(
+    caller: Caller,
+    store: Store,
+    reference: str,
+    image_format: ImageFormat,
+    output: Path,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the image of a reference, in the store, to a file or a directory; the caller is told what is lost."""
+    image = store.find(reference)
+    if image_format is ImageFormat.ACI:
+        export_image(store, image.id, output, overwrite=overwrite, progress=progress)
+        return
+    with outgoing(store, image, full_name(image, reference), caller.note, progress) as sent:
+        write_image(sent, image_format, output, overwrite=overwrite, progress=progress)
 
 
 def remove_all(caller: Caller, store: Store, ids: tuple[str, ...]) -> None:

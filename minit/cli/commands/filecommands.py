@@ -11,7 +11,7 @@ import click
 from minit.base.errors import PodError
 from minit.base.harmless import harmless
 from minit.base.value import Value
-from minit.cli.flags.sharedoptions import quiet_option
+from minit.cli.flags.sharedoptions import image_format_option, quiet_option
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -19,6 +19,8 @@ from minit.cli.text.formats import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.linux.stdio import write_all
+from minit.pods.images import ImageFormat
+from minit.stage0.apps.applayer import export_layered
 from minit.stage0.apps.changes import find_changes
 from minit.stage0.apps.copying import copy_in, copy_out, read_tar, write_tar
 from minit.stage0.apps.export import export_app
@@ -122,43 +124,57 @@ def _copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> Non
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to export, if the pod has several.")
 @click.option("--name", metavar="NAME[:VERSION]", help="Name of the image.  [default: that of the app's image]")
+@image_format_option(ImageFormat.ACI)
 @click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
 @quiet_option
 @uuid_file_first_option
 @click.argument("uuid", metavar="UUID")
-@click.argument("output", metavar="FILE.aci", type=click.Path(path_type=Path))
+@click.argument("output", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.pass_obj
 def export(
-    invocation: Invocation, app: str | None, name: str | None, overwrite: bool, quiet: bool, uuid: str, output: Path
+    invocation: Invocation,
+    app: str | None,
+    name: str | None,
+    image_format: str,
+    overwrite: bool,
+    quiet: bool,
+    uuid: str,
+    output: Path,
 ) -> None:
     """
+    An ACI has all files; the name of its file ends with .aci. Other formats have the layers of the app's image, and one
+    with the changes.
+
     UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit export 2d381b2a changed.aci
       minit export --name=example.com/changed:2.0.0 2d381b2a changed.aci
       minit export --app=web --overwrite 2d381b2a web.aci
+      minit export --format=oci-archive --name=web:2 2d381b2a web.tar
 
     """
     invocation.require_root()
-    if output.suffix != ".aci":
+    is_aci = image_format == ImageFormat.ACI
+    if is_aci and output.suffix != ".aci":
         raise PodError(f"extension must be .aci (given {output})")
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
         show_progress(invocation, quiet=quiet) as progress,
     ):
-        trees = TreeStore(invocation.data, store)
-        export_app(
-            pod,
-            app,
-            trees,
-            output,
-            overwrite=overwrite,
-            image_name=name,
-            note=invocation.note,
-            progress=progress,
-        )
+        note = invocation.note
+        if is_aci:
+            trees = TreeStore(invocation.data, store)
+            export_app(pod, app, trees, output, overwrite=overwrite, image_name=name, note=note, progress=progress)
+        else:
+            export_layered(
+                *(pod, app, store, image_format, output),
+                overwrite=overwrite,
+                image_name=name,
+                note=note,
+                progress=progress,
+            )
 
 
 @click.command(cls=MinitCommand)

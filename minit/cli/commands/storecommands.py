@@ -11,15 +11,23 @@ import click
 from minit.base import jsontext
 from minit.base.errors import MinitError, StoreError, describe
 from minit.base.harmless import harmless
-from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, quiet_option, read_duration
+from minit.cli.flags.sharedoptions import (
+    image_format_option,
+    no_legend_option,
+    pretty_print_option,
+    quiet_option,
+    read_duration,
+)
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, fit, format_age, format_option, format_time, json_text, readable_size
 from minit.cli.text.progressdisplay import show_progress
+from minit.pods import images as service
+from minit.pods.images import ImageFormat
 from minit.stage0.garbage.storegc import collect_images, collect_trees, render_anew
 from minit.stage0.images.defaultstage1 import stage1_kept
-from minit.stage0.images.extract import export_image, extract_image_to
+from minit.stage0.images.extract import extract_image_to
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import MissingImage, StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -156,19 +164,27 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
 
 
 @click.command("export", cls=MinitCommand)
+@image_format_option(ImageFormat.ACI)
 @_overwrite_option
 @quiet_option
 @click.argument("image", metavar="IMAGE")
-@click.argument("output", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("output", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.pass_obj
-def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
+def export(invocation: Invocation, image_format: str, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
     """
+    Layers leave as they came. The same image gives the same bytes.
+
     \b
       minit image export example.com/web web.aci
+      minit image export --format=oci-archive nginx:1 nginx.tar
+      minit image export --format=docker-archive nginx:1 nginx.tar
+      minit image export --format=oci nginx:1 ./nginx
 
     """
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
-        export_image(store, store.find(image).id, output, overwrite=overwrite, progress=progress)
+        service.export_stored(
+            invocation.caller, store, image, ImageFormat(image_format), output, progress, overwrite=overwrite
+        )
 
 
 @click.command("extract", cls=MinitCommand)

@@ -93,6 +93,17 @@ def pull_policy_option(default: Enum) -> Decorator:
     )
 
 
+def image_format_option(default: Enum) -> Decorator:
+    """Return the option with the format of a written image; `default` is an ImageFormat."""
+    return click.option(
+        "--format",
+        "image_format",
+        type=click.Choice([image_format.value for image_format in type(default)]),
+        default=default.value,
+        help=f"Format of the image: rkt's, or in skopeo's words OCI's or docker's.  [default: {default.value}]",
+    )
+
+
 def read_duration(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
     """Return a Go duration in seconds; a callback of options."""
     try:

@@ -13,14 +13,17 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import BinaryIO
 
+from minit.archives.imagenames import parse_image_name, reference_of
 from minit.archives.layered import Layer
 from minit.archives.layertree import OPAQUE, WHITEOUT_PREFIX
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
 from minit.base.errors import LaunchError, PodError, describe
 from minit.base.idrange import IdRange
-from minit.base.progress import silent
+from minit.base.progress import Progress, silent
+from minit.base.utctime import utc_text_ns
 from minit.linux import syscalls
 from minit.podfiles import paths
 from minit.stage0.apps.changes import (
@@ -33,12 +36,14 @@ from minit.stage0.apps.changes import (
     entries,
     is_same,
 )
-from minit.stage0.apps.export import merged, mount_places, open_rootfs, open_upper
+from minit.stage0.apps.export import app_to_export, keep, merged, mount_places, open_rootfs, open_upper
 from minit.stage0.files.treetar import TreeWriter
 from minit.stage0.images.making import spooled
+from minit.stage0.images.sending import full_name, outgoing, with_layer, write_image
+from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note, Pod
-from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
+from minit.stage0.pods.podstatus import read_app_life, read_app_tree_id, read_pod_manifest
 from minit.stage0.pods.privateusers import read_ids
 
 HIDDEN = "hidden"
@@ -49,6 +54,39 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 # Documentation/filesystems/overlayfs.rst of Linux
 _OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _RENAMED_ATTRIBUTE = "trusted.overlay.redirect"
+
+
+def export_layered(
+    pod: Pod,
+    app: str | None,
+    store: Store,
+    kind: str,
+    output: Path,
+    *,
+    overwrite: bool,
+    image_name: str | None,
+    note: Note,
+    progress: Progress,
+) -> None:
+    """
+    Write the image of an app (None: the only app) of an ended pod with a layer of the app's changes above.
+
+    `kind` is one of FORMATS; other arguments as in `export_app`. StoreError if the image is gone from the store.
+    """
+    with keep(pod), store.temporary_file() as file:
+        name = app_to_export(pod, app, note)
+        image = store.get(_image_of(pod, name))
+        full = full_name(image, None) if image_name is None else reference_of(parse_image_name(image_name))
+        life = read_app_life(pod, name)
+        ended_ns = life.finished_ns or life.created_ns or 0
+        with outgoing(store, image, full, note, progress) as sent:
+            trees = TreeStore(store.data, store)
+            step = f"exporting {name}"
+            layer = spool_app_layer(pod, name, trees, file, note=note, count=lambda count: progress(step, count, None))
+            created = utc_text_ns(ended_ns)
+            history: dict[str, object] = {"created": created, "created_by": f"minit: changes of app {name}"}
+            changed = with_layer(sent, layer, history, {"created": created})
+            write_image(changed, kind, output, overwrite=overwrite, progress=progress)
 
 
 def spool_app_layer(
@@ -63,12 +101,7 @@ def spool_app_layer(
         root = stack.enter_context(open_rootfs(pod, app, trees))
         ids = read_ids(pod)
         has_overlay = pod.has_file(paths.POD_OVERLAY_PREPARED)
-        if has_overlay:
-            tree_id = read_app_tree_id(pod, app)
-        else:
-            image_id = next(one.image_id for one in read_pod_manifest(pod).apps if one.name == app)
-            assert image_id is not None
-            tree_id = trees.render(image_id, silent)
+        tree_id = read_app_tree_id(pod, app) if has_overlay else trees.render(_image_of(pod, app), silent)
         image = os.open(trees.path(tree_id) / "rootfs", _DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, image)
         if has_overlay:
@@ -184,13 +217,20 @@ def _add(writer: TreeWriter, root: int, image: int, change: Change, ids: IdRange
             writer.add_marker(f"{path}/{OPAQUE}")
 
 
+def _image_of(pod: Pod, app: str) -> str:
+    image_id = next(one.image_id for one in read_pod_manifest(pod).apps if one.name == app)
+    assert image_id is not None
+    return image_id
+
+
 def _is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _is_bare(root: int, path: str) -> bool:
     """Tell whether a file of minit's has nothing of the app in it."""
-    return not entries(root, path)
+    parent = path.rpartition("/")[0]
+    return not stat.S_ISDIR(entries(root, parent)[path][0].st_mode) or not entries(root, path)
 
 
 def _has_attribute(upper: int, path: str, name: str, value: bytes | None = None) -> bool:

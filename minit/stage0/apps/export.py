@@ -60,7 +60,7 @@ def export_app(
     out.
     """
     with keep(pod):
-        name = _choose_app(pod, app, note)
+        name = app_to_export(pod, app, note)
         ids = _read_ids(pod)
         source = f'pod "{pod.uuid}": image of {name}'
         manifest = _complete_manifest(pod.read_file(f"appsinfo/{name}/manifest"), source, image_name)
@@ -101,7 +101,8 @@ def keep(pod: Pod) -> Iterator[None]:
         os.close(fd)
 
 
-def _choose_app(pod: Pod, wanted: str | None, note: Note) -> str:
+def app_to_export(pod: Pod, wanted: str | None, note: Note) -> str:
+    """Return the name of the wanted, or the only, app of a pod; PodError, of which `note` is told the apps."""
     names = [app.name for app in read_pod_manifest(pod).apps]
     if wanted is not None:
         if wanted not in names:
