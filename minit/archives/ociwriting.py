@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import RawIOBase
 from pathlib import Path
@@ -35,12 +36,13 @@ _MAGIC_BYTES = 16
 
 
 class Blob(Value):
-    """A file of an image: a kind, a digest, a size, and `open`."""
+    """A file of an image: a kind, a digest, a size, `open`, and a file with just these bytes, if there is one."""
 
     media_type: str
     digest: str
     size_bytes: int
     open: Callable[[], RawIOBase]
+    path: Path | None = None
 
     @property
     def descriptor(self) -> dict[str, object]:
@@ -92,9 +94,9 @@ def stored_layer(layer: UnpackedLayer, digest: str | None = None) -> OutgoingLay
         # OCI knows no other compressions; without one the layer is the same.
         if compression in _COMPRESSIONS or digest is not None:
             media_type = LAYER_TYPE + _COMPRESSIONS.get(compression or "", "")
-            opener = partial(_open, path)
-            file_ = Blob(media_type=media_type, digest=found, size_bytes=path.stat().st_size, open=opener)
-            return OutgoingLayer(file=file_, tar=tar)
+            size_bytes, opener = path.stat().st_size, partial(_open, path)
+            blob = Blob(media_type=media_type, digest=found, size_bytes=size_bytes, open=opener, path=path)
+            return OutgoingLayer(file=blob, tar=tar)
     if not layer.has_bytes:
         layer.open_tar()
     return OutgoingLayer(file=tar, tar=tar)
@@ -117,16 +119,20 @@ def write_archive(image: OutgoingImage, kind: str, write: Callable[[memoryview],
     tar.finish()
 
 
-def write_directory(image: OutgoingImage, directory: Path, progress: Progress) -> None:
-    """Fill an empty directory with an OCI layout; ImageError if a layer is damaged. Reports bytes of layers."""
-    _write_layout(image, _Directory(directory), progress)
+def write_directory(image: OutgoingImage, directory: Path, progress: Progress, *, link: bool = False) -> None:
+    """
+    Fill an empty directory with an OCI layout; ImageError if a layer is damaged. Reports bytes of layers.
+
+    With `link` files of the store are linked, and not read: whoever reads the layout has to compare the digests.
+    """
+    _write_layout(image, _Directory(directory, link=link), progress)
 
 
 class _Sink(Protocol):
     """The place of the files of an image."""
 
     def directory(self, path: str) -> None: ...
-    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes]) -> None: ...
+    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes], same: Path | None = None) -> None: ...
 
 
 class _Archive:
@@ -138,7 +144,7 @@ class _Archive:
     def directory(self, path: str) -> None:
         self._tar.add(new_entry(path, Kind.DIRECTORY, 0o755))
 
-    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes]) -> None:
+    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes], same: Path | None = None) -> None:
         self._tar.add(new_entry(path, Kind.FILE, 0o644, size_bytes=size_bytes))
         if not self._tar.copy(size_bytes, lambda _: next(pieces, b"")):
             raise ImageError(f"{path}: less than {size_bytes} bytes")
@@ -148,13 +154,18 @@ class _Archive:
 class _Directory:
     """A directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, link: bool) -> None:
         self._path = path
+        self._link = link
 
     def directory(self, path: str) -> None:
         (self._path / path).mkdir(mode=0o755)
 
-    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes]) -> None:
+    def file(self, path: str, size_bytes: int, pieces: Iterator[bytes], same: Path | None = None) -> None:
+        if self._link and same is not None:
+            with suppress(OSError):  # too many links: a copy
+                os.link(same, self._path / path)
+                return
         with open(self._path / path, "xb", buffering=0) as file:
             os.fchmod(file.fileno(), 0o644)
             for piece in pieces:
@@ -199,7 +210,7 @@ def _write_layout(image: OutgoingImage, sink: _Sink, progress: Progress) -> None
     for algorithm in sorted({digest.partition(":")[0] for digest in (*documents, *blobs)}):
         sink.directory(f"blobs/{algorithm}")
     for blob in (*documents.values(), *blobs.values()):
-        sink.file("blobs/" + blob.digest.replace(":", "/"), blob.size_bytes, meter.pieces(blob))
+        sink.file("blobs/" + blob.digest.replace(":", "/"), blob.size_bytes, meter.pieces(blob), blob.path)
 
 
 def _write_docker(image: OutgoingImage, sink: _Sink, progress: Progress) -> None:
@@ -216,7 +227,7 @@ def _write_docker(image: OutgoingImage, sink: _Sink, progress: Progress) -> None
     blobs = {layer.tar.digest: layer.tar for layer in image.layers}
     meter = _Meter(image, list(blobs.values()), progress)
     for digest, blob in blobs.items():
-        sink.file(paths[digest], blob.size_bytes, meter.pieces(blob))
+        sink.file(paths[digest], blob.size_bytes, meter.pieces(blob), blob.path)
 
 
 def _config(image: OutgoingImage) -> Document:

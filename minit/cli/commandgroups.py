@@ -150,6 +150,16 @@ COMMANDS = {
         help="Import images into the store and print their ids.",
         section=_IMAGES,
     ),
+    "push": Listing(
+        place="commands.imagecommands:push",
+        help="Bring an image of the store to a registry, and print its name and digest there.",
+        section=_IMAGES,
+    ),
+    "tag": Listing(
+        place="commands.storecommands:tag",
+        help="Give an image of the store more names.",
+        section=_IMAGES,
+    ),
     "image": Listing(
         place="commandgroups:image_group",
         help="Build images, and manage those of the store.",
@@ -276,6 +286,8 @@ COMPOSE_COMMANDS = {
 }
 _IMAGE_COMMANDS = {
     "fetch": COMMANDS["fetch"],
+    "push": COMMANDS["push"],
+    "tag": COMMANDS["tag"],
     "build": Listing(
         place="commands.buildcommand:build_image",
         help="Build an app image from files of this machine, or from another image.",
@@ -288,7 +300,7 @@ _IMAGE_COMMANDS = {
     ),
     "rm": Listing(
         place="commands.storecommands:remove_images",
-        help="Remove images from the store; pods that use them are not affected.",
+        help="Remove names of images from the store, and images with their last name; pods that use them stay.",
         section=_IMAGES,
     ),
     "gc": Listing(
@@ -301,9 +313,14 @@ _IMAGE_COMMANDS = {
         help="Print the manifest of an image of the store.",
         section=_IMAGES,
     ),
+    "inspect": Listing(
+        place="commands.storecommands:inspect",
+        help="Print the names, digests, layers and configuration of an image of the store as JSON.",
+        section=_IMAGES,
+    ),
     "export": Listing(
         place="commands.storecommands:export",
-        help="Write an image of the store to an uncompressed ACI file.",
+        help="Write an image of the store to an uncompressed ACI file, or in a format of OCI or docker.",
         section=_IMAGES,
     ),
     "extract": Listing(

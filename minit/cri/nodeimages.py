@@ -31,7 +31,7 @@ _ID_BEGINNING = re.compile(r"(sha256:|sha512-)?[0-9a-f]{2,}")
 
 _STORES = ("cas", "minit/cas")
 # Manifests, of which the time is that of the last import, and the directories of what else images are described by.
-_TELLING = ("imageManifest/sha512/*/*", "digests/sha512/*", "treeSize/sha512/*", "untagged/sha512/*")
+_TELLING = ("imageManifest/sha512/*/*", "digests/sha512/*", "treeSize/sha512/*", "names/sha512/*", "untagged/sha512/*")
 _SETTLED_NS = 1_000_000_000
 """Beyond the steps of a file system's clock: a change within one of them would not be seen."""
 
@@ -80,7 +80,10 @@ def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[Nod
         if image.manifest.annotation(f"{ANNOTATION_STAGE1}run") is None
         and image.manifest.label("arch") in (None, processor.appc, *processor.older)
     ]
-    owners = {tag: image.id for image in of_apps if (tag := _tag(image)) is not None}
+    given = sorted(
+        ((time_ns, tag, image.id) for image in of_apps for time_ns, tag in _tags(image)), key=lambda one: one[0]
+    )
+    owners = {tag: image_id for _, tag, image_id in given}
     by_id: dict[str, list[StoredImage]] = {}
     for image in of_apps:
         by_id.setdefault(_id(image), []).append(image)
@@ -88,7 +91,7 @@ def node_images(stored: Sequence[StoredImage], processor: Processor) -> list[Nod
         NodeImage(
             id=image_id,
             stored=tuple(images),
-            tags=tuple(tag for image in images if (tag := _tag(image)) is not None and owners[tag] == image.id),
+            tags=tuple(dict.fromkeys(tag for image in images for _, tag in _tags(image) if owners[tag] == image.id)),
             digests=tuple(dict.fromkeys(digest for image in images for digest in _digests(image))),
         )
         for image_id, images in by_id.items()
@@ -140,7 +143,15 @@ def _name(image: StoredImage) -> ImageName | None:
 
 def _tag(image: StoredImage) -> str | None:
     name = _name(image)
-    return None if name is None or name.digest or image.is_untagged else reference_of(name)
+    is_gone = image.is_untagged or not image.names.keeps_own
+    return None if name is None or name.digest or is_gone else reference_of(name)
+
+
+def _tags(image: StoredImage) -> list[tuple[int, str]]:
+    """Return the tags of an image, each with the time since when the image has the tag."""
+    own = _tag(image)
+    given = [(tag.time_ns, reference_of(parse_image_name(tag.name))) for tag in image.names.tags]
+    return given if own is None else [(image.import_time_ns, own), *given]
 
 
 def _digests(image: StoredImage) -> tuple[str, ...]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit.base.errors import MinitError, StoreError, describe
+from minit.archives.imagenames import parse_image_name
+from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor
 from minit.base.progress import Progress
+from minit.base.utctime import utc_text_ns
 from minit.image.dump.command import build_command, is_current
 from minit.image.dump.program import obstacle
 from minit.image.interpreter import require_all
@@ -38,8 +40,10 @@ from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.extract import export_image
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.knownfiles import result_of_sources
+from minit.stage0.images.making import configuration_document
+from minit.stage0.images.registry import registry_target
+from minit.stage0.images.sending import full_name, outgoing, push_image, write_image
 from minit.stage0.images.signatures import Trust
-from minit.stage0.images.sending import full_name, outgoing, write_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -205,6 +209,65 @@ def export_stored(
         return
     with outgoing(store, image, full_name(image, reference), caller.note, progress) as sent:
         write_image(sent, image_format, output, overwrite=overwrite, progress=progress)
+
+
+def push(
+    caller: Caller, store: Store, reference: str, target: str | None, progress: Progress, authfile: bytes | None
+) -> tuple[str, str]:
+    """
+    Bring the image of a reference, in the store, to a registry, by default by the own name; return name and digest.
+
+    ImageError for an impossible name, StoreError if skopeo is missing or fails.
+    """
+    image = store.find(reference)
+    name = full_name(image, reference)
+    if target is None and not name:
+        raise ImageError(f'image "{image.own_name}" has no name in a registry: give one: [HOST[:PORT]/]NAME[:TAG]')
+    source = registry_target(target or name)
+    with outgoing(store, image, "", caller.note, progress) as sent:
+        digest = push_image(store, sent, source, progress, verify_tls=caller.verifies_tls, authfile=authfile)
+    return source.wanted.removeprefix("docker://"), digest
+
+
+def tag(store: Store, reference: str, names: Sequence[str]) -> None:
+    """Give the image of a reference more names, all of them or none; ImageError for an impossible name."""
+    image = store.find(reference)
+    for name in [parse_image_name(name) for name in names]:
+        store.tag(image.id, name)
+
+
+def digests(image: StoredImage) -> dict[str, object]:
+    """Return the digests of an image's configuration, and of its manifests in registries."""
+    known = image.digests
+    return {
+        "configuration": None if known is None else known.configuration,
+        "manifests": [] if known is None else list(known.manifests),
+    }
+
+
+def inspect(store: Store, reference: str) -> dict[str, object]:
+    """Return what is known of the image of a reference, as values of JSON; sizes are in bytes."""
+    image = store.find(reference)
+    with store.layers.kept():
+        layers = [store.layers.get(diff_id) for diff_id in image.diff_ids]
+        described = [
+            {
+                "diffID": layer.diff_id,
+                "digests": list(layer.packed()),
+                "size": layer.tar_bytes,
+                "kept": layer.has_bytes,
+            }
+            for layer in layers
+        ]
+    return {
+        "id": image.id,
+        "names": list(image.all_names),
+        "digests": digests(image),
+        "importTime": utc_text_ns(image.import_time_ns),
+        "size": image.size_bytes,
+        "layers": described,
+        "configuration": configuration_document(store, image),
+    }
 
 
 def remove_all(caller: Caller, store: Store, ids: tuple[str, ...]) -> None:

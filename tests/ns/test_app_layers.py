@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tarfile
 
@@ -115,3 +116,33 @@ def test_names_of_an_image(world: World) -> None:
     world.minit("fetch", "--quiet", world.app)
     with Store(world.data) as store:
         assert store.get(image.id).all_names == ("example.com/busybox:1.0", "localhost:5000/Box:latest")
+
+
+def test_names_on_the_command_line(world: World) -> None:
+    """Names are listed, each in a line, taken away one by one, and the image goes with the last."""
+    world.minit("fetch", "--quiet", world.app)
+    world.minit("image", "tag", "example.com/busybox", "box:2", "localhost:5000/box")
+    assert "is no name of an image" in world.minit("tag", "box:2", "Not a name", code=254).stderr
+    rows = world.minit("image", "list", "--no-legend", "--fields=name").stdout.split()
+    assert rows == ["example.com/busybox:1.0", "box:2", "localhost:5000/box:latest"]
+    [shown] = json.loads(world.minit("image", "list", "--format=json").stdout)
+    assert shown["names"] == rows and shown["name"] == rows[0]
+    inspected = json.loads(world.minit("image", "inspect", "box:2").stdout)
+    assert inspected["names"] == rows and inspected["configuration"]["config"]["Cmd"][0] == "/bin/sh"
+    said = world.minit("image", "rm", "box:2", "example.com/busybox").stdout
+    assert said == "".join(f'removed name "{name}" from image: "{shown["id"]}"\n' for name in ("box:2", rows[0]))
+    assert world.minit("image", "list", "--no-legend", "--fields=name").stdout.split() == rows[2:]
+    assert "successfully removed aci" in world.minit("image", "rm", "localhost:5000/box").stdout
+    assert world.minit("image", "list", "--no-legend").stdout == ""
+
+
+def test_a_name_like_a_deleted_file_is_left_out(world: World) -> None:
+    """A file of the app cannot take files away from the image below, and a layer of nothing changes nothing."""
+    uuid, root = run(world, world.app)
+    assert commit(world, uuid)[1] == ["etc"]  # where minit has put a link
+    (root / ".wh.bin").write_text("")
+    (root / "bin/.wh..wh..opq").write_text("")
+    told = "in a layer a name with .wh. stands for a deleted file"
+    notes = [f'left out "{name}": {told}' for name in (".wh.bin", "bin/.wh..wh..opq")]
+    image, names = commit(world, uuid, notes)
+    assert names == ["bin", "etc"] and "bin/sh" in facts(world, image.id)

@@ -493,7 +493,7 @@ def test_images(world: World) -> None:
     assert world.minit("fetch", "--full", world.app).stdout == f"{image_id(world.app)}\n"
     shown = json.loads(world.minit("image", "list", "--format=json").stdout)
     assert [image["name"] for image in shown] == ["example.com/other", "example.com/busybox:1.0"]
-    assert list(shown[0]) == ["id", "name", "import_time", "last_used_time", "size"]
+    assert list(shown[0]) == ["id", "name", "import_time", "last_used_time", "size", "names", "digests"]
     rows = world.minit("image", "list").stdout.splitlines()
     assert rows[0].split("\t")[0] == "ID"
     assert [cell for cell in rows[1].split("\t") if cell][:3] == [

@@ -1,4 +1,4 @@
-"""A registry of images on loopback, of what layouts hold, for whoever has the credentials that it demands."""
+"""A registry of images on loopback, of what layouts hold and clients push, for whoever has the right credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.layers import MANIFEST, REF_NAME, Layout
+from tests.support.layers import MANIFEST, REF_NAME, Layout, sha256
 
 USER, PASSWORD = "kubelet", "s3cret:word"
 IDENTITY_TOKEN = "id-7c1f0b"
@@ -22,13 +22,16 @@ class Registry:
     """
     A registry that serves; `scheme` of its challenges is Basic or Bearer, None lets everybody in.
 
-    Blobs are answered only while `blobs_flow` is set. `seen` has the paths of all requests that were let in.
+    Blobs are answered only while `blobs_flow` is set. `seen` has the paths of all requests that were let in. With
+    `is_full` nothing can be pushed.
     """
 
     def __init__(self, repositories: Mapping[str, Layout], scheme: str | None) -> None:
-        self.repositories = repositories
+        self.repositories = dict(repositories)
         self.scheme = scheme
         self.seen: list[str] = []
+        self.is_full = False
+        self._uploads: dict[str, bytes] = {}
         self.blob_asked = threading.Event()
         self.blobs_flow = threading.Event()
         self.blobs_flow.set()
@@ -69,6 +72,22 @@ class Registry:
         data = layout.files.get("blobs/" + rest.replace(":", "/"))
         return None if data is None else (data, _media_type(data))
 
+    def put(self, path: str, data: bytes, digest: str) -> str:
+        """Take a part of a blob, all of a blob with a digest, or a manifest; return the place of the rest."""
+        name, _, rest = path.removeprefix("/v2/").rpartition("/manifests/" if "/manifests/" in path else "/blobs/")
+        layout = self.repositories.setdefault(name, Layout())
+        if "/manifests/" in path:
+            entry = layout.blob(data, _media_type(data))
+            layout.index[:] = [one for one in layout.index if one["annotations"] != {REF_NAME: rest}]
+            layout.index.append({**entry, "annotations": {REF_NAME: rest}})
+            return path
+        self._uploads[path] = self._uploads.get(path, b"") + data
+        if digest:
+            assert sha256(self._uploads[path]) == digest
+            layout.blob(self._uploads.pop(path), "application/octet-stream")
+            return f"/v2/{name}/blobs/{digest}"
+        return path if rest != "uploads/" else f"{path}{len(self.seen)}"
+
     def _handler(registry) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -90,10 +109,42 @@ class Registry:
             do_HEAD = do_GET
 
             def do_POST(self) -> None:
+                if self.path.startswith("/v2/"):
+                    self.write(b"")
+                    return
                 size = self.headers["Content-Length"] or int(self.rfile.readline(), 16)  # a chunk may be all
                 fields = parse_qs(self.rfile.read(int(size)).decode())
                 self.close_connection = True
                 self.token(fields.get("refresh_token") == [IDENTITY_TOKEN])
+
+            def do_PATCH(self) -> None:
+                self.write(self.body())
+
+            do_PUT = do_PATCH
+
+            def body(self) -> bytes:
+                """Read the body of a request, which may come in chunks."""
+                if self.headers["Content-Length"] is not None:
+                    return self.rfile.read(int(self.headers["Content-Length"]))
+                data = b""
+                while size := int(self.rfile.readline(), 16):
+                    data += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return data
+
+            def write(self, data: bytes) -> None:
+                """Take an upload, a part of one, or a manifest."""
+                url = urlsplit(self.path)
+                if not registry.is_let_in(self.headers.get("Authorization", "")):
+                    self.answer(401, b"{}", **{"WWW-Authenticate": self.challenge()})
+                    return
+                registry.seen.append(f"{self.command} {url.path}")
+                if registry.is_full:
+                    self.answer(507, b'{"errors": [{"code": "DENIED", "message": "no room is left"}]}')
+                    return
+                place = registry.put(url.path, data, parse_qs(url.query).get("digest", [""])[0])
+                self.answer(202 if self.command != "PUT" else 201, b"", Location=place, Range="0-0")
 
             def token(self, is_known: bool) -> None:
                 answer = {"token": _TOKEN, "access_token": _TOKEN, "expires_in": 300}

@@ -20,7 +20,7 @@ COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
     *("generate", "volume", "cp", "diff", "port", "system"),
-    *("fetch", "image", "stage1", "version", "completion", "help", "trust"),
+    *("fetch", "push", "tag", "image", "stage1", "version", "completion", "help", "trust"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 
@@ -103,7 +103,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("frobnicate", 'minit: unknown command "frobnicate" (see minit --help)'),
         ("ps", 'minit: unknown command "ps", use minit list (see minit --help)'),
         ("image ls", 'image: unknown command "ls", use minit image list (see minit image --help)'),
-        ("push x", 'minit: unknown command "push": skopeo pushes images (see minit --help)'),
+        ("login x", 'minit: unknown command "login": skopeo login keeps credentials (see minit --help)'),
         ("help kill", 'help: unknown command "kill", use minit stop --force (see minit help --help)'),
         ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
         ("st x", 'minit: unknown command "st": could be status, stop, start, stage1 (see minit --help)'),

@@ -1,4 +1,4 @@
-"""The commands that bring images about (fetch, stage1 build), and version."""
+"""The commands that bring images about or away (fetch, push, stage1 build), and version."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ MACHINES = PROGRAMS / "machines"
 _MACHINE = slice(18, 20)
 
 
-@click.command(cls=MinitCommand)
-@click.option("--full", is_flag=True, help="Print whole image ids.")
-@pull_policy_option(PullPolicy.UPDATE)
-@image_arch_option
-@click.option(
+_authfile_option = click.option(
     "--authfile",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Credentials for registries, containers-auth.json(5); none if it is empty.  [default: skopeo login]",
 )
+
+
+@click.command(cls=MinitCommand)
+@click.option("--full", is_flag=True, help="Print whole image ids.")
+@pull_policy_option(PullPolicy.UPDATE)
+@image_arch_option
+@_authfile_option
 @quiet_option
 @click.option(
     "--signature",
@@ -98,6 +101,30 @@ def fetch(
                     signature=Path(signatures[number]) if signatures else None,
                 )
             invocation.say(image if full else image[:_SHORT_ID])
+
+
+@click.command(cls=MinitCommand)
+@_authfile_option
+@quiet_option
+@click.argument("image", metavar="IMAGE")
+@click.argument("target", metavar="[HOST/]NAME[:TAG]", required=False)
+@click.pass_obj
+def push(invocation: Invocation, authfile: Path | None, quiet: bool, image: str, target: str | None) -> None:
+    """
+    Layers arrive as they came, and so does the manifest of an image that came from a registry. Without another name the
+    image's own counts. Needs skopeo.
+
+    \b
+      minit image push registry.example.com/web:2
+      minit image push web:2 registry.example.com/team/web:2
+      minit --insecure-options=http,tls push web:2 localhost:5000/web:2
+
+    """
+    invocation.require_root()
+    credentials = None if authfile is None else _read_authfile(authfile)
+    with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
+        name, digest = service.push(invocation.caller, store, image, target, progress, credentials)
+    invocation.say(f"{name}@{digest}")
 
 
 def _read_authfile(path: Path) -> bytes:

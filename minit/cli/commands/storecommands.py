@@ -1,4 +1,4 @@
-"""The commands on images of the store: image list, rm, gc, cat-manifest, export, extract, render, verify."""
+"""The commands on images of the store, of the group `image`, but for those that bring images about or away."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _FIELDS = ("id", "name", "size", "importtime", "lastused")
 _SORT_FIELDS = ("name", "importtime", "lastused", "size")
 
 _LEGEND = {"id": "ID", "name": "NAME", "size": "SIZE", "importtime": "IMPORT TIME", "lastused": "LAST USED"}
+_NAMELESS = "<none>"
 _LISTED_ID = len("sha512-") + 12
 
 
@@ -88,12 +89,31 @@ def list_images(
         )
 
 
+@click.command(cls=MinitCommand)
+@click.argument("image", metavar="IMAGE")
+@click.argument("names", metavar="NAME[:TAG]...", nargs=-1, required=True)
+@click.pass_obj
+def tag(invocation: Invocation, image: str, names: tuple[str, ...]) -> None:
+    """
+    A name that another image was given goes over to this one.
+
+    \b
+      minit image tag example.com/web:1.2 web:latest registry.example.com/web:1.2
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        service.tag(store, image, names)
+
+
 @click.command("rm", cls=MinitCommand)
 @click.option("--unpacked", is_flag=True, help="Remove unpacked images, too, that are gone and that no pod refers to.")
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
 def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...]) -> None:
     """
+    By an id an image is removed with all its names.
+
     \b
       minit image rm example.com/web:1.2 sha512-78c08a541997
 
@@ -104,6 +124,10 @@ def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...
         for reference in images:
             try:
                 image = store.find(reference)
+                name = store.remove_name(image.id, reference)
+                if name is not None:
+                    invocation.say(f'removed name "{name}" from image: "{image.id}"')
+                    continue
                 store.remove(image.id)
             except MissingImage as error:
                 invocation.note(f"{error.problem}: minit image list shows the images")
@@ -161,6 +185,23 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
         found = store.find(image)
     manifest = jsontext.parse(found.manifest_bytes, found.id)
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+@click.command(cls=MinitCommand)
+@pretty_print_option
+@click.argument("image", metavar="IMAGE")
+@click.pass_obj
+def inspect(invocation: Invocation, pretty_print: bool, image: str) -> None:
+    """
+    The configuration is OCI's; cat-manifest prints the manifest of appc.
+
+    \b
+      minit image inspect nginx:1
+
+    """
+    with Store(invocation.data) as store:
+        facts = service.inspect(store, image)
+    invocation.say(json_text(facts, "json-pretty" if pretty_print else "json"))
 
 
 @click.command("export", cls=MinitCommand)
@@ -320,13 +361,17 @@ def list_text(
     width: int | None = None,
 ) -> str:
     """
-    Return the images as lines of columns; `full` has whole ids, bytes and points in time.
+    Return the images as lines of columns, a line for each name; `full` has whole ids, bytes and points in time.
 
     `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
     shortened.
     """
     rows: list[Sequence[str]] = [tuple(_LEGEND[field] for field in fields)] if legend else []
-    rows += [tuple(_cell(image, field, now_ns, full=full) for field in fields) for image in images]
+    rows += [
+        tuple(_cell(image, name, field, now_ns, full=full) for field in fields)
+        for image in images
+        for name in image.all_names or (_NAMELESS,)
+    ]
     if width is None or full or "name" not in fields:
         return align(rows)
     return fit(rows, width, (fields.index("name"),))
@@ -336,23 +381,21 @@ def _image_json(image: StoredImage) -> dict[str, object]:
     """Return an image as rkt's JSON has it, times in nanoseconds."""
     return {
         "id": image.id,
-        "name": _name(image),
+        "name": image.all_names[0] if image.all_names else None,
         "import_time": image.import_time_ns,
         "last_used_time": image.last_used_ns,
         "size": image.size_bytes,
+        "names": list(image.all_names),
+        "digests": service.digests(image),
     }
 
 
-def _cell(image: StoredImage, field: str, now_ns: int, *, full: bool) -> str:
+def _cell(image: StoredImage, name: str, field: str, now_ns: int, *, full: bool) -> str:
     if field == "id":
         return image.id if full else image.id[:_LISTED_ID]
     if field == "name":
-        return harmless(_name(image))
+        return harmless(name)
     if field == "size":
         return str(image.size_bytes) if full else readable_size(image.size_bytes)
     time_ns = image.import_time_ns if field == "importtime" else image.last_used_ns
     return format_time(time_ns) if full else format_age(time_ns, now_ns)
-
-
-def _name(image: StoredImage) -> str:
-    return image.name if image.version is None else f"{image.name}:{image.version}"

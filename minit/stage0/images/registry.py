@@ -1,4 +1,4 @@
-"""Images from registries and from other stores of this machine, fetched by skopeo(1)."""
+"""Images from registries and from other stores of this machine, and to registries, by skopeo(1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,6 +102,14 @@ def skopeo_source(reference: str) -> SkopeoSource:
     return SkopeoSource(wanted=reference, name=parse_image_name(text))
 
 
+def registry_target(text: str) -> SkopeoSource:
+    """Return the place in a registry for an image to be pushed; ImageError for a name that is none, or has a digest."""
+    source = skopeo_source(text if text.startswith(REGISTRY_SCHEMES) else f"{REGISTRY_SCHEMES[0]}{text}")
+    if source.name is None or source.name.digest is not None:
+        raise ImageError(f'"{text}" is no name to push to: expected [HOST[:PORT]/]NAME[:TAG]')
+    return source
+
+
 class Skopeo:
     """
     skopeo(1) for one image for a processor; StoreError if skopeo is missing, or fails.
@@ -123,6 +131,7 @@ class Skopeo:
         authfile: bytes | None = None,
         obeys_policy: bool = True,
         patience_seconds: float = 300,
+        action: str = "fetch",
     ) -> None:
         self._source = source
         self._processor = processor
@@ -131,6 +140,8 @@ class Skopeo:
         self._authfile = authfile
         self._obeys_policy = obeys_policy
         self._patience_seconds = patience_seconds if source.is_remote else None
+        self._failed = f'cannot {action} "{source.wanted}"'
+        self._action = action
 
     def read_manifest(self) -> RawManifest:
         """Return the facts in the manifest; in an index, of the image for the processor."""
@@ -165,9 +176,27 @@ class Skopeo:
             # For an index in another store skopeo makes the choice.
             options += [f"--override-arch={self._processor.architecture}"]
             options += [f"--override-variant={variant}" for variant in self._processor.variants[:1] if variant]
-        output, begin_bytes, seen_bytes = b"", _size_bytes(layout), 0
+        begin_bytes = _size_bytes(layout)
+        self._copy(
+            ["copy", wanted, f"oci:{layout}", *options], "--src-no-creds", lambda _: _size_bytes(layout) - begin_bytes
+        )
+
+    def push(self, layout: Path, digest_file: Path, *, as_it_is: bool) -> str:
+        """
+        Copy the only image of an OCI layout to the source's name, and return the manifest's digest there.
+
+        Unless the image is to arrive `as_it_is`, skopeo compresses plain layers. Reports lines and bytes.
+        """
+        options = [f"--digestfile={digest_file}", *(["--preserve-digests"] if as_it_is else [])]
+        options += [] if self._verify_tls else ["--dest-tls-verify=false"]
+        self._copy(["copy", f"oci:{layout}", self._source.wanted, *options], "--dest-no-creds", _written_bytes)
+        return digest_file.read_text().strip()
+
+    def _copy(self, words: Sequence[str], no_credentials: str, count: Callable[[int], int]) -> None:
+        """Run `skopeo copy` to the end; `count` returns the bytes so far of the process."""
+        output, seen_bytes = b"", 0
         patience = _Patience(self._patience_seconds)
-        with self._run(["copy", wanted, f"oci:{layout}", *options], "--src-no-creds", subprocess.STDOUT) as process:
+        with self._run(words, no_credentials, subprocess.STDOUT) as process:
             assert process.stdout is not None
             while True:
                 is_said = bool(wait_readable([process.stdout.fileno()], _LOOK_SECONDS))
@@ -176,7 +205,7 @@ class Skopeo:
                     if not data:
                         break
                     output = (output + data)[-_OUTPUT_BYTES:]
-                size_bytes = _size_bytes(layout) - begin_bytes
+                size_bytes = count(process.pid)
                 if is_said or size_bytes != seen_bytes:
                     seen_bytes = size_bytes
                     patience.renew()
@@ -202,7 +231,14 @@ class Skopeo:
         """Run skopeo for the length of a with block; a failure of the block ends skopeo."""
         program = shutil.which("skopeo")
         if program is None:
-            raise _missing(self._source.wanted)
+            raise (
+                _missing(self._source.wanted)
+                if self._action == "fetch"
+                else StoreError(
+                    f"{self._failed}: skopeo is not installed: install it, or take the image to a machine that has it:"
+                    " minit image export --format=oci-archive IMAGE FILE"
+                )
+            )
         with _authentication(self._authfile, no_credentials) as (options, descriptors):
             try:
                 process = subprocess.Popen(
@@ -214,7 +250,7 @@ class Skopeo:
                     preexec_fn=ending_with_caller(),
                 )
             except OSError as error:
-                raise StoreError(f'cannot fetch "{self._source.wanted}": {describe(error)}') from error
+                raise StoreError(f"{self._failed}: {describe(error)}") from error
             with process:
                 try:
                     yield process
@@ -223,15 +259,15 @@ class Skopeo:
                     raise
 
     def _stalled(self) -> StoreError:
-        return StoreError(f'cannot fetch "{self._source.wanted}": nothing came for {self._patience_seconds:g} seconds')
+        moved = "came" if self._action == "fetch" else "went"
+        return StoreError(f"{self._failed}: nothing {moved} for {self._patience_seconds:g} seconds")
 
     def _failure(self, output: bytes) -> StoreError:
         last = _last_line(output)
         message = _MESSAGE.search(last)
         reason = message[1].replace('\\"', '"') if message else last
         remedy = _WITHOUT_TLS if any(word in last for word in _WORDS_OF_TLS) else ""
-        failed = f'cannot fetch "{self._source.wanted}": skopeo:'
-        return StoreError(f"{failed} {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
+        return StoreError(f"{self._failed}: skopeo: {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
 
 
 def _last_line(output: bytes) -> str:
@@ -253,6 +289,16 @@ class _Patience:
     def is_over(self) -> bool:
         """Tell whether the time is over."""
         return self._seconds is not None and time.monotonic() - self._begin >= self._seconds
+
+
+def _written_bytes(pid: int) -> int:
+    """Return how many bytes a process has written, to files and to the network. proc_pid_io(5)"""
+    with suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+            name, _, number = line.partition(":")
+            if name == "wchar":
+                return int(number)
+    return 0
 
 
 def _size_bytes(directory: Path) -> int:

@@ -20,10 +20,13 @@ from minit.archives.ociwriting import OutgoingImage, new_layer, stored_layer, wr
 from minit.archives.unpackedlayer import UnpackedLayer
 from minit.base import jsontext
 from minit.base.errors import ImageError
+from minit.base.processors import this_processor
 from minit.base.progress import Progress
 from minit.base.value import replace
-from minit.stage0.files.temporary import output_directory, output_file
+from minit.stage0.files.durable import disk_errors
+from minit.stage0.files.temporary import output_directory, output_file, scratch_directory
 from minit.stage0.images.making import configuration_document, spool_image
+from minit.stage0.images.registry import Skopeo, SkopeoSource
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage, tag_meant
 
@@ -52,7 +55,9 @@ def full_name(image: StoredImage, reference: str | None) -> str:
 
 
 @contextmanager
-def outgoing(store: Store, image: StoredImage, name: str, note: Callable[[str], None], progress: Progress) -> Iterator[OutgoingImage]:
+def outgoing(
+    store: Store, image: StoredImage, name: str, note: Callable[[str], None], progress: Progress
+) -> Iterator[OutgoingImage]:
     """
     Yield an image as it leaves: with the layers, configuration and manifest that it came with, as far as they are kept.
 
@@ -105,6 +110,28 @@ def write_image(image: OutgoingImage, kind: str, output: Path, *, overwrite: boo
         return
     with output_file(output, overwrite=overwrite, exists="output file exists (try --overwrite)") as file:
         write_archive(image, kind, file.write, progress)
+
+
+def push_image(
+    store: Store,
+    image: OutgoingImage,
+    target: SkopeoSource,
+    progress: Progress,
+    *,
+    verify_tls: bool,
+    authfile: bytes | None,
+) -> str:
+    """
+    Bring an image to a registry, and return the manifest's digest there; other arguments are as in `Skopeo`.
+
+    Files of the store are not copied for that.
+    """
+    skopeo = Skopeo(target, this_processor(), progress, verify_tls=verify_tls, authfile=authfile, action="push")
+    with scratch_directory(store.temporary) as scratch, disk_errors(f"push {target.wanted}", store.temporary):
+        layout = scratch / "image"
+        layout.mkdir()
+        write_directory(image, layout, progress, link=True)
+        return skopeo.push(layout, scratch / "digest", as_it_is=image.original is not None)
 
 
 def _digests_of(original: Document | None, document: bytes, count: int) -> tuple[str, ...] | None:

@@ -303,7 +303,7 @@ class Store:
             self.change_names(image_id, lambda names: replace(names, keeps_own=False))
             return image.own_name
         self.change_names(image_id, lambda names: names.without(tag.name))
-        return tag.name
+        return tag.shown
 
     def untag(self, image_id: str) -> None:
         """Note that an image has no tag for Kubernetes any more, until the image is imported again."""

@@ -82,6 +82,11 @@ class Tag(Value):
     name: str
     time_ns: int
 
+    @property
+    def shown(self) -> str:
+        """The name in the form that users see."""
+        return self.name.removeprefix(_DEFAULT_PREFIX)
+
 
 class ImageNames(Value):
     """The names that an image was given since the import, oldest first, and whether its own name is one still."""
@@ -166,7 +171,7 @@ class StoredImage(Value):
     def all_names(self) -> tuple[str, ...]:
         """All names in the form that users see; the name in the manifest is the first, if the image has it still."""
         own = (self.own_name,) if self.names.keeps_own else ()
-        return (*own, *(tag.name.removeprefix(_DEFAULT_PREFIX) for tag in self.names.tags))
+        return (*own, *(tag.shown for tag in self.names.tags))
 
 
 def choose_named(images: Sequence[StoredImage], reference: ImageReference, processor: Processor) -> StoredImage | None:
