@@ -33,6 +33,10 @@ _SIGNAL = re.compile(r"(?:SIG)?[A-Z0-9+-]{1,16}", re.ASCII | re.IGNORECASE)
 _NETWORKS = ("default", "none", "host")
 
 
+CACHE, TMPFS = "cache", "tmpfs"
+"""Kinds of mounts of one RUN."""
+
+
 class Mount(Value):
     """A mount of one RUN: `cache`, kept between builds by `identity`, or `tmpfs`."""
 
@@ -260,14 +264,14 @@ def _mount(text: str, state: State) -> Mount:
         name, _, value = part.partition("=")
         fields[name] = value
     kind = fields.pop("type", "bind")
-    if kind not in ("cache", "tmpfs"):
+    if kind not in (CACHE, TMPFS):
         raise ImageError(f"--mount=type={kind} is not supported: only cache and tmpfs are")
     target = next((fields.pop(name) for name in ("target", "dst", "destination") if name in fields), "")
     if not target:
         raise ImageError(f"--mount={text}: no target")
     target = "/" + posixpath.normpath(posixpath.join(state.directory, target)).lstrip("/")
     fields.pop("sharing", None)  # one build at a time has a cache
-    fields.pop("size", None) if kind == "tmpfs" else None
+    fields.pop("size", None) if kind == TMPFS else None
     fields.pop("rw", None)
     identity = fields.pop("id", "") or target
     mode = fields.pop("mode", "0755")

@@ -157,7 +157,7 @@ class Builder(Value):
             working_directory=working_directory,
             environment=environment,
         )
-        base = replace(self.base, manifest=_bare(self.base.manifest))
+        base = replace(self.base, manifest=bare(self.base.manifest))
         defaults = PodDefaults(uid=0, gid=0, data=self.data, insecure=self.insecure)
         apps, manifest = plan_apps([(base, overrides)], defaults)
         request = NewPod(stage1=self.stage1, apps=apps, manifest_bytes=manifest, overlay=False)
@@ -176,33 +176,43 @@ class Builder(Value):
             os.close(root)
 
     def _run(self, pod: Pod) -> None:
-        child = fork(IMAGE_BUILD, lambda: self.run(pod))
-        # After the pod's end this process would hold the lock.
-        pod.close()
-        try:
-            _, status = os.waitpid(child, 0)
-        except BaseException:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGTERM)
-                os.waitpid(child, 0)
-            raise
-        code = os.waitstatus_to_exitcode(status)
+        code = run_and_wait(pod, self.run)
         if code:
             raise PodError(f"--run failed with exit code {code}" if code > 0 else f"--run was killed by signal {-code}")
 
     def _discard(self, uuid: str) -> None:
-        try:
-            with open_pod(self.data, uuid) as pod:
-                if pod.place == PREPARE:
-                    pod.lock(blocking=True)
-                    deletion.discard(pod)
-                else:
-                    remove(pod, self.cleanup, self.note)
-        except (OSError, MinitError) as error:
-            self.note(f'pod "{uuid}" of the build is left: {error}')
+        discard(self.data, uuid, self.cleanup, self.note)
 
 
-def _bare(manifest: ImageManifest) -> ImageManifest:
+def run_and_wait(pod: Pod, run: Callable[[Pod], int]) -> int:
+    """Have `run` become the stage1 of a pod in a process of its own; return the exit code, negative for a signal."""
+    child = fork(IMAGE_BUILD, lambda: run(pod))
+    # After the pod's end this process would hold the lock.
+    pod.close()
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        raise
+    return os.waitstatus_to_exitcode(status)
+
+
+def discard(data: Path, uuid: str, cleanup: Stage1Cleanup, note: Note) -> None:
+    """Remove the pod of a build, which has run or not; a failure is noted."""
+    try:
+        with open_pod(data, uuid) as pod:
+            if pod.place == PREPARE:
+                pod.lock(blocking=True)
+                deletion.discard(pod)
+            else:
+                remove(pod, cleanup, note)
+    except (OSError, MinitError) as error:
+        note(f'pod "{uuid}" of the build is left: {error}')
+
+
+def bare(manifest: ImageManifest) -> ImageManifest:
     """Return a manifest without mount points, event handlers and ports, so that nothing hides files of the image."""
     app = manifest.app
     return (

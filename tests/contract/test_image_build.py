@@ -79,22 +79,14 @@ def test_failures(minit: Stage0, tmp_path: Path) -> None:
     script = "busybox mount -t tmpfs none /tmp && exit 7; busybox mknod /d b 8 0 && exit 8; exit 0"
     build(minit, "--from", base, "--output", output, "--run", script)
     assert output.exists()
-    (tmp_path / "context").mkdir()
-    (tmp_path / "context/Dockerfile").write_text("FROM scratch\n")
-    files: list[tuple[object, ...]] = [
-        ("-t", "web", "."),
-        ("-f", "Dockerfile", "."),
-        (tmp_path / "context",),
-        ("--from=./Dockerfile",),
-    ]
-    for words in files:
-        assert "minit reads no Dockerfiles: let buildah build" in minit.quick_call("image", "build", *words).stderr
     wrong: list[tuple[tuple[object, ...], str]] = [
         (("--from", base), "needs a name"),
         (("--run=true", "--output=x"), "--copy and --run need --from"),
         (("--from", base, "--copy=x"), "--copy: expected SOURCE:/PATH"),
         (("--from", base, "--rootfs=/", "--name=x"), "--from excludes --rootfs"),
-        ((), "missing option '--output'"),
+        ((), "expected one CONTEXT"),
+        (("--rootfs=/",), "missing option '--output'"),
+        (("--from", base, "--tag=x"), "--tag is for a Containerfile, which --from is not for"),
     ]
     for words, message in wrong:
         assert message in minit.quick_call("image", "build", *words).stderr

@@ -1,7 +1,8 @@
-"""The command that builds images, of files of this machine or of another image: image build."""
+"""The command that builds images, of a Containerfile, of files of this machine, or of another image: image build."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from minit.base.progress import Progress
 from minit.cli.flags.appoptions import parse_variable
 from minit.cli.flags.sharedoptions import networks_option, pull_policy_option, quiet_option, stage1_path_option
 from minit.cli.flagwords import Flag, FlagError
-from minit.cli.grammar import MinitCommand, invocation_of
+from minit.cli.grammar import MinitCommand, OptionalValue, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.containerfile.build import ImageBuild, build
 from minit.image.appimage import ImageFields, build_app_image
 from minit.linux.stdio import flush_output
 from minit.pods.ending import cleanup_of
@@ -34,16 +36,7 @@ from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.run import run_pod
 
 _STEPS = f"{__name__}.steps"
-_DOCKERFILES = ("Dockerfile", "Containerfile")
-_NO_DOCKERFILES = (
-    "minit reads no Dockerfiles: let buildah build the image, `buildah build -t NAME . && buildah push NAME"
-    " oci-archive:NAME.tar`, and run oci-archive:NAME.tar"
-)
-
-
-def _refuse_dockerfile(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError(_NO_DOCKERFILES, ctx)
+_PULLS = {"always": "update", "newer": "update", "missing": "new", "ifnotpresent": "new", "never": "never"}
 
 
 class _BuildCommand(MinitCommand):
@@ -68,6 +61,33 @@ def _step(name: str, value: str) -> Step:
 
 
 @click.command("build", cls=_BuildCommand)
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.Path(allow_dash=True, path_type=Path),
+    help="Containerfile to build; - reads standard input.  [default: Containerfile or Dockerfile in CONTEXT]",
+)
+@click.option(
+    "-t", "--tag", metavar="NAME[:TAG]", multiple=True, help="Name for the image of a Containerfile; repeatable."
+)
+@click.option(
+    "--build-arg",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="Value for an ARG, or that of this environment; repeatable.",
+)
+@click.option("--target", metavar="STAGE", help="Stage of the Containerfile to build.  [default: the last]")
+@click.option("--no-cache", is_flag=True, help="Carry out steps of a Containerfile that were done before.")
+@click.option(
+    "--pull",
+    cls=OptionalValue,
+    bare="always",
+    type=click.Choice(list(_PULLS)),
+    help="When to fetch an image that FROM names.  [default: missing]",
+)
+@click.option("--network", metavar="NAME", help="Network of RUN, as --net: none, host, default or the name of one.")
+@click.option("--iidfile", metavar="FILE", type=click.Path(path_type=Path), help="File that gets the id of the image.")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="Image to write (.aci).")
 @click.option("--name", metavar="NAME[:VERSION]", help="Name of the image.  [default: that of the output file]")
 @click.option(
@@ -115,10 +135,8 @@ def _step(name: str, value: str) -> Step:
 @click.option("--label", metavar="NAME=VALUE", multiple=True, help="Label of the image, as `version`; repeatable.")
 @pull_policy_option(PullPolicy.NEW)
 @stage1_path_option
-@click.option("-f", "--file", hidden=True, callback=_refuse_dockerfile, expose_value=False, help=_NO_DOCKERFILES)
-@click.option("-t", "--tag", hidden=True, callback=_refuse_dockerfile, expose_value=False, help=_NO_DOCKERFILES)
 @quiet_option
-@click.argument("arguments", metavar="[-- ARG...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", metavar="[CONTEXT | -- ARG...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def build_image(
     ctx: click.Context,
@@ -137,14 +155,27 @@ def build_image(
     mount: tuple[str, ...],
     label: tuple[str, ...],
     quiet: bool,
+    iidfile: Path | None,
     arguments: tuple[str, ...],
+    file: Path | None,
+    tag: tuple[str, ...],
+    build_arg: tuple[str, ...],
+    target: str | None,
+    no_cache: bool,
+    pull: str | None,
+    network: str | None,
     **building: Any,
 ) -> None:
     """
+    With CONTEXT, a directory, or --file the image is that of a Containerfile (a Dockerfile). It is put into the store,
+    and its id is printed.
+
     With --from the image has what that has, what --copy adds, and what the commands of --run make of it. They run in a
     pod, as confined as any app. What the options about the app do not say stays as it is.
 
     \b
+      minit image build -t web:1 .
+      minit image build --file Containerfile.dev --build-arg VERSION=2 --target test ./context
       minit image build --output busybox.aci --rootfs ./rootfs --exec /bin/sh
       minit image build --output web.aci --from-host /usr/bin/python3 --port name=http,protocol=tcp,port=8080 \\
           --exec /usr/bin/python3 -- -m http.server 8080
@@ -154,8 +185,55 @@ def build_image(
     """
     invocation = invocation_of(ctx)
     steps: list[Step] = ctx.meta[_STEPS]
-    if any(_is_dockerfile(word) for word in (*arguments, base)):
-        raise click.UsageError(_NO_DOCKERFILES)
+    of_files = {
+        "--from": base,
+        "--rootfs": rootfs,
+        "--from-host": from_host,
+        "--exec": program,
+        "--copy or --run": steps,
+        "--output": output,
+        "--name": name,
+        "--user": user,
+        "--group": group,
+        "--env": env,
+        "--workdir": workdir,
+        "--port": port,
+        "--mount": mount,
+    }
+    of_containerfile = {
+        "--file": file,
+        "--tag": tag,
+        "--build-arg": build_arg,
+        "--target": target,
+        "--no-cache": no_cache,
+        "--pull": pull,
+        "--network": network,
+        "--iidfile": iidfile,
+    }
+    other = next((word for word, value in of_files.items() if value), None)
+    own = next((word for word, value in of_containerfile.items() if value), None)
+    if own is not None and other is not None:
+        raise click.UsageError(f"{own} is for a Containerfile, which {other} is not for")
+    if other is None:
+        if len(arguments) > 1 or not (arguments or own):
+            raise click.UsageError(
+                "expected one CONTEXT, a directory with a Containerfile (or --from, --rootfs or --from-host)"
+            )
+        request = ImageBuild(
+            context=Path(*arguments),
+            file=file,
+            tags=tag,
+            arguments=tuple(_argument(text) for text in build_arg),
+            target=target,
+            labels=tuple(_label(text) for text in label),
+            networks=_networks(building["net"], network),
+            uses_cache=not no_cache,
+            pull_policy=PullPolicy(building["pull_policy"] if pull is None else _PULLS[pull]),
+            is_quiet=quiet,
+            stage1=Stage1Request(path=building["stage1_path"]),
+        )
+        _build_containerfile(invocation, request, iidfile)
+        return
     if arguments and program is None:
         files = "files come by --rootfs, --from-host or --copy"
         raise click.UsageError(f'unexpected "{arguments[0]}": arguments are those of --exec, and {files}')
@@ -185,6 +263,29 @@ def build_image(
     if name is None and output is None:
         raise click.UsageError("an image for the store needs a name: give it with --name, or write it with --output")
     _build_from(invocation, base, steps, fields, output, quiet=quiet, **building)
+
+
+def _build_containerfile(invocation: Invocation, request: ImageBuild, iidfile: Path | None) -> None:
+    invocation.require_root()
+    with Store(invocation.data) as store, show_progress(invocation, quiet=request.is_quiet) as progress:
+        image = build(invocation.caller, store, request, progress)
+    if iidfile is not None:
+        with output_file(iidfile, overwrite=True, exists="") as file:
+            file.write(image.encode())
+    invocation.say(image)
+
+
+def _argument(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise click.UsageError(f'--build-arg: expected NAME or NAME=VALUE, got "{text}"')
+    return name, value if equals else os.environ.get(name, "")
+
+
+def _networks(net: tuple[str, ...], network: str | None) -> tuple[str, ...]:
+    if network is not None and net:
+        raise click.UsageError("--network and --net say the same: give one of them")
+    return net if network is None else () if network == "default" else (network,)
 
 
 def _build_from(
@@ -244,16 +345,6 @@ def _write(
         with path.open("xb") as file:
             write_image(file, root, manifest, None, invocation.note, count)
         invocation.say(store.import_file(path, progress).id)
-
-
-def _is_dockerfile(word: str | None) -> bool:
-    """Tell whether a word means a Dockerfile, or a directory that has one."""
-    if word is None:
-        return False
-    path = Path(word)
-    return path.name.startswith(_DOCKERFILES) or (
-        path.is_dir() and any((path / name).exists() for name in _DOCKERFILES)
-    )
 
 
 def _variable(flag: str, text: str) -> tuple[str, str]:

@@ -52,7 +52,7 @@ HIDDEN = "hidden"
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 # Documentation/filesystems/overlayfs.rst of Linux
-_OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
+OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _RENAMED_ATTRIBUTE = "trusted.overlay.redirect"
 
 
@@ -130,9 +130,23 @@ def spool_upper(
     finally:
         os.close(mount)
     try:
-        return _spool(root, lower, upper_changes(upper, lower, root), ids, file, note, count)
+        return spool_overlay(root, upper, lower, file, ids=ids, note=note, count=count)
     finally:
         os.close(root)
+
+
+def spool_overlay(
+    root: int,
+    upper: int,
+    lower: int,
+    file: BinaryIO,
+    *,
+    ids: IdRange | None,
+    note: Note,
+    count: Callable[[int], None],
+) -> Layer:
+    """Write the upper directory of the overlay `root` over `lower`, as `spool_upper` does."""
+    return _spool(root, lower, upper_changes(upper, lower, root), ids, file, note, count)
 
 
 def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
@@ -155,7 +169,7 @@ def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
                 continue
             was_directory = was is not None and stat.S_ISDIR(was[0].st_mode)
             is_whole = is_own and _has_attribute(upper, path, _RENAMED_ATTRIBUTE)
-            is_opaque = is_whole or (is_own and _has_attribute(upper, path, _OPAQUE_ATTRIBUTE, b"y"))
+            is_opaque = is_whole or (is_own and _has_attribute(upper, path, OPAQUE_ATTRIBUTE, b"y"))
             yield Change(kind=HIDDEN if is_opaque and was_directory else CHANGED if was else ADDED, path=path)
             inner.append((path, was_directory and not is_opaque, is_own and not is_whole))
         pending += reversed(inner)

@@ -7,6 +7,7 @@ and pods without overlay have none. Directories are opened from the root on, fol
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -90,8 +91,10 @@ def entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]:
     """Return the files in a directory by path, each with status and target of a link."""
     try:
         fd = syscalls.openat2(root, directory or ".", _DIRECTORY, resolve=_BENEATH)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}  # since its name was read
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return {}  # no directory, or none any more since its name was read
     found = {}
     try:
         for name in os.listdir(fd):

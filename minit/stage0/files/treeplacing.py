@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 from minit.archives.filecontent import shift_capabilities
-from minit.archives.tar import TarReader, shown
+from minit.archives.tar import shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.base.errors import StoreError, reason_of
 from minit.base.idrange import IdRange
@@ -29,6 +30,16 @@ _REASONS = {
     errno.EISDIR: "a directory is there",
     errno.ENOTDIR: "something is there, and is no directory",
 }
+
+
+class Entries(Protocol):
+    """Entries one after the other, as a tar has them."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries."""
+
+    def pieces(self, size_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and data of the present entry, in pieces of at most `size_bytes`."""
 
 
 class TreePlacer:
@@ -48,7 +59,7 @@ class TreePlacer:
         self._note = note
         self._times: list[tuple[str, tuple[int, int]]] = []
 
-    def place_all(self, tar: TarReader) -> None:
+    def place_all(self, tar: Entries) -> None:
         """Put all entries; StoreError, with the entry, at the first entry that cannot be put."""
         for entry in tar:
             if not entry.path:
@@ -67,7 +78,7 @@ class TreePlacer:
                 finally:
                     os.close(fd)
 
-    def _place(self, entry: Entry, tar: TarReader) -> None:
+    def _place(self, entry: Entry, tar: Entries) -> None:
         directory, _, name = entry.path.rpartition("/")
         parent = self._open_parent(directory)
         try:
@@ -117,7 +128,7 @@ class TreePlacer:
             os.close(fd)
         self._times.append((entry.path, (entry.atime_ns, entry.mtime_ns)))
 
-    def _file(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
+    def _file(self, entry: Entry, parent: int, name: str, tar: Entries) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=parent)
         try:

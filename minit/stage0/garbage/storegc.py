@@ -160,8 +160,8 @@ def collect_images(
     """
     Remove minit's images that no pod was prepared from for `grace_seconds` and no running pod has, but for `kept`.
 
-    Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. Return the number
-    of removed images.
+    Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. Steps of builds
+    that no build has used for so long are forgotten, too. Return the number of removed images.
     """
     running_only = running_only and not (data / CRI_RECORDS).exists()
     needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
@@ -183,6 +183,8 @@ def collect_images(
             continue  # another process was faster
         say(f'successfully removed aci for image: "{image.id}"')
         removed += 1
+    store.steps.forget(now_ns - int(grace_seconds * 1e9))
+    store.collect_layers()
     store.collect_leftovers()
     return removed
 

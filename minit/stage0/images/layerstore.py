@@ -243,14 +243,21 @@ class LayerStore:
             os.close(lock)
             raise
 
-    def collect(self, recipes: Callable[[], Iterable[Path]]) -> None:
-        """Remove the layers without a recipe, unless another process keeps all layers, or a recipe is damaged."""
+    def collect(self, recipes: Callable[[], Iterable[Path]], others: Callable[[], Container[str]]) -> None:
+        """
+        Remove the layers without a recipe, unless another process keeps all layers, or a recipe is damaged.
+
+        `others` are the digests of layers that stay without a recipe.
+        """
         if not self._path.exists():
             return
         with suppress(BlockingIOError, ImageError), directory_lock(self._path, exclusive=True, blocking=False):
             places = {self._place(diff_id) for path in recipes() for diff_id in read_recipe(path).layers}
             with scratch_directory(self._scratch) as scratch:
+                kept = others()
                 for path in set(self._path.iterdir()) - places:
+                    if path.name.replace("-", ":", 1) in kept:
+                        continue
                     os.rename(path, scratch / path.name)
                 sync_directory(self._path)
 

@@ -26,8 +26,8 @@ from minit.stage0.images.treestore import TreeStore
 
 Json = dict[str, object]
 
-# A layer that is made here may be a sparse file alone.
-_LIMITS = replace(DEFAULT_LIMITS, ratio=DEFAULT_LIMITS.size_bytes)
+LIMITS = replace(DEFAULT_LIMITS, ratio=DEFAULT_LIMITS.size_bytes)
+"""Those of a layer that is made here, which may be a sparse file alone."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -61,10 +61,10 @@ def make_image(
             if base is not None and not below:
                 with store.temporary_file() as file:
                     lowest = spool_image(store, base, file, progress)
-                    store.layers.add([lowest], _LIMITS, lambda *_: None)
+                    store.layers.add([lowest], LIMITS, lambda *_: None)
                 below = (lowest.diff_id,)
             new = {layer.diff_id: layer for layer in layers if not _is_whole(store, layer.diff_id)}
-            added = store.layers.add(list(new.values()), _LIMITS, _teller(what, list(new.values()), progress))
+            added = store.layers.add(list(new.values()), LIMITS, _teller(what, list(new.values()), progress))
             unpacked = [store.layers.get(diff_id) for diff_id in (*below, *(layer.diff_id for layer in layers))]
             if sum(layer.size_bytes for layer in unpacked) > DEFAULT_LIMITS.size_bytes:
                 raise ImageError(f"{what}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes")

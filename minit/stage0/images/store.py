@@ -40,6 +40,7 @@ from minit.stage0.images.imagefiles import CONTENT, DIRECTORY_MODE, FILE_MODE, K
 from minit.stage0.images.knownfiles import KnownFiles
 from minit.stage0.images.layerstore import LayerStore
 from minit.stage0.images.signatures import Signature, Trust, parse_signature
+from minit.stage0.images.stepcache import StepCache
 from minit.stage0.images.storedimage import ImageNames, Origin, StoredImage, Tag, choose_named, missing_image, tag_meant
 
 _KEY_LENGTH = len("sha512-") + 64
@@ -62,6 +63,7 @@ class Store:
         self._rkts = ImageFiles(data / "cas")
         self.temporary = own / "tmp"
         self.layers = LayerStore(own / "layer", self.temporary)
+        self.steps = StepCache(own / "steps", self.temporary)
         self._known_files = KnownFiles(own / "files", self.temporary)
         self._image_locks = data / "cas" / "imagelocks"
         self._assembled: set[str] = set()
@@ -443,8 +445,8 @@ class Store:
             return BlobFile(self.blob_path(image_id)) if recipe is None else self.layers.assemble(recipe)
 
     def collect_layers(self) -> None:
-        """Remove the layers that no image has."""
-        self.layers.collect(self._own.recipes)
+        """Remove the layers that no image and no step of a build has."""
+        self.layers.collect(self._own.recipes, self.steps.results)
 
     def recipe(self, image_id: str) -> Recipe | None:
         """Return the recipe of an image, None for an image with a blob."""

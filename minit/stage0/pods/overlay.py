@@ -6,7 +6,7 @@ import functools
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -65,20 +65,22 @@ def idmap_obstacle(data: Path) -> str | None:
     return None
 
 
-def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, ids: IdRange | None = None) -> None:
+def mount_overlay(
+    lower: Path, upper: Path, work: Path, target: Path, ids: IdRange | None = None, between: Sequence[Path] = ()
+) -> None:
     """
     Mount `upper` over `lower` at `target`, all of which exist; PodError names the failure.
 
     With `ids` the owners of `lower` are shown as the host sees a pod's owners, as the owners of `upper` have to be.
+    `between` are more layers, the highest first.
     """
     try:
-        with mapped_lower(lower, ids, work) as seen:
-            options = _overlay_options(str(seen), str(upper), str(work))
-            if len(os.fsencode(options)) <= _MAX_OPTIONS_BYTES:
-                syscalls.mount("overlay", str(target), "overlay", 0, options)
-            else:
-                with _short_name(seen) as a, _short_name(upper) as b, _short_name(work) as c:
-                    syscalls.mount("overlay", str(target), "overlay", 0, _overlay_options(a, b, c))
+        with mapped_lower(lower, ids, work) as seen, ExitStack() as stack:
+            layers = [*between, seen, upper, work]
+            options = _overlay_options(*map(str, layers))
+            if len(os.fsencode(options)) > _MAX_OPTIONS_BYTES:
+                options = _overlay_options(*(stack.enter_context(_short_name(layer)) for layer in layers))
+            syscalls.mount("overlay", str(target), "overlay", 0, options)
     except (OSError, LaunchError) as error:
         raise PodError(f"cannot mount an overlay of {lower}: {describe(error)}") from error
 
@@ -108,9 +110,10 @@ def mapped_lower(lower: Path, ids: IdRange | None, beside: Path) -> Iterator[Pat
             os.rmdir(place)
 
 
-def _overlay_options(lower: str, upper: str, work: str) -> str:
-    """Return the options of an overlay mount; `:`, `,` and backslashes in paths are escaped."""
-    return f"lowerdir={_escape(lower)},upperdir={_escape(upper)},workdir={_escape(work)}"
+def _overlay_options(*layers: str) -> str:
+    """Return the options of a mount of lower layers, upper layer and work directory; special characters are escaped."""
+    *lower, upper, work = map(_escape, layers)
+    return f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
 
 
 def is_mounted_at(path: Path) -> bool:

@@ -47,11 +47,13 @@ def run_pod(
     note: Note,
     before_exec: Callable[[], None],
     start_remover: Callable[[], int] | None = None,
+    between: Sequence[Path] = (),
 ) -> NoReturn:
     """
     Become the stage1 of a locked pod that is complete; `before_exec` is called last.
 
-    `start_remover` starts a process that removes the pod after the end, and returns the process's number.
+    `start_remover` starts a process that removes the pod after the end, and returns the process's number. `between` are
+    layers, the highest first, between the image of each app and the changes of the app.
 
     A failure before the move to `run` leaves the pod as before; after the move, the pod has ended as if it had run.
     """
@@ -68,7 +70,7 @@ def run_pod(
         pod.move(RUN)
     remover = None if start_remover is None else start_remover()
     with disk_errors("run pod", pod.path):
-        mount_overlays(pod, trees, apps)
+        mount_overlays(pod, trees, apps, between)
         # Also for a stage1 too old to be told about the files, as rkt does.
         write_name_files(pod.path / paths.POD_STAGE1_ROOTFS, options.name_service)
         arguments = entrypoints.run_arguments(options, pod.uuid, manifest, private_users, note)
@@ -91,14 +93,14 @@ def require_overlay(pod: Pod) -> None:
         raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
 
 
-def mount_overlays(pod: Pod, trees: TreeStore, apps: Sequence[str]) -> None:
+def mount_overlays(pod: Pod, trees: TreeStore, apps: Sequence[str], between: Sequence[Path] = ()) -> None:
     """Mount the overlays of a pod, if any, and give the apps /etc/mtab."""
     with_overlay = pod.has_file(paths.POD_OVERLAY_PREPARED)
     if with_overlay:
         _mount_stage1(pod, trees)
     for app in apps:
         if with_overlay:
-            mount_app(pod, trees, app)
+            mount_app(pod, trees, app, between)
         link_mtab(pod.path / paths.POD_STAGE1_ROOTFS / paths.app_rootfs(app))
 
 
@@ -134,7 +136,7 @@ def _mount_stage1(pod: Pod, trees: TreeStore) -> None:
         raise PodError(f"cannot touch stage1's status directory: {describe(error)}") from error
 
 
-def mount_app(pod: Pod, trees: TreeStore, app: str) -> None:
+def mount_app(pod: Pod, trees: TreeStore, app: str, between: Sequence[Path] = ()) -> None:
     """Mount the overlay of an app in the mounted stage1, with the image's manifest beside the overlay."""
     directory = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app
     make_directory(directory, 0o750)
@@ -146,14 +148,16 @@ def mount_app(pod: Pod, trees: TreeStore, app: str) -> None:
     if ids is not None:
         for path in (directory, manifest):
             os.chown(path, ids.shift, ids.shift)
-    _mount_layers(pod, trees, read_app_tree_id(pod, app), app, directory / "rootfs")
+    _mount_layers(pod, trees, read_app_tree_id(pod, app), app, directory / "rootfs", between)
 
 
-def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, target: Path) -> None:
+def _mount_layers(
+    pod: Pod, trees: TreeStore, tree_id: str, app: str | None, target: Path, between: Sequence[Path] = ()
+) -> None:
     """Mount a tree at `target` with the upper layer of the pod's stage1 (None) or of an app."""
     lower = trees.path(tree_id) / "rootfs"
     try:
-        tree_root = lower.stat()
+        tree_root = (between[0] if between else lower).stat()
     except OSError as error:
         raise PodError(f'pod "{pod.uuid}" needs a tree that is not in the store: {describe(error)}') from error
     overlays = pod.path / "overlay"
@@ -175,7 +179,7 @@ def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, tar
     ids = read_ids(pod)
     os.chown(upper, *(_on_host(number, ids) for number in (tree_root.st_uid, tree_root.st_gid)))
     upper.chmod(mode)
-    overlay.mount_overlay(lower, upper, work, target, ids)
+    overlay.mount_overlay(lower, upper, work, target, ids, between)
 
 
 def _on_host(number: int, ids: IdRange | None) -> int:
