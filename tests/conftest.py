@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     make_root_a_mount()
     bring_up_loopback()
-    for directory in ("/run/netns", "/run/minit", "/var/cache/minit", "/var/lib/cni"):
+    for directory in ("/run/netns", "/run/minit", "/var/cache/minit", "/var/lib/cni", "/etc/cni/net.d"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
         os.chmod(directory, 0o755)

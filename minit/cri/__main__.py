@@ -31,7 +31,9 @@ def _read(node: Node) -> Settings:
         stream_address=node["stream_address"].string(),
         stream_port=node["stream_port"].integer(0, 65535),
         usual=UsualSandbox(
-            network=node["network"].optional(Node.string), stage1_path=node["stage1_path"].optional(Node.string)
+            network=node["network"].optional(Node.string),
+            waits_for_cni=node["waits_for_cni"].boolean(),
+            stage1_path=node["stage1_path"].optional(Node.string),
         ),
         cdi_directories=tuple(map(Path, node["cdi_directories"].each(Node.absolute_path))),
         runtime_handlers=node["runtime_handlers"].each(Node.string),

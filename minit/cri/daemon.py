@@ -28,7 +28,7 @@ from minit.cri.node import Node
 from minit.cri.openfiles import raise_limit
 from minit.cri.podwatch import EventCalls, PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
-from minit.cri.sandboxcalls import SandboxCalls, UsualSandbox
+from minit.cri.sandboxcalls import NO_NETWORK, NodeNetwork, SandboxCalls, UsualSandbox
 from minit.cri.statscalls import StatsCalls
 from minit.cri.statuses import runtime_info
 from minit.cri.streaming.calls import StreamingCalls
@@ -71,7 +71,6 @@ class Settings(Value):
         return {
             "dataDirectory": str(self.data),
             "socket": str(self.socket),
-            "network": self.usual.network,
             "stage1Path": self.usual.stage1_path,
             "cdiSpecDirs": [str(directory) for directory in self.cdi_directories],
             "streamAddress": self.stream_address,
@@ -150,7 +149,8 @@ async def _run(
             hands = Hands(nursery, settings.program, settings.data, settings.local_config)
             watch = PodWatch(nursery, node)
             handlers = settings.runtime_handlers
-            sandboxes = SandboxCalls(node, records, hands, watch, settings.usual, handlers)
+            network = NodeNetwork(settings.usual, note)
+            sandboxes = SandboxCalls(node, records, hands, watch, settings.usual, network, handlers)
             images = ImageCalls(node, hands, nursery)
             stops = ContainerStops(nursery, settings.data)
             containers = ContainerCalls(node, hands, stops, images, settings.cdi_directories)
@@ -158,7 +158,7 @@ async def _run(
             tokens = Tokens[Wanted]()
             streams = StreamingCalls(node, tokens, _base_url(streaming))
             stats = StatsCalls(node, nursery)
-            runtime = _RuntimeCalls(settings.described(), handlers)
+            runtime = _RuntimeCalls(settings.described(), network, handlers)
             methods = _all_methods(runtime, sandboxes, containers, stats, events, streams, images)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             stream_listener = trio.SocketListener(trio.socket.from_stdlib_socket(streaming))
@@ -286,9 +286,10 @@ def _streamed(request: type[Message], answer: Callable[[Any], Awaitable[Message]
 class _RuntimeCalls:
     """Version, Status, RuntimeConfig and UpdateRuntimeConfig."""
 
-    def __init__(self, settings: Mapping[str, object], handlers: Sequence[str]) -> None:
+    def __init__(self, settings: Mapping[str, object], network: NodeNetwork, handlers: Sequence[str]) -> None:
         """Show `settings` to whoever asks for all there is to know; `handlers` are other names of the only runtime."""
         self._settings = settings
+        self._network = network
         self._handlers = ("", *handlers)
 
     async def version(self, _: api.VersionRequest) -> api.VersionResponse:
@@ -302,14 +303,17 @@ class _RuntimeCalls:
 
     async def status(self, request: api.StatusRequest) -> api.StatusResponse:
         """Return whether sandboxes can be run."""
-        # Networks are built in, so there always is a network.
-        ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
+        network, is_ready = self._network.find()
+        of_network = api.RuntimeCondition(type="NetworkReady", status=is_ready)
+        if not is_ready:
+            of_network.reason, of_network.message = "NetworkPluginNotReady", NO_NETWORK
+        conditions = [api.RuntimeCondition(type="RuntimeReady", status=True), of_network]
         of_handler = api.RuntimeHandlerFeatures(
             recursive_read_only_mounts=True, user_namespaces=supports_user_namespaces()
         )
         return api.StatusResponse(
-            status=api.RuntimeStatus(conditions=ready),
-            info=runtime_info(self._settings) if request.verbose else None,
+            status=api.RuntimeStatus(conditions=conditions),
+            info=runtime_info({**self._settings, "network": network}) if request.verbose else None,
             features=api.RuntimeFeatures(supplemental_groups_policy=True, mount_options=True),
             runtime_handlers=[api.RuntimeHandler(name=name, features=of_handler) for name in self._handlers],
         )

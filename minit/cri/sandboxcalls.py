@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -25,15 +25,47 @@ from minit.cri.records import Records, SandboxRecord, sandbox_key
 from minit.cri.refusal import check_message
 from minit.cri.statuses import container_status, is_sandbox_listed, listed_sandbox, sandbox_info, sandbox_status
 from minit.cri.translation.sandbox import run_options, sandbox_request
+from minit.podfiles.networkfiles import CNI_DIRECTORY
 from minit.pods.requests import PodRelease, PodRemoval, PodRequest, PodStop, SandboxRequest, Stage1Request
+from minit.stage0.networks import first_network
 from minit.stage0.stage1.entrypoints import RunOptions
+
+NO_NETWORK = f"{CNI_DIRECTORY} has no valid configuration"
+"""What is wrong on a node that waits for the network of the cluster."""
 
 
 class UsualSandbox(Value):
-    """Settings of all sandboxes of a node: a network, None for the default, and a stage1, None for minit's own."""
+    """
+    Settings of all sandboxes of a node: a network, None for the first of all runtimes', and a stage1, None for minit's.
+
+    With `waits_for_cni` a node has no network until there is one for all runtimes, else the default network.
+    """
 
     network: str | None = None
+    waits_for_cni: bool = False
     stage1_path: str | None = None
+
+
+class NodeNetwork:
+    """The network of the sandboxes, looked for at each use: a cluster's is configured by a pod of the node."""
+
+    def __init__(self, usual: UsualSandbox, note: Callable[[str], None]) -> None:
+        """Tell `note` about each broken file once."""
+        self._usual = usual
+        self._note = note
+        self._told: set[str] = set()
+
+    def find(self) -> tuple[str | None, bool]:
+        """Return the name, None for the default network, and whether sandboxes can have the network."""
+        if self._usual.network is not None:
+            return self._usual.network, True
+        name = first_network(self._tell)
+        return name, name is not None or not self._usual.waits_for_cni
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._note(text)
 
 
 class SandboxCalls:
@@ -46,6 +78,7 @@ class SandboxCalls:
         hands: Hands,
         watch: PodWatch,
         usual: UsualSandbox,
+        network: NodeNetwork,
         handlers: Sequence[str],
     ) -> None:
         """Make sandboxes; `handlers` are names that RuntimeClasses have for minit."""
@@ -54,6 +87,7 @@ class SandboxCalls:
         self._hands = hands
         self._watch = watch
         self._usual = usual
+        self._network = network
         self._handlers = handlers
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.SandboxId:
@@ -67,7 +101,10 @@ class SandboxCalls:
             raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
         check_message(request.config, "config")
         pod = sandbox_request(request.config, Stage1Request(path=self._usual.stage1_path))
-        options = run_options(request.config, self._usual.network)
+        network, is_ready = self._network.find()
+        options = run_options(request.config, network)
+        if not is_ready and options.networks != ("host",):
+            raise CallError(Code.UNKNOWN, f"there is no network yet: {NO_NETWORK}")
         key = sandbox_key(metadata)
         async with self._node.lock(key):
             present = next((one for one in self._node.sandboxes.values() if one.record.path.name == key), None)

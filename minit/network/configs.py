@@ -1,19 +1,21 @@
 """
 Finding the configurations of networks: in the stage1 image, of the vendor, and of the administrator.
 
-A later directory overrides a network of the same name. The choice of files and the messages are rkt's: of a file for a
+A later directory overrides a network of the same name. The directory for all runtimes of the CNI is for networks that
+are in no other. The choice of files and the messages are rkt's: of a file for a
 network that nobody asked for, only the name is read.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from minit.base.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, parse_network_config, parse_network_name
-from minit.plan.networks.networkplan import wants_network
+from minit.plan.networks.networkplan import ALL_NETWORKS, wants_network
 from minit.podfiles import paths
-from minit.podfiles.networkfiles import LIST_SUFFIX, host_directories, list_files, read_file
+from minit.podfiles.networkfiles import CNI_DIRECTORY, LIST_SUFFIX, host_directories, list_files, read_file
 
 
 def _config_directories(local_config: str) -> tuple[str, ...]:
@@ -36,7 +38,29 @@ def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[Netw
             raise NetworkError(f"failed to setup network: {describe(error)}") from error
         lines += [f'overriding "{name}" network with one from {directory}' for name in found if name in networks]
         networks |= found
+    missing = tuple(entry for entry in wanted if entry.partition(":")[0] not in (ALL_NETWORKS, *networks))
+    for config in _for_all_runtimes(missing, lines) if missing else ():
+        networks.setdefault(config.name, config)
     return list(networks.values()), lines
+
+
+def _for_all_runtimes(wanted: tuple[str, ...], lines: list[str]) -> Iterator[NetworkConfig]:
+    """
+    Yield the wanted networks of the directory for all runtimes.
+
+    A broken file is a line and no error, as with other runtimes: the file may be for another plugin than ours.
+    """
+    try:
+        for file_name in list_files(CNI_DIRECTORY):
+            try:
+                config = _load_file(file_name, CNI_DIRECTORY, wanted, lines)
+            except (MinitError, OSError) as error:
+                lines.append(f"ignoring {describe(error)}")
+            else:
+                if config is not None:
+                    yield config
+    except OSError as error:
+        lines.append(f"ignoring {describe(error)}")
 
 
 def _load_directory(directory: str, wanted: tuple[str, ...], lines: list[str]) -> dict[str, NetworkConfig]:

@@ -19,9 +19,8 @@ from minit.manifest.networkconfig import parse_network_config
 from minit.plan.networks.networkplan import PlannedNetwork, interface_name
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.networkfiles import SUFFIXES
 from minit.podfiles.podfile import remove_pod_file, write_pod_file
-
-_CONFIGURATIONS = (".conf", ".conflist")
 
 JsonObject = dict[str, object]
 
@@ -122,7 +121,7 @@ def _copies() -> list[str]:
         names = os.listdir(paths.POD_NET)
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if name.endswith(_CONFIGURATIONS) and not name.startswith("."))
+    return sorted(name for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
 
 
 def _read_net_info() -> list[tuple[str, str, str]]:

@@ -13,7 +13,13 @@ LIST_SUFFIX = ".conflist"
 VENDOR = "/usr/lib/rkt/net.d"
 """The directory where packages of the host put configurations."""
 
-_SUFFIX = ".conf"
+CNI_DIRECTORY = "/etc/cni/net.d"
+"""The directory for all runtimes of the CNI, where the network of a cluster puts its configuration."""
+
+SUFFIXES = (".conf", LIST_SUFFIX, ".json")
+"""The ends of the names of configurations, the last for all runtimes alone."""
+
+_OF_RKT = SUFFIXES[:2]
 _MAX_CONFIG_BYTES = 1 << 20
 
 
@@ -29,7 +35,8 @@ def list_files(directory: str) -> list[str]:
             names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if name.endswith((_SUFFIX, LIST_SUFFIX)))
+    suffixes = SUFFIXES if directory == CNI_DIRECTORY else _OF_RKT
+    return sorted(name for name in names if name.endswith(suffixes))
 
 
 def read_file(path: str) -> bytes | None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import Value
-from minit.manifest.creatednetwork import Network, read_network
-from minit.podfiles.networkfiles import host_directories, list_files, read_file
+from minit.manifest.creatednetwork import Network, check_network_name, read_network
+from minit.manifest.networkconfig import parse_network_config
+from minit.podfiles.networkfiles import CNI_DIRECTORY, host_directories, list_files, read_file
 from minit.stage0.pods.poddirectory import Note, PodState, read_name, walk_pods
 from minit.stage0.pods.podstatus import read_networks
 
@@ -26,9 +27,9 @@ class Member(Value):
 def list_networks(local_config: str, note: Note) -> list[Network]:
     """Return the networks of the host's directories by name; unreadable files are noted."""
     found: dict[str, Network] = {}
-    for directory in host_directories(local_config):
+    for directory in _directories(local_config):
         of_directory: dict[str, Network] = {}
-        for file_name in list_files(directory):
+        for file_name in _listed(directory, note):
             path = f"{directory}/{file_name}"
             try:
                 data = read_file(path)
@@ -48,7 +49,39 @@ def find_network(local_config: str, name: str, note: Note) -> Network:
     for network in list_networks(local_config, note):
         if network.name == name:
             return network
-    raise NetworkError(f'there is no network "{name}" in {" or ".join(host_directories(local_config))}')
+    raise NetworkError(f'there is no network "{name}" in {" or ".join(_directories(local_config))}')
+
+
+def _directories(local_config: str) -> tuple[str, ...]:
+    return CNI_DIRECTORY, *host_directories(local_config)
+
+
+def first_network(note: Note) -> str | None:
+    """
+    Return the network for all runtimes of the CNI, as a kubelet's runtime takes it: of the first valid file by name.
+
+    Broken files are noted.
+    """
+    for file_name in _listed(CNI_DIRECTORY, note):
+        try:
+            data = read_file(f"{CNI_DIRECTORY}/{file_name}")
+            if data is not None:
+                name = parse_network_config(data, file_name, CNI_DIRECTORY).name
+                check_network_name(name)  # the name is an entry of --net, which some names cannot be
+                return name
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (MinitError, OSError) as error:
+            note(f"ignoring {CNI_DIRECTORY}/{file_name}: {describe(error)}")
+    return None
+
+
+def _listed(directory: str, note: Note) -> list[str]:
+    try:
+        return list_files(directory)
+    except OSError as error:
+        note(f"ignoring {describe(error)}")
+        return []
 
 
 def network_members(data: Path, note: Note) -> dict[str, list[Member]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +13,23 @@ import pytest
 import trio
 
 from minit.cri.api import cri_pb2 as api
+from minit.podfiles.networkfiles import CNI_DIRECTORY
 from tests.support.commands import Stage0
-from tests.support.crinode import CriNode, Daemon, container_config, own_daemon, sandbox_config
+from tests.support.crinode import CallFailed, CriNode, Daemon, container_config, own_daemon, sandbox_config
 from tests.support.hostnet import left_by
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"), pytest.mark.trio]
 
 PATIENCE_SECONDS = 100
 PORTS = [api.PortMapping(container_port=80, host_port=31880)]
+
+
+@pytest.fixture(autouse=True)
+def no_networks_for_all() -> Iterator[None]:
+    """The directory for all runtimes is empty before and after each test."""
+    yield
+    for path in Path(CNI_DIRECTORY).iterdir():
+        path.unlink()
 
 
 @pytest.fixture
@@ -86,3 +97,49 @@ async def test_a_stop_of_what_has_ended(daemon: Daemon, tmp_path: Path) -> None:
             await node.ask("StopPodSandbox", sandbox)
             assert not left_by(sandbox.pod_sandbox_id)
             await node.ask("RemovePodSandbox", sandbox)
+
+
+async def test_the_network_of_a_cluster(minit: Stage0, tmp_path: Path) -> None:
+    """
+    A node that waits is not ready until a configuration for all runtimes appears, as flannel's pod writes it, and has
+    the first valid one from then on, with the names of the pod for the plugins.
+    """
+    directory = Path(CNI_DIRECTORY)
+    with own_daemon(minit, tmp_path / "cri.sock", network="") as daemon:
+        daemon.options = ["--wait-for-cni"]
+        daemon.start()
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with daemon.node() as node:
+                (directory / "05-broken.conflist").write_text('{"name": "broken", "plugins": []}')
+                (directory / "06-hidden.conf").write_text('{"name": "default", "type": "ptp"}')
+                condition = (await node.ask("Status", api.StatusRequest())).status.conditions[1]
+                assert (condition.type, condition.status, condition.reason) == (
+                    "NetworkReady",
+                    False,
+                    "NetworkPluginNotReady",
+                )
+                with pytest.raises(CallFailed, match="there is no network yet: /etc/cni/net.d has no valid"):
+                    await run(node, tmp_path, 0)
+                write_flannel(directory / "10-flannel.conflist", tmp_path / "subnet.env")
+                (directory / "20-later.conf").write_text('{"name": "later", "type": "ptp"}')
+                assert (await node.ask("Status", api.StatusRequest())).status.conditions[1].status
+                sandbox = await run(node, tmp_path, 0)
+                assert (await status(node, sandbox)).network.ip.startswith("10.244.3.")
+                record = minit.data / "pods/run" / sandbox.pod_sandbox_id / "net-info.json"
+                [network] = json.loads(record.read_text())
+                assert network["args"] == (
+                    "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_UID=5e5b"
+                )
+                await node.ask("RemovePodSandbox", sandbox)
+    assert not left_by(sandbox.pod_sandbox_id)
+    subprocess.run(["ip", "link", "del", "cni0"], check=True)  # a bridge stays
+
+
+def write_flannel(file: Path, environment: Path) -> None:
+    """Write what flannel's DaemonSet writes on a node, and what flanneld does."""
+    lines = ("FLANNEL_NETWORK=10.244.0.0/16", "FLANNEL_SUBNET=10.244.3.1/24", "FLANNEL_MTU=1450", "FLANNEL_IPMASQ=true")
+    environment.write_text("\n".join(lines) + "\n")
+    flannel = {"type": "flannel", "subnetFile": str(environment)}
+    flannel |= {"delegate": {"hairpinMode": True, "isDefaultGateway": True}}  # type: ignore[dict-item]
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+    file.write_text(json.dumps({"name": "cbr0", "cniVersion": "0.3.1", "plugins": [flannel, portmap]}))

@@ -156,8 +156,9 @@ class Daemon:
         """Start it, and return when it listens; under a command that is given it may end before."""
         words = (
             "cri",
+            "--insecure-options=none",
             f"--listen=unix://{self.socket}",
-            f"--net={self.network}",
+            *([f"--net={self.network}"] if self.network else []),
             self.minit.stage1_flag,
             *self.options,
         )

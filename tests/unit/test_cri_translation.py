@@ -94,6 +94,11 @@ def test_sandboxes() -> None:
     assert run_options(config, "lan") == RunOptions(
         networks=("lan",), hostname="web", name_service=service, mutable=True
     )
+    config.metadata.name, config.metadata.namespace = "web-1", "shop;x"
+    assert run_options(config, "lan").networks == ("lan:IgnoreUnknown=1;K8S_POD_NAME=web-1",)
+    assert run_options(config, "lan:IP=10.0.0.9").networks == ("lan:IP=10.0.0.9;IgnoreUnknown=1;K8S_POD_NAME=web-1",)
+    assert run_options(config, "lan,wan").networks == ("lan,wan",)
+    assert run_options(config, None).networks == ()
     web, names = Port(name="port0", protocol="tcp", port=80), Port(name="port2", protocol="udp", port=53)
     assert sandbox(port_mappings=ports).ports == (
         ExposedPort(name="port0", host_port=8080, host_ip="0.0.0.0", pod_port=web),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import NetworkError
+from minit.network import configs
 from minit.network.configs import load_networks
 from minit.podfiles import networkfiles
 
@@ -20,6 +21,8 @@ def pod_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the image's configurations; the vendor's are below it instead of /usr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(networkfiles, "VENDOR", "vendor/net.d")
+    for module in (networkfiles, configs):
+        monkeypatch.setattr(module, "CNI_DIRECTORY", "cni/net.d")
     for directory in (BUILT_IN, Path("vendor/net.d"), Path("local/net.d")):
         directory.mkdir(parents=True)
     return tmp_path
@@ -43,6 +46,21 @@ def refusal(*wanted: str) -> str:
     message = str(caught.value)
     assert message.startswith("failed to setup network: ")
     return message.removeprefix("failed to setup network: ")
+
+
+def test_the_directory_for_all_runtimes() -> None:
+    """It is for networks that are nowhere else, its broken files harm nobody, and `all` means none of them."""
+    assert load("k8s") == ([], [])
+    Path("cni/net.d").mkdir(parents=True)
+    write("local/net.d", "10.conf", "own")
+    write("cni/net.d", "10.conf", "own")
+    write("cni/net.d", "20.json", "k8s")
+    write("cni/net.d", "30.conf", "k8s")
+    Path("cni/net.d/05.conf").write_text("{")
+    assert load("own", "all") == ([("own", "local/net.d/10.conf")], [])
+    found, lines = load("k8s", "own")
+    assert found == [("k8s", "cni/net.d/20.json"), ("own", "local/net.d/10.conf")]
+    assert [line.partition(": ")[0] for line in lines] == ["ignoring cni/net.d/05.conf"]
 
 
 def test_three_directories() -> None:

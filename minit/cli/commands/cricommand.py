@@ -15,6 +15,7 @@ from minit.cli.flags.sharedoptions import stage1_path_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.linux.stdio import flush_output
+from minit.podfiles.networkfiles import CNI_DIRECTORY
 from minit.stage0.devices import CDI_DIRECTORIES
 
 _SCHEME = "unix://"
@@ -46,7 +47,16 @@ def _read_handlers(ctx: click.Context, parameter: click.Parameter, values: tuple
     show_default=True,
     help="The socket to serve at, which is root's alone.",
 )
-@click.option("--net", metavar="NAME", help="Network of the sandboxes.  [default: the default network]")
+@click.option(
+    "--net",
+    metavar="NAME",
+    help=f"Network of the sandboxes.  [default: the first one of {CNI_DIRECTORY}, else the default network]",
+)
+@click.option(
+    "--wait-for-cni",
+    is_flag=True,
+    help=f"Have no network, and say so to the kubelet, until {CNI_DIRECTORY} has one: for a node of a cluster.",
+)
 @click.option(
     "--stream-address",
     metavar="ADDRESS",
@@ -83,6 +93,7 @@ def cri(
     invocation: Invocation,
     listen: str,
     net: str | None,
+    wait_for_cni: bool,
     stream_address: str,
     stream_port: int,
     cdi_spec_dir: tuple[str, ...],
@@ -104,6 +115,8 @@ def cri(
         )
     if not listen.startswith(f"{_SCHEME}/"):
         raise click.UsageError(f'--listen: expected unix://PATH with an absolute path, got "{listen}"')
+    if net is not None and wait_for_cni:
+        raise click.UsageError("--wait-for-cni: --net names the network already")
     settings = {
         "data": str(invocation.data),
         "socket": listen.removeprefix(_SCHEME),
@@ -114,6 +127,7 @@ def cri(
         "program": _own_command(),
         "local_config": invocation.local_config,
         "network": net,
+        "waits_for_cni": wait_for_cni,
         "stage1_path": None if stage1_path is None else os.path.abspath(stage1_path),
     }
     flush_output()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 
 from minit.base.errors import ManifestError
@@ -36,6 +37,7 @@ from minit.stage0.pods.nameservice import stated_service
 from minit.stage0.stage1.entrypoints import RunOptions
 
 # What other runtimes do: containers have the same files in /etc as there, which they may change, and as much memory.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HABITS = ((Annotation.POD_NAMES, "own"), (Annotation.SHM_SIZE, "64Mi"))
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp"}
 _ANY_ADDRESS = "0.0.0.0"
@@ -70,7 +72,7 @@ def sandbox_request(config: api.PodSandboxConfig, stage1: Stage1Request) -> PodR
 def run_options(config: api.PodSandboxConfig, network: str | None) -> RunOptions:
     """Return the way to run a sandbox, in the `network` of the node's sandboxes unless the sandbox has the host's."""
     options = config.linux.security_context.namespace_options
-    own = () if network is None else (network,)
+    own = () if network is None else (_with_names(network, config.metadata),)
     dns = config.dns_config
     return RunOptions(
         networks=("host",) if options.network == api.NODE else own,
@@ -79,6 +81,15 @@ def run_options(config: api.PodSandboxConfig, network: str | None) -> RunOptions
         ipc="parent" if options.ipc == api.NODE else None,
         mutable=True,
     )
+
+
+def _with_names(network: str, pod: api.PodSandboxMetadata) -> str:
+    """Return an entry of --net with the names of the pod, by which plugins of a cluster look the pod up."""
+    words = (("K8S_POD_NAMESPACE", pod.namespace), ("K8S_POD_NAME", pod.name), ("K8S_POD_UID", pod.uid))
+    given = [f"{key}={value}" for key, value in words if _PLAIN_NAME.fullmatch(value)]
+    if not given or "," in network:
+        return network
+    return f"{network}{';' if ':' in network else ':'}{';'.join(('IgnoreUnknown=1', *given))}"
 
 
 def _annotations(config: api.PodSandboxConfig) -> Pairs:

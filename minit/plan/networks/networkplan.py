@@ -10,7 +10,8 @@ from minit.manifest.hostports import Address, HostPorts
 from minit.manifest.networkconfig import NetworkConfig
 from minit.plan.networks.hostsfile import NamedPod
 
-_ALL = "all"
+ALL_NETWORKS = "all"
+"""The entry of --net for every network of rkt's directories."""
 
 
 class PlannedNetwork(Value):
@@ -92,7 +93,7 @@ def interface_name(index: int) -> str:
 def wants_network(wanted: tuple[str, ...], name: str) -> bool:
     """Return whether the entries of --net, NAME or NAME:ARGS, ask for the network of that name."""
     names = [entry.partition(":")[0] for entry in wanted]
-    return _ALL in names or name in names
+    return ALL_NETWORKS in names or name in names
 
 
 def plan_networks(configs: Iterable[NetworkConfig], wanted: tuple[str, ...]) -> tuple[PlannedNetwork, ...]:
@@ -104,7 +105,7 @@ def plan_networks(configs: Iterable[NetworkConfig], wanted: tuple[str, ...]) -> 
     """
     arguments = {name: args for name, _, args in (entry.partition(":") for entry in wanted)}
     joined = sorted((config for config in configs if wants_network(wanted, config.name)), key=_file_name)
-    missing = sorted(arguments.keys() - {_ALL} - {config.name for config in joined})
+    missing = sorted(arguments.keys() - {ALL_NETWORKS} - {config.name for config in joined})
     if missing:
         raise PlanError(f"failed to setup network: networks not found: {', '.join(missing)}")
     for one, other in zip(joined, joined[1:]):
