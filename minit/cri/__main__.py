@@ -28,6 +28,7 @@ def _read(node: Node) -> Settings:
         socket=Path(node["socket"].absolute_path()),
         program=node["program"].each(Node.string),
         local_config=node["local_config"].string(),
+        system_config=node["system_config"].string(),
         stream_address=node["stream_address"].string(),
         stream_port=node["stream_port"].integer(0, 65535),
         usual=UsualSandbox(

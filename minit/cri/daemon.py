@@ -60,6 +60,7 @@ class Settings(Value):
     socket: Path
     program: tuple[str, ...]
     local_config: str
+    system_config: str
     stream_address: str
     stream_port: int
     usual: UsualSandbox = UsualSandbox()
@@ -146,7 +147,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, signals, nursery.cancel_scope)
-            hands = Hands(nursery, settings.program, settings.data, settings.local_config)
+            hands = Hands(nursery, settings.program, settings.data, settings.local_config, settings.system_config)
             watch = PodWatch(nursery, node)
             handlers = settings.runtime_handlers
             network = NodeNetwork(settings.usual, note)

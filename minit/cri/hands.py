@@ -35,11 +35,14 @@ class Hands:
     `program` are the words of the command without any options. The pods are those of `data`.
     """
 
-    def __init__(self, nursery: trio.Nursery, program: Sequence[str], data: Path, local_config: str) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, program: Sequence[str], data: Path, local_config: str, system_config: str
+    ) -> None:
         self._nursery = nursery
         self._program = tuple(program)
         self._data = data
         self._local_config = local_config
+        self._system_config = system_config
         self._idle: list[Socket] = []
         self._starting = trio.Lock()
         self._turns = Turns(nursery, MOST_IDLE)
@@ -99,7 +102,9 @@ class Hands:
     def _ask(self, link: Socket, request: Any, held: int | None) -> None:
         fd = os.memfd_create("request", os.MFD_CLOEXEC)
         try:
-            asked = HandRequest(data=self._data, local_config=self._local_config, request=request)
+            asked = HandRequest(
+                data=self._data, local_config=self._local_config, system_config=self._system_config, request=request
+            )
             os.write(fd, CODEC.encode(asked))
             send_message(link, {}, [fd, *([] if held is None else [held])])
         finally:

@@ -24,7 +24,7 @@ from minit.base.value import Value
 from minit.base.valuecodec import ValueCodec
 from minit.linux.messages import Socket, receive_message, send_message
 from minit.pods import apps, ending, images, preparing, running
-from minit.pods.caller import Caller
+from minit.pods.caller import DEFAULT_SYSTEM_CONFIG, Caller
 from minit.pods.requests import (
     AddRequest,
     AppRemoval,
@@ -53,6 +53,7 @@ class HandRequest(Value):
 
     data: Path
     local_config: str
+    system_config: str = DEFAULT_SYSTEM_CONFIG
     request: (
         SandboxRequest
         | AddRequest
@@ -92,7 +93,9 @@ def serve(act: CarryOut) -> None:
 def carry_out(asked: HandRequest) -> str:
     """Carry out a request; MinitError or OSError after a failure."""
     request = asked.request
-    caller = Caller(data=asked.data, note=lambda text: None, local_config=asked.local_config)
+    caller = Caller(
+        data=asked.data, note=lambda text: None, local_config=asked.local_config, system_config=asked.system_config
+    )
     if isinstance(request, AddRequest):
         with find_pod(caller.data, request.uuid, caller.note) as pod, Store(caller.data) as store:
             apps.add(caller, pod, store, request.app, request.environment, silent)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit.base.errors import ImageError, StoreError
 from minit.base.progress import silent
@@ -21,13 +26,15 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.trustedkeys import KeyPlaces
 from tests import tars
 from tests.support.incommand import Command, command_on
-from tests.support.layers import Layout, busybox_layer
+from tests.support.layers import MANIFEST, REF_NAME, Layout, busybox_layer, config_document, gzipped, layer
+from tests.support.registry import Registry, registry
 from tests.support.signing import Keys, made_keys, sign_earlier
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="imports images, which needs root")
 
 NAME = "example.com/app"
+_FORM = PublicFormat.SubjectPublicKeyInfo
 SKIP = "--skip-fingerprint-review"
 
 
@@ -51,6 +58,14 @@ class Signed:
         config = (f"--local-config={self.places.local}", f"--system-config={self.places.system}")
         done = self._minit(*config, *words, code=code)
         return done.stderr if code else done.stdout
+
+    def verified(self, image: str, code: int = 0) -> str:
+        """Return what `image verify` says of the signer of an image, which is the same in JSON."""
+        config = (f"--local-config={self.places.local}", f"--system-config={self.places.system}")
+        (facts,) = json.loads(self._minit(*config, "image", "verify", "--format=json", image, code=code).stdout)
+        told = self._minit(*config, "image", "verify", image, code=code).stderr
+        assert (facts["signature"] is None) == ("nobody signed it" in told)
+        return told
 
     def trust(self, *keys: bytes, prefix: str = NAME) -> None:
         """Trust keys for images of a name."""
@@ -165,6 +180,23 @@ def test_a_subkey_signs_for_its_key(signed: Signed, keys: Keys) -> None:
         signature = store.signature(store.find(NAME).id)
     assert signature is not None
     assert signature.key == keys.fingerprint("sub") != signature.fingerprint
+
+
+def test_who_signed_is_told(signed: Signed, keys: Keys) -> None:
+    """`image verify` tells the signer, or that nobody signed, and fails if no key of the signature is trusted now."""
+    image = signed.image()
+    signed.minit("fetch", image)
+    assert "nobody signed it" in signed.verified(NAME)
+    signed.trust(keys.public("ann"))
+    assert "must be signed by a key that is trusted now" in signed.verified(NAME, code=254)
+    signed.sign(image, keys.sign("ann", image.read_bytes()))
+    signed.minit("fetch", image)
+    assert f'signed by "ann <ann@example.com>", key {keys.fingerprint("ann")}, at 20' in signed.verified(NAME)
+    signed.minit("--insecure-options=image", "fetch", image)  # the same content
+    signed.minit("trust", "rm", f"--prefix={NAME}", keys.fingerprint("ann"))
+    signed.trust(keys.public("bob"))
+    assert "must be signed by a key that is trusted now" in signed.verified(NAME, code=254)
+    signed.minit("--insecure-options=image", "image", "verify", NAME)
 
 
 def test_a_signature_of_an_option(signed: Signed, keys: Keys) -> None:
@@ -350,3 +382,176 @@ def test_without_gnupg(signed: Signed, keys: Keys, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(signed.root))
     assert "apt install gpgv" in signed.refused(image)
     assert "apt install gpg)" in signed.minit("trust", "--root", SKIP, signed.root / "key0", code=254)
+
+
+class Policed:
+    """A registry with images of one repository, and a policy of signatures in the home of the user."""
+
+    def __init__(self, signed: Signed, keys: Keys, served: Registry, layout: Layout) -> None:
+        self.signed = signed
+        self.served = served
+        self.layout = layout
+        self.keys = keys
+        self.name = f"{served.host}/team/box"
+        self._home = signed.root / "home/.config/containers"
+        (self._home / "registries.d").mkdir(parents=True)
+        places = f"lookaside: file://{signed.root}/lookaside\n    use-sigstore-attachments: true"
+        (self._home / "registries.d/own.yaml").write_text(f"docker:\n  {served.host}:\n    {places}\n")
+        (signed.root / "ann").write_bytes(keys.public("ann"))
+
+    def obey(self, *requirements: dict[str, object], scope: str = "") -> Path:
+        """Write a policy for the images of the registry; others are accepted."""
+        rows = {scope or self.served.host: list(requirements)}
+        policy = {"default": [{"type": "insecureAcceptAnything"}], "transports": {"docker": rows}}
+        path = self._home / "policy.json"
+        path.write_text(json.dumps(policy))
+        return path
+
+    def signed_by(self, **fields: object) -> dict[str, object]:
+        """Return the requirement of a signature by ann."""
+        return {"type": "signedBy", "keyType": "GPGKeys", "keyPath": str(self.signed.root / "ann"), **fields}
+
+    def statement(self, digest: str, tag: str, kind: str) -> bytes:
+        """Return what is signed: that an image has a name."""
+        critical = {
+            "identity": {"docker-reference": f"{self.name}:{tag}"},
+            "image": {"docker-manifest-digest": digest},
+            "type": kind,
+        }
+        return json.dumps({"critical": critical, "optional": {}}).encode()
+
+    def sign(self, digest: str, tag: str, name: str = "ann") -> None:
+        """Put a simple signature beside the registry."""
+        place = self.signed.root / f"lookaside/team/box@{digest.replace(':', '=')}/signature-1"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = self.statement(digest, tag, "atomic container signature")
+        place.write_bytes(self.keys.gpg("--local-user", f"{name}@example.com", "--sign", given=text))
+
+    def attach(self, digest: str, tag: str) -> Path:
+        """Put a signature of sigstore's into the registry, and return the file of the public key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        public = key.public_key().public_bytes(Encoding.PEM, _FORM)
+        path = self.signed.root / "cosign.pub"
+        path.write_bytes(public)
+        text = self.statement(digest, tag, "cosign container image signature")
+        signature = base64.b64encode(key.sign(text, ec.ECDSA(SHA256()))).decode()
+        own = {"annotations": {"dev.cosignproject.cosign/signature": signature}}
+        statement = {**self.layout.blob(text, "application/vnd.dev.cosign.simplesigning.v1+json"), **own}
+        config = self.layout.document(config_document([]), "application/vnd.oci.image.config.v1+json")
+        document: dict[str, object] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config}
+        entry = self.layout.document({**document, "layers": [statement]}, MANIFEST)
+        self.layout.index.append({**entry, "annotations": {REF_NAME: f"{digest.replace(':', '-')}.sig"}})
+        return path
+
+    def fetch(self, end: str, *words: str, code: int = 0) -> str:
+        """Fetch an image by a tag or a digest."""
+        return self.signed.minit("--insecure-options=http", *words, "fetch", f"docker://{self.name}{end}", code=code)
+
+
+@pytest.fixture
+def policed(signed: Signed, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Iterator[Policed]:
+    """A registry with two images, of the tags good and other, of which ann has signed one."""
+    if shutil.which("skopeo") is None:
+        pytest.skip("no skopeo on PATH")
+    monkeypatch.setenv("HOME", str(signed.root / "home"))
+    layout = Layout()
+    for tag in ("good", "other"):
+        layout.add(busybox_layer(), layer(tars.file("etc/tag", tag.encode())), tag=tag)
+    with registry({"team/box": layout}) as served:
+        made = Policed(signed, keys, served, layout)
+        made.sign(digest_of(layout, "good"), "good")
+        yield made
+
+
+def digest_of(layout: Layout, tag: str) -> str:
+    """Return the digest of the image of a tag."""
+    return next(str(one["digest"]) for one in layout.index if one["annotations"] == {REF_NAME: tag})
+
+
+def test_a_policy_of_signatures(policed: Policed) -> None:
+    """An image of a registry is imported only with the signature that the policy asks for."""
+    good, other = (digest_of(policed.layout, tag) for tag in ("good", "other"))
+    path = policed.obey(policed.signed_by(signedIdentity={"type": "matchExact"}))
+    policed.fetch(":good")
+    verified = policed.signed.verified(f"{policed.name}:good")
+    assert f"allowed by {path}: signedBy {policed.signed.root}/ann" in verified
+    with Store(policed.signed.root / "data") as store:
+        image = store.find(f"{policed.name}:good")
+        assert image.digests is not None
+        assert image.digests.manifests == (good,)
+    policed.obey(policed.signed_by())
+    policed.fetch(f"@{good}")
+    for end in (":other", f"@{other}"):
+        assert "A signature was required, but no signature exists" in policed.fetch(end, code=254)
+    policed.sign(other, "other", "bob")
+    assert "cannot fetch" in policed.fetch(":other", code=254)
+    policed.sign(other, "good")  # another image, which ann has signed for another tag
+    assert "is not accepted" in policed.fetch(":other", code=254)
+    policed.fetch(":other", "--insecure-options=http,image")
+    assert "nobody signed it" in policed.signed.verified(f"{policed.name}:other")
+
+
+def test_a_policy_about_a_tag(policed: Policed) -> None:
+    """What a policy says of a tag holds, although minit asks a registry for digests."""
+    policed.obey({"type": "reject"}, scope=f"{policed.name}:other")
+    policed.fetch(":good")
+    assert "is rejected by policy" in policed.fetch(":other", code=254)
+
+
+def test_a_registry_with_two_images_for_a_tag(policed: Policed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that answers for a tag first with another image than the signed one gets neither into the store."""
+    policed.obey(policed.signed_by())
+    find, asked = policed.served.find, []
+
+    def lie(path: str) -> tuple[bytes, str] | None:
+        if path.endswith("/manifests/good"):
+            asked.append(path)
+            return find(path if len(asked) > 1 else path.replace("/good", "/other"))
+        return find(path)
+
+    monkeypatch.setattr(policed.served, "find", lie)
+    assert "the registry has two images for one tag" in policed.fetch(":good", code=254)
+    assert policed.signed.minit("image", "list", "--no-legend") == ""
+
+
+def test_an_image_of_docker_by_a_policy(policed: Policed) -> None:
+    """An image of Docker's form, whose documents skopeo writes anew, keeps no digest that no signature proves."""
+    base = busybox_layer()
+    kind = "application/vnd.docker."
+    config = policed.layout.document(config_document([base]), f"{kind}container.image.v1+json")
+    packed = policed.layout.blob(gzipped(base), f"{kind}image.rootfs.diff.tar.gzip")
+    document = {"schemaVersion": 2, "mediaType": f"{kind}distribution.manifest.v2+json", "config": config}
+    entry = policed.layout.document({**document, "layers": [packed]}, str(document["mediaType"]))
+    policed.layout.index.append({**entry, "annotations": {REF_NAME: "docker"}})
+    policed.sign(str(entry["digest"]), "docker")
+    policed.obey(policed.signed_by())
+    policed.fetch(":docker")
+    with Store(policed.signed.root / "data") as store:
+        image = store.find(f"{policed.name}:docker")
+        assert image.digests is not None
+        assert image.digests.manifests == ()
+        assert store.signature(image.id) is not None
+
+
+def test_a_policy_of_sigstore(policed: Policed) -> None:
+    """A key of sigstore's is obeyed where skopeo can verify such signatures, and else no image is imported."""
+    good, other = (digest_of(policed.layout, tag) for tag in ("good", "other"))
+    public = policed.attach(good, "good")
+    policed.obey({"type": "sigstoreSigned", "keyPath": str(public)})
+    done = policed.signed
+    if is_without_sigstore(policed):
+        assert "sigstore disabled" in policed.fetch(":good", code=254)
+    else:
+        policed.fetch(":good")
+        assert f"sigstoreSigned {public}" in done.verified(f"{policed.name}:good")
+    assert "cannot fetch" in policed.fetch(f"@{other}", code=254)
+    policed.attach(good, "good")  # by another key
+    public.write_bytes(ec.generate_private_key(ec.SECP256R1()).public_key().public_bytes(Encoding.PEM, _FORM))
+    assert "cannot fetch" in policed.fetch(":good", code=254)
+
+
+def is_without_sigstore(policed: Policed) -> bool:
+    """Tell whether skopeo is built without sigstore, as Debian 12's is."""
+    words = ["skopeo", "copy", "--src-tls-verify=false", "--remove-signatures", f"docker://{policed.name}:good"]
+    done = subprocess.run([*words, f"dir:{policed.signed.root}/copy"], capture_output=True, text=True, check=False)
+    return "sigstore disabled" in done.stderr

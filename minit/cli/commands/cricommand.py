@@ -126,6 +126,7 @@ def cri(
         "runtime_handlers": runtime_handler,
         "program": _own_command(),
         "local_config": invocation.local_config,
+        "system_config": invocation.system_config,
         "network": net,
         "waits_for_cni": wait_for_cni,
         "stage1_path": None if stage1_path is None else os.path.abspath(stage1_path),

@@ -11,6 +11,7 @@ import click
 from minit.base import jsontext
 from minit.base.errors import MinitError, StoreError, describe
 from minit.base.harmless import harmless
+from minit.base.progress import Progress
 from minit.cli.flags.sharedoptions import (
     image_format_option,
     no_legend_option,
@@ -24,10 +25,11 @@ from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, fit, format_age, format_option, format_time, json_text, readable_size
 from minit.cli.text.progressdisplay import show_progress
 from minit.pods import images as service
-from minit.pods.images import ImageFormat
+from minit.pods.images import ImageFormat, trust_of
 from minit.stage0.garbage.storegc import collect_images, collect_trees, render_anew
 from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.extract import extract_image_to
+from minit.stage0.images.signatures import Signature, SignatureKind
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import MissingImage, StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -261,41 +263,87 @@ def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bo
 
 
 @click.command("verify", cls=MinitCommand)
+@format_option
 @quiet_option
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
-def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None:
+def verify(invocation: Invocation, output_format: str | None, quiet: bool, images: tuple[str, ...]) -> None:
     """
-    An unpacked one that was changed is unpacked again, unless a pod refers to it.
+    An unpacked one that was changed is unpacked again, unless a pod refers to it. The command also tells who signed the
+    images when they were imported, and fails for an ACI without a signature by a key that is trusted now, if there are
+    keys for its name.
 
     \b
       minit image verify example.com/web
+      minit image verify --format=json example.com/web
 
     """
     invocation.require_root()
     failed = False
+    found: list[dict[str, object]] = []
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
         trees = TreeStore(invocation.data, store)
         for reference in images:
+            facts: dict[str, object] = {"image": reference}
+            found.append(facts)
             try:
-                image = store.find(reference)
-                store.verify(image.id)
-                tree_id = trees.tree_id_of(image.id)
-                if not trees.is_rendered(tree_id):
-                    invocation.say(f'image "{reference}" not rendered; no verification needed')
-                    continue
-                try:
-                    trees.verify(tree_id)
-                except StoreError as error:
-                    invocation.say(f"tree cache verification failed for image {reference}: {error};  rebuilding...")
-                    render_anew(invocation.data, trees, image.id, invocation.note, progress)
-                else:
-                    invocation.say(f'successfully verified checksum for image: "{reference}" ("{image.id}")')
+                told = _verify(invocation, store, trees, reference, facts, progress)
             except MinitError as error:
+                facts["error"] = describe(error)
                 invocation.note(describe(error))
                 failed = True
+            else:
+                if output_format is None:
+                    invocation.say(told[0])
+                    invocation.note(told[1])  # the output is rkt's
+    if output_format is not None:
+        invocation.say(json_text(found, output_format))
     if failed:
         raise StoreError("failed to verify one or more images")
+
+
+def _verify(
+    invocation: Invocation,
+    store: Store,
+    trees: TreeStore,
+    reference: str,
+    facts: dict[str, object],
+    progress: Progress,
+) -> tuple[str, str]:
+    """Return what is told of an image that is what it was, and of its signer; MinitError for another image."""
+    image = store.find(reference)
+    facts["id"] = image.id
+    store.verify(image.id)
+    tree_id = trees.tree_id_of(image.id)
+    if not trees.is_rendered(tree_id):
+        told = f'image "{reference}" not rendered; no verification needed'
+    else:
+        try:
+            trees.verify(tree_id)
+        except StoreError as error:
+            told = f"tree cache verification failed for image {reference}: {error};  rebuilding..."
+            render_anew(invocation.data, trees, image.id, invocation.note, progress)
+        else:
+            told = f'successfully verified checksum for image: "{reference}" ("{image.id}")'
+    signature = store.signature(image.id)
+    facts["signature"] = None if signature is None else signature.document
+    is_aci = not image.diff_ids and store.is_own(image.id)
+    if is_aci and not trust_of(invocation.caller).accepts(image.name, signature):
+        raise StoreError(
+            f'image "{reference}": {_signer(signature)}, and images named "{image.name}" must be signed by a key that'
+            " is trusted now: minit trust list"
+        )
+    return told, f'image "{reference}": {_signer(signature)}'
+
+
+def _signer(signature: Signature | None) -> str:
+    if signature is None:
+        return "nobody signed it"
+    if signature.kind is SignatureKind.POLICY:
+        return f"allowed by {signature.policy}: {', '.join(signature.requirements)}"
+    subkey = "" if signature.fingerprint == signature.key else f", subkey {signature.fingerprint}"
+    signed = format_time(signature.signed_seconds * 1_000_000_000)
+    return f'signed by "{signature.user_id}", key {signature.key}{subkey}, at {signed}'
 
 
 def _unpack(

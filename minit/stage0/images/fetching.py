@@ -8,6 +8,7 @@ manifest that the source is converted to, has the ID of the image.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Container, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -28,8 +29,8 @@ from minit.base.value import replace
 from minit.manifest.image import parse_image_manifest
 from minit.stage0.files.durable import create_file, disk_errors, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.registry import RawManifest, Skopeo, SkopeoSource, skopeo_source
-from minit.stage0.images.signatures import DEFAULT_TRUST, Trust
+from minit.stage0.images.registry import RawManifest, Skopeo, SkopeoSource, policy_file, requirements_for, skopeo_source
+from minit.stage0.images.signatures import DEFAULT_TRUST, Signature, SignatureKind, Trust
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import (
     ImageDigests,
@@ -43,6 +44,7 @@ from minit.stage0.images.storedimage import (
 
 _RULES = b"1"  # to be changed with the rules of conversion, or images by older rules would be used
 _ID_LIMIT_BYTES = 100
+_OF_DOCKER = "vnd.docker."  # in a media type: skopeo writes such documents anew
 
 _REMOTE_SCHEMES = ("http://", "https://")
 
@@ -109,6 +111,7 @@ def import_image(
             missing = f'image "{reference}" is not in the store {store.data}'
             raise StoreError(f"{missing}, and --pull-policy=never keeps it so")
     vouched: set[str] = set()
+    signed: Signature | None = None
     try:
         with disk_errors(f"import {reference}", store.temporary), store.layers.kept(), ExitStack() as stack:
             if source is None:
@@ -125,16 +128,52 @@ def import_image(
                 manifest = skopeo.read_manifest()
                 layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
                 vouched = store.layers.leave_out(layout, _layers_of_repository(store, source))
-                skopeo.copy(manifest.wanted, layout)
+                requirements = _requirements_for(source) if trust.is_enforced else None
+                by_tag = requirements is not None and source.name is not None and source.name.digest is None
+                skopeo.copy(source.wanted if by_tag else manifest.wanted, layout)
                 image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file, processor))
                 name = source.name or ImageName(registry="", repository=source.title)
-                image = replace(image, name=name, source=source.wanted, manifest_digest=manifest.digest)
-                image = _as_it_was(image, manifest, skopeo)
+                image = replace(image, name=name, source=source.wanted)
+                signed = _signature_by(requirements) if requirements else None
+                if by_tag:
+                    image = _as_allowed(image, manifest)
+                else:
+                    image = _as_it_was(replace(image, manifest_digest=manifest.digest), manifest, skopeo)
             # A registry has a policy of its own, which skopeo has obeyed.
-            return _import(store, image, policy, processor, vouched, progress, trust if source is None else None)
+            rule = trust if source is None else None
+            return _import(store, image, policy, processor, vouched, progress, rule, signed)
     except BaseException:
         store.collect_layers()
         raise
+
+
+def _requirements_for(source: SkopeoSource) -> tuple[str, ...] | None:
+    """Return what the policy of the machine asks of an image of a registry, None if of no image anything is asked."""
+    return requirements_for(source.wanted, policy_file()) if source.is_remote else None
+
+
+def _signature_by(requirements: tuple[str, ...]) -> Signature:
+    return Signature(
+        kind=SignatureKind.POLICY,
+        policy=str(policy_file()),
+        requirements=requirements,
+        verified_seconds=int(time.time()),
+    )
+
+
+def _as_allowed(image: LayeredImage, manifest: RawManifest) -> LayeredImage:
+    """
+    Return an image that was copied by tag, with facts of the manifest that was read before only if they are proven.
+
+    A policy may be about the tag, and a registry may answer the two questions about it with two images.
+    """
+    if image.manifest is not None and image.manifest.data == manifest.document:
+        return replace(image, manifest_digest=manifest.digest)
+    digests = tuple(layer.digest for layer in image.layers)
+    media_type = media_type_of(manifest.document, image.source) or ""
+    if _OF_DOCKER not in media_type or digests != layer_digests(manifest.document, image.source):
+        raise StoreError(f"{image.source}: the registry has two images for one tag: try again")
+    return replace(image, manifest=None)
 
 
 def _as_it_was(image: LayeredImage, manifest: RawManifest, skopeo: Skopeo) -> LayeredImage:
@@ -190,6 +229,7 @@ def _import(
     vouched: Container[str],
     progress: Progress,
     trust: Trust | None,
+    signed: Signature | None,
 ) -> StoredImage:
     check_processor(image, processor)
     # The manifest has name, tag and the digests of all layers.
@@ -209,19 +249,21 @@ def _import(
             meter.complete(number)
     known = None if policy is PullPolicy.UPDATE or len(proven) < len(image.layers) else recall(store, origin)
     if known is not None:
-        store.renew(known.id, _origin(image))
+        store.renew(known.id, _origin(image, signed))
         return store.get(known.id)
     try:
-        imported = _add(store, image, origin, proven, meter)
+        imported = _add(store, image, origin, proven, meter, signed)
     except DamagedLayerError as error:
         # The layer was in the store before: the image's own layer replaces the damaged one.
         store.layers.remove(error.layer.diff_id)
-        imported = _add(store, image, origin, proven, meter)
+        imported = _add(store, image, origin, proven, meter, signed)
     remember(store, origin, imported)
     return imported
 
 
-def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[int], meter: Meter) -> StoredImage:
+def _add(
+    store: Store, image: LayeredImage, manifest: bytes, proven: Container[int], meter: Meter, signed: Signature | None
+) -> StoredImage:
     """Add an image; layers that are `proven`, and not gone meanwhile, are taken from the store."""
     sizes = [0] * len(image.layers)
     missing: dict[tuple[str, str], int] = {}  # a layer may be in an image twice
@@ -244,7 +286,7 @@ def _add(store: Store, image: LayeredImage, manifest: bytes, proven: Container[i
     _check_size(image, [layer.size_bytes for layer in layers])
     names = [layer.name for layer in image.layers]
     action = f"import {image.source}"
-    return store.add_layered(action, manifest, layers, names, _origin(image), added)
+    return store.add_layered(action, manifest, layers, names, _origin(image, signed), added)
 
 
 def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
@@ -252,10 +294,10 @@ def _check_size(image: LayeredImage, sizes: Sequence[int]) -> None:
         raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
 
 
-def _origin(image: LayeredImage) -> Origin:
+def _origin(image: LayeredImage, signed: Signature | None) -> Origin:
     manifests = () if image.manifest_digest is None else (image.manifest_digest,)
     digests = ImageDigests(configuration=image.id, manifests=manifests)
-    return Origin(digests=digests, configuration=image.document, manifest=image.manifest)
+    return Origin(digests=digests, configuration=image.document, manifest=image.manifest, signature=signed)
 
 
 def resolve_image(

@@ -118,13 +118,6 @@ class ImageFiles:
         except FileNotFoundError:
             return None
 
-    def signature(self, image_id: str) -> bytes | None:
-        """Return the record of the signature that was good when the image was imported, None without a record."""
-        try:
-            return self.path("signature", image_id).read_bytes()
-        except FileNotFoundError:
-            return None
-
     def tree_bytes(self, image_id: str) -> int:
         """Return the recorded size of the rendered tree, 0 without a record."""
         try:

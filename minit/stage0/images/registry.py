@@ -21,12 +21,13 @@ from minit.archives.imagenames import (
     parse_image_name,
 )
 from minit.archives.oci import configuration_of, entry_for
-from minit.base.errors import ImageError, StoreError, describe
+from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor, this_processor
 from minit.base.progress import Progress
 from minit.base.value import Value
 from minit.linux.loop import wait_readable
 from minit.linux.process import ending_with_caller
+from minit.manifest.reader import Node, read_json
 
 _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 _SHOWN_LIMIT = 500
@@ -40,6 +41,9 @@ _WITHOUT_TLS = (
     ": containers-registries.conf(5) says which registries have no certificates,"
     " or for one command --insecure-options=http,tls"
 )
+_UNVERIFIED = ": containers-policy.json(5) has the rule; --insecure-options=image fetches the image unverified"
+_WORDS_OF_POLICY = ("Source image rejected", "trust policy")
+_ACCEPT = "insecureAcceptAnything"
 _ABSENT = re.compile(r"skopeo: .*(manifest|name) unknown")
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
@@ -75,6 +79,59 @@ class RawManifest(Value):
     digest: str | None = None
     configuration: str | None = None
     document: bytes = b""
+
+
+def policy_file() -> Path:
+    """Return the file of the policy that skopeo obeys, containers-policy.json(5)."""
+    own = Path.home() / ".config/containers/policy.json"
+    return own if own.exists() else Path("/etc/containers/policy.json")
+
+
+def requirements_for(wanted: str, policy: Path) -> tuple[str, ...] | None:
+    """
+    Return the requirements of a policy for an image of a registry by tag; None if no image at all has to be signed.
+
+    skopeo itself reads the policy, decides, and complains of a broken one.
+    """
+    try:
+        document = read_json(policy.read_bytes(), str(policy))
+        default = _words(document["default"])
+        transports = {name: _members(node) for name, node in _members(document["transports"]).items()}
+        rows = {name: {scope: _words(node) for scope, node in each.items()} for name, each in transports.items()}
+    except (OSError, MinitError):
+        return ()
+    if {*default, *(word for each in rows.values() for words in each.values() for word in words)} <= {_ACCEPT}:
+        return None
+    own = rows.get("docker", {})
+    chosen = next((own[scope] for scope in _scopes(wanted.removeprefix("docker://")) if scope in own), default)
+    return tuple(sorted(chosen - {_ACCEPT}))
+
+
+def _members(node: Node) -> dict[str, Node]:
+    value = node.if_object().raw() if node.given else {}
+    return {name: Node(member, node, name) for name, member in value.items()} if isinstance(value, dict) else {}
+
+
+def _words(requirements: Node) -> set[str]:
+    """Return the types of requirements, and behind each the file of the key, if there is one."""
+    return {
+        f"{one['type'].string()} {one['keyPath'].optional(Node.string) or ''}".strip()
+        for one in requirements.elements()
+    }
+
+
+def _scopes(name: str) -> Iterator[str]:
+    """Yield the scopes of a policy that are for an image, the narrowest first."""
+    yield name
+    path = name.rpartition("@")[0] or name.rpartition(":")[0]
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+    host = name.partition("/")[0]
+    while "." in host:
+        host = host.partition(".")[2]
+        yield f"*.{host}"
+    yield ""
 
 
 def tells_absence(message: str) -> bool:
@@ -187,7 +244,8 @@ class Skopeo:
 
         Unless the image is to arrive `as_it_is`, skopeo compresses plain layers. Reports lines and bytes.
         """
-        options = [f"--digestfile={digest_file}", *(["--preserve-digests"] if as_it_is else [])]
+        # A policy is about images that come.
+        options = ["--insecure-policy", f"--digestfile={digest_file}", *(["--preserve-digests"] if as_it_is else [])]
         options += [] if self._verify_tls else ["--dest-tls-verify=false"]
         self._copy(["copy", f"oci:{layout}", self._source.wanted, *options], "--dest-no-creds", _written_bytes)
         return digest_file.read_text().strip()
@@ -267,6 +325,8 @@ class Skopeo:
         message = _MESSAGE.search(last)
         reason = message[1].replace('\\"', '"') if message else last
         remedy = _WITHOUT_TLS if any(word in last for word in _WORDS_OF_TLS) else ""
+        if any(word in last for word in _WORDS_OF_POLICY):
+            remedy = _UNVERIFIED
         return StoreError(f"{self._failed}: skopeo: {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
 
 

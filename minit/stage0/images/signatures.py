@@ -23,7 +23,7 @@ from minit.base.errors import ImageError, StoreError, describe
 from minit.base.harmless import harmless
 from minit.base.value import Value, replace
 from minit.linux.process import ending_with_caller
-from minit.manifest.reader import read_json
+from minit.manifest.reader import Node, read_json
 from minit.podfiles.boundedfile import read_at_most
 from minit.stage0.images.trustedkeys import KeyFile, KeyPlaces, binary_key, is_for, key_files, usable_keys
 
@@ -52,41 +52,55 @@ class SignatureKind(StrEnum):
     """The way in which an image was verified."""
 
     OPENPGP = "openpgp"
+    POLICY = "policy"
 
 
 class Signature(Value):
-    """A signature of an image, found good at the import: `key` is the primary key, `fingerprint` that which signed."""
+    """
+    What was found good at the import of an image: a detached signature, or the signatures that a policy asks for.
+
+    `key` is the fingerprint of the primary key, `fingerprint` of the key that signed. `policy` is the file of a policy,
+    `requirements` are the policy's words for the image.
+    """
 
     kind: SignatureKind = SignatureKind.OPENPGP
-    key: str
-    fingerprint: str
-    user_id: str
-    signed_seconds: int
+    key: str = ""
+    fingerprint: str = ""
+    user_id: str = ""
+    signed_seconds: int = 0
+    policy: str = ""
+    requirements: tuple[str, ...] = ()
     verified_seconds: int = 0
 
     @property
     def document(self) -> dict[str, object]:
         """The signature as JSON, for `parse_signature` and for users."""
-        return {
-            "kind": str(self.kind),
-            "key": self.key,
-            "fingerprint": self.fingerprint,
-            "user": self.user_id,
-            "signed": self.signed_seconds,
-            "verified": self.verified_seconds,
-        }
+        if self.kind is SignatureKind.POLICY:
+            facts: dict[str, object] = {"policy": self.policy, "requirements": list(self.requirements)}
+        else:
+            facts = {
+                "key": self.key,
+                "fingerprint": self.fingerprint,
+                "user": self.user_id,
+                "signed": self.signed_seconds,
+            }
+        return {"kind": str(self.kind), **facts, "verified": self.verified_seconds}
 
 
 def parse_signature(data: bytes, source: str) -> Signature:
     """Return the signature of a record in the store; ManifestError for a broken record."""
     node = read_json(data, source)
-    return Signature(
-        kind=SignatureKind(node["kind"].one_of(*SignatureKind)),
+    kind = SignatureKind(node["kind"].one_of(*SignatureKind))
+    verified = Signature(kind=kind, verified_seconds=node["verified"].integer(0, _MOST_SECONDS))
+    if kind is SignatureKind.POLICY:
+        requirements = node["requirements"].each(Node.string)
+        return replace(verified, policy=node["policy"].string(), requirements=requirements)
+    return replace(
+        verified,
         key=node["key"].string(),
         fingerprint=node["fingerprint"].string(),
         user_id=node["user"].string(),
         signed_seconds=node["signed"].integer(0, _MOST_SECONDS),
-        verified_seconds=node["verified"].integer(0, _MOST_SECONDS),
     )
 
 

@@ -216,17 +216,21 @@ class Store:
             self._own.put(scratch, kind, image_id)
             if origin is not None:
                 self._note_origin(scratch, image_id, origin)
-            if signature is not None:  # else an earlier one is of the same content
-                self._own.write(scratch, "signature", image_id, jsontext.dump(signature.document))
+            self._note_signature(scratch, image_id, signature)
             self._own.write(scratch, "imageManifest", image_id, manifest)
             self._renew_name(scratch, image_id)
             for other in CONTENT:
                 if other != kind:
                     self._own.remove(other, image_id)
 
+    def _note_signature(self, scratch: Path, image_id: str, signature: Signature | None) -> None:
+        if signature is not None:  # else an earlier one is of the same content
+            self._own.write(scratch, "signature", image_id, jsontext.dump(signature.document))
+
     def _note_origin(self, scratch: Path, image_id: str, origin: Origin) -> None:
         self._own.add_digests(scratch, image_id, origin.digests)
         self._own.write(scratch, "configuration", image_id, origin.configuration)
+        self._note_signature(scratch, image_id, origin.signature)
         if origin.manifest is not None:
             document = origin.manifest
             self._own.write(scratch, "manifest", image_id, f"{document.media_type}\n".encode() + document.data)
@@ -245,7 +249,7 @@ class Store:
     def signature(self, image_id: str) -> Signature | None:
         """Return the signature that was found good when the image was imported; None if none was looked at."""
         with disk_errors(f"image {image_id}", self.data):
-            data = self._own.signature(image_id)
+            data = self._own.read("signature", image_id)
         return None if data is None else parse_signature(data, f"signature of image {image_id}")
 
     def renew(self, image_id: str, origin: Origin | None = None) -> None:

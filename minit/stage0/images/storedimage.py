@@ -23,6 +23,7 @@ from minit.base.processors import Processor
 from minit.base.value import Value, replace
 from minit.manifest.image import ImageManifest
 from minit.manifest.reader import Node, read_json
+from minit.stage0.images.signatures import Signature
 
 _MOST_MANIFESTS = 20
 
@@ -120,11 +121,12 @@ def _read_tag(node: Node) -> Tag:
 
 
 class Origin(Value):
-    """How an image of layers came: its digests, and its configuration and manifest as the source has them."""
+    """How an image of layers came: its digests, its configuration and manifest as in the source, and its signature."""
 
     digests: ImageDigests
     configuration: bytes
     manifest: Document | None = None
+    signature: Signature | None = None
 
 
 class StoredImage(Value):
