@@ -279,6 +279,30 @@ COMPOSE_COMMANDS = {
         place="commands.composecommands:ps",
         help="List the pods of the project, or of some services.",
     ),
+    "logs": Listing(
+        place="commands.composecommands:logs",
+        help="Show what the services have written.",
+    ),
+    "exec": Listing(
+        place="commands.composecommands:execute",
+        help="Run a command in a running service.",
+    ),
+    "stop": Listing(
+        place="commands.composecommands:stop",
+        help="Stop the pods of services, each before those that it depends on.",
+    ),
+    "start": Listing(
+        place="commands.composecommands:start",
+        help="Start the pods of services again that have ended.",
+    ),
+    "restart": Listing(
+        place="commands.composecommands:restart",
+        help="Stop the pods of services, and start them again.",
+    ),
+    "pull": Listing(
+        place="commands.composecommands:pull",
+        help="Fetch the images of services again.",
+    ),
     "config": Listing(
         place="commands.composecommands:config",
         help="Print the project's files as one.",

@@ -56,6 +56,7 @@ from minit.compose.keys import (
     words,
 )
 from minit.manifest.app import MAX_PORT
+from minit.manifest.creatednetwork import NetworkDriver
 from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES
 from minit.manifest.reader import Node
 from minit.stage0.volumes import NAME_FORM, is_volume_name
@@ -621,6 +622,7 @@ class Subnet(Value):
 
     subnet: str | None = None
     gateway: str | None = None
+    ip_range: str | None = None
 
 
 def _subnet(node: Node) -> str:
@@ -630,7 +632,7 @@ def _subnet(node: Node) -> str:
 SUBNET: Keys = {
     "subnet": reads(_subnet),
     "gateway": reads(address),
-    "ip_range": refused("all addresses of the subnet are the network's"),
+    "ip_range": reads(_subnet),
     "aux_addresses": refused("give services their addresses instead"),
 }
 
@@ -654,7 +656,11 @@ class Network(Value):
     name: str | None = None
     external: bool = False
     internal: bool = False
+    driver: str = "bridge"
+    driver_opts: Pairs = ()
+    enable_ipv6: bool = False
     ipam: Ipam = Ipam()
+    labels: Pairs = ()
 
 
 def _external(node: Node) -> bool:
@@ -669,12 +675,12 @@ NETWORK: Keys = {
     "external": reads(_external),
     "internal": reads(flag),
     "ipam": reads_with(lambda node, reading: _read_ipam(node, reading)),
-    "driver": reads(lambda node: node.one_of("bridge", "default")),
+    "driver": reads(lambda node: node.one_of(*NetworkDriver, "default").replace("default", "bridge")),
     "attachable": ignored("every network is"),
-    "driver_opts": ignored("networks have no drivers"),
+    "driver_opts": reads(pairs),
     "enable_ipv4": reads(lambda node: _only_true(node)),
-    "enable_ipv6": refused("give `ipam` a subnet of IPv6"),
-    "labels": ignored(_NO_LABELS),
+    "enable_ipv6": reads(flag),
+    "labels": reads(pairs),
 }
 
 

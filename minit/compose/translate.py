@@ -14,13 +14,14 @@ from minit.base.value import Value
 from minit.compose.document import SECRETS
 from minit.compose.keys import HOST_GATEWAY, size_text
 from minit.compose.project import Project
-from minit.compose.tables import Grant, Health, PublishedPort, Service, Storage
+from minit.compose.tables import Grant, Health, Membership, Network, PublishedPort, Service, Storage
 from minit.kubernetes.containers import ContainerMount
 from minit.kubernetes.request import command_of, memory_volumes, mount_details, read_only_points
 from minit.kubernetes.security import capability_isolators
 from minit.kubernetes.volumes import PodVolume, VolumeFile
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY, NO_NEW_PRIVILEGES, OOM_SCORE_ADJ, Isolator, Port
+from minit.manifest.creatednetwork import NetworkDriver, NetworkRequest
 from minit.manifest.limits import limit_isolator
 from minit.manifest.names import sanitize_ac_name
 from minit.manifest.pod import ExposedPort, Mount, Volume
@@ -39,6 +40,7 @@ SERVICE_LABEL = "com.docker.compose.service"
 NUMBER_LABEL = "com.docker.compose.container-number"
 HASH_LABEL = "com.docker.compose.config-hash"
 IMAGE_LABEL = "com.docker.compose.image"
+NETWORK_LABEL = "com.docker.compose.network"
 DEPENDS_LABEL = "com.docker.compose.depends_on"
 DIRECTORY_LABEL = "com.docker.compose.project.working_dir"
 FILES_LABEL = "com.docker.compose.project.config_files"
@@ -103,11 +105,46 @@ def _volumes_of(service: Service) -> list[str]:
     return [each.source for each in service.volumes if each.type == "volume" and each.source is not None]
 
 
+def network_name(project: Project, key: str) -> str:
+    """Return the name of a network by its key in the project."""
+    network = dict(project.networks).get(key, Network())
+    return network.name or (key if network.external else f"{project.name}_{key}")
+
+
+def network_keys(service: Service) -> tuple[str, ...]:
+    """Return the keys of a service's networks, none for the host's network and for none."""
+    if service.network_mode in ("host", "none"):
+        return ()
+    return tuple(key for key, _ in service.networks) or (DEFAULT_NETWORK,)
+
+
 def networks_of(project: Project, service: Service) -> tuple[str, ...]:
     """Return the entries of --net for a service."""
     if service.network_mode in ("host", "none"):
         return (service.network_mode,)
-    return (DEFAULT_NETWORK,)
+    entries = []
+    for key in network_keys(service):
+        membership = dict(service.networks).get(key, Membership())
+        addresses = [each for each in (membership.ipv4_address, membership.ipv6_address) if each is not None]
+        entries.append(":".join((network_name(project, key), ";".join(f"IP={each}" for each in addresses))).rstrip(":"))
+    return tuple(entries)
+
+
+def network_request(project: Project, key: str) -> NetworkRequest:
+    """Return the request for a network of the project."""
+    network = dict(project.networks).get(key, Network())
+    subnets = [each for each in network.ipam.config if each.subnet is not None]
+    return NetworkRequest(
+        name=network_name(project, key),
+        driver=NetworkDriver(network.driver),
+        subnets=tuple(each.subnet for each in subnets if each.subnet is not None),
+        gateways=tuple(each.gateway for each in subnets if each.gateway is not None),
+        ranges=tuple(each.ip_range for each in subnets if each.ip_range is not None),
+        has_ipv6=network.enable_ipv6,
+        is_internal=network.internal,
+        options=network.driver_opts,
+        labels=tuple({**dict(network.labels), PROJECT_LABEL: project.name, NETWORK_LABEL: key}.items()),
+    )
 
 
 def aliases_of(project: Project, service: Service) -> tuple[str, ...]:

@@ -31,6 +31,9 @@ from minit.compose.translate import (
     SERVICE_LABEL,
     Unit,
     configuration_hash,
+    network_keys,
+    network_name,
+    network_request,
     pod_request,
     run_options,
     volume_name,
@@ -41,11 +44,13 @@ from minit.manifest.pod import ExposedPort, Volume
 from minit.pods import preparing, running
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
+from minit.pods.networks import create_network, remove_network
 from minit.pods.requests import AppRequest, Stage1Request, StartRequest
 from minit.stage0.garbage.storegc import remove_volume
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import IMAGE
+from minit.stage0.networks import list_networks
 from minit.stage0.pods.appsection import Pairs
 from minit.stage0.pods.poddirectory import (
     ADDRESSABLE_PLACES,
@@ -65,6 +70,8 @@ from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.volumes import create_volume, list_volumes
 
 _LOOK_SECONDS = 0.05
+# Networks that are in no directory of the host.
+_OF_IMAGE = ("default", "default-restricted")
 
 Show = Callable[[], AbstractContextManager[Progress]]
 """Shows progress for the length of a with block."""
@@ -151,6 +158,8 @@ class Up:
         self._show = show
         self._tell = tell
         self._made: list[str] = []
+        self._made_volumes: list[str] = []
+        self._made_networks: list[str] = []
         self._images: dict[str, StoredImage] = {}
         self._before: list[ProjectPod] = []
 
@@ -167,8 +176,9 @@ class Up:
                 self._images[service.name] = self._image_of(store, service)
             for service in services:
                 _prepare_paths(service)
-            self._make_volumes(services)
             try:
+                self._make_networks(services)
+                self._make_volumes(services)
                 for service in services:
                     self._up_service(store, service, {each.name for each in services})
                 if self._request.waits:
@@ -195,6 +205,20 @@ class Up:
         with self._show() as progress:
             return image_of(self._caller, store, service, self._request.pull, progress)
 
+    def _make_networks(self, services: Sequence[Service]) -> None:
+        project = self._loaded.project
+        names = {network.name for network in list_networks(self._caller.local_config, self._caller.note)}
+        for key in dict.fromkeys(key for service in services for key in network_keys(service)):
+            name = network_name(project, key)
+            network = dict(project.networks).get(key)
+            if name in names or (network is not None and network.external and name in _OF_IMAGE):
+                continue
+            if network is not None and network.external:
+                raise PodError(f'networks.{key}: there is no network "{name}": minit network create {name}')
+            create_network(self._caller, network_request(project, key))
+            self._made_networks.append(name)
+            self._tell(f"Network {name}  Created")
+
     def _make_volumes(self, services: Sequence[Service]) -> None:
         project = self._loaded.project
         names = {volume.name for volume in list_volumes(self._caller.data)}
@@ -207,7 +231,8 @@ class Up:
                     continue
                 if dict(project.volumes)[storage.source].external:
                     raise PodError(f'volumes.{storage.source}: there is no volume "{name}": minit volume create {name}')
-                create_volume(self._caller.data, name)
+                if create_volume(self._caller.data, name):
+                    self._made_volumes.append(name)
                 names.add(name)
                 self._tell(f"Volume {name}  Created")
 
@@ -323,11 +348,17 @@ class Up:
                 self._tell(f"Pod {pod.shown}  Healthy")
 
     def _take_back(self, store: Store) -> None:
-        """Remove the pods that were made, the last first."""
+        """Remove what was made, the last first."""
         with cleanup_of(self._caller, store) as cleanup:
             for uuid in reversed(self._made):
                 with suppress(MinitError, OSError):
                     take_down(self._caller.data, uuid, math.inf, cleanup, self._caller.note)
+        for name in self._made_volumes:
+            with suppress(MinitError, OSError):
+                remove_volume(self._caller.data, name, self._caller.note)
+        for name in self._made_networks:
+            with suppress(MinitError, OSError):
+                remove_network(self._caller, name)
 
 
 def image_of(caller: Caller, store: Store, service: Service, policy: str | None, progress: Progress) -> StoredImage:
@@ -556,6 +587,14 @@ def _remove(caller: Caller, wanted: ProjectPod, timeout_seconds: float | None, t
         take_down(caller.data, wanted.uuid, math.inf, cleanup, caller.note)
     if tell is not None:
         tell(f"Pod {wanted.shown}  Removed")
+
+
+def remove_networks(caller: Caller, project: str, tell: Tell) -> None:
+    """Remove the networks that were made for a project."""
+    for network in list_networks(caller.local_config, caller.note):
+        if network.is_created and dict(network.labels).get(PROJECT_LABEL) == project:
+            remove_network(caller, network.name)
+            tell(f"Network {network.name}  Removed")
 
 
 def remove_volumes(caller: Caller, loaded: LoadedProject, tell: Tell) -> None:

@@ -53,7 +53,8 @@ def _read_timeout(ctx: click.Context, parameter: click.Parameter, value: str | N
     return seconds
 
 
-def _read_user(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+def read_user(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    """Return the numbers of user and group, None without them; a callback of options."""
     if value is None:
         return None, None
     user, _, group = value.partition(":")
@@ -64,14 +65,16 @@ def _read_user(ctx: click.Context, parameter: click.Parameter, value: str | None
         raise click.UsageError(f"{error}: --as-app is the app's own user", ctx) from error
 
 
-def _read_environment(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> Variables:
+def read_environment(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> Variables:
+    """Return variables; a callback of options."""
     try:
         return parse_variables("--environment", value)
     except FlagError as error:
         raise click.UsageError(str(error), ctx) from error
 
 
-def _read_directory(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def read_directory(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return an absolute path; a callback of options."""
     if value is not None and not value.startswith("/"):
         raise click.UsageError(f'--working-dir: expected an absolute path, got "{value}"', ctx)
     return value
@@ -87,16 +90,14 @@ _enter_options = in_order(
         " when it ends by itself, too.",
     ),
     click.option("--as-app", is_flag=True, help="As the app's user and groups, not as root."),
-    click.option(
-        "--user", "-u", metavar="UID[:GID]", callback=_read_user, help="As this user, by number, not as root."
-    ),
+    click.option("--user", "-u", metavar="UID[:GID]", callback=read_user, help="As this user, by number, not as root."),
     click.option(
         "--environment",
         "--env",
         "-e",
         metavar="NAME=VALUE",
         multiple=True,
-        callback=_read_environment,
+        callback=read_environment,
         help="Environment variable beside the app's; repeatable.",
     ),
     click.option(
@@ -104,7 +105,7 @@ _enter_options = in_order(
         "--workdir",
         "-w",
         metavar="DIR",
-        callback=_read_directory,
+        callback=read_directory,
         help="Working directory instead of the app's.",
     ),
     click.option(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,22 +16,45 @@ import click
 from minit.base.errors import MinitError, PodError
 from minit.base.value import replace
 from minit.cli.commandgroups import COMPOSE_COMMANDS
+from minit.cli.commands.appcommands import read_directory, read_environment, read_user
 from minit.cli.commands.kubecommands import write_documents
+from minit.cli.commands.outputcommands import STREAMS, read_moment, read_tail
+from minit.cli.flags.appoptions import Variables
 from minit.cli.flags.sharedoptions import in_order, stage1_path_option
 from minit.cli.grammar import CommandTable, MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, format_age, json_text
+from minit.cli.text.logview import Choice, view_pods
 from minit.cli.text.podtext import host_place, pod_place
 from minit.cli.text.progressdisplay import show_progress
 from minit.compose.loading import LoadedProject, Where, load
 from minit.compose.translate import PROJECT_LABEL
-from minit.compose.up import ProjectPod, Up, UpRequest, find_pods, health_of, remove_pods, remove_volumes
+from minit.compose.up import (
+    ProjectPod,
+    Up,
+    UpRequest,
+    find_pods,
+    health_of,
+    image_of,
+    remove_networks,
+    remove_pods,
+    remove_volumes,
+    start_pods,
+    stop_pods,
+)
+from minit.linux.stdio import flush_output
+from minit.podfiles.enterchanges import EnterChanges
 from minit.pods.requests import Stage1Request
+from minit.stage0.apps.enter import enter_pod
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.exposedports import forwarded_ports
 from minit.stage0.pods.poddirectory import PodState, open_pod
 from minit.stage0.pods.podstatus import read_pod_manifest, read_pod_status
 
 _WHERE = "minit.compose.where"
+_INTERRUPTED = 130
+_WITHOUT_LOGS = (PodState.EMBRYO, PodState.PREPARING, PodState.ABORTED_PREPARE, PodState.PREPARED)
 
 
 def _read_seconds(ctx: click.Context, parameter: click.Parameter, value: int | None) -> float | None:
@@ -164,9 +190,229 @@ def up(
     """
     invocation.require_root()
     loaded = _load(invocation, scale)
-    _up(invocation, loaded, services, **options)
-    if not detach:
-        raise PodError("services run in the background only: give -d")
+    since_ns = time.time_ns()
+    with _interruptible():
+        pods = _up(invocation, loaded, services, **options)
+        if not detach and not options["wait"]:
+            _attend(invocation, loaded, pods, since_ns, options["timeout"])
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _attend(
+    invocation: Invocation, loaded: LoadedProject, pods: list[ProjectPod], since_ns: int, timeout: float | None
+) -> None:
+    """Show the output of pods until all have ended; Ctrl-C stops them, and a second one kills them."""
+    attached = [pod for pod in pods if loaded.project.service(pod.service).attach]
+    with ExitStack() as stack:
+        opened = [(stack.enter_context(open_pod(invocation.data, pod.uuid)), _label(loaded, pod)) for pod in attached]
+        view = view_pods(invocation, opened, _choice(follow=True, since_ns=since_ns))
+        if view is None:
+            return
+        try:
+            view.show()
+        except KeyboardInterrupt:
+            invocation.note("stopping (Ctrl-C again kills)")
+            try:
+                stop_pods(invocation.caller, pods, timeout, invocation.note)
+            except KeyboardInterrupt:
+                stop_pods(invocation.caller, pods, 0, invocation.note)
+            view.show()
+            raise SystemExit(_INTERRUPTED) from None
+
+
+def _label(loaded: LoadedProject, pod: ProjectPod) -> str:
+    return pod.shown.removeprefix(f"{loaded.project.name}-")
+
+
+def _choice(
+    *,
+    follow: bool = False,
+    tail: int | None = None,
+    timestamps: bool = False,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+) -> Choice:
+    return Choice(
+        apps=(),
+        follow=follow,
+        since_ns=since_ns,
+        until_ns=until_ns,
+        tail=tail,
+        streams=frozenset(name.encode() for name in STREAMS),
+        timestamps=timestamps,
+        json=False,
+    )
+
+
+@click.command(cls=MinitCommand)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until all pods have ended.")
+@click.option("-n", "--tail", metavar="N", default="all", callback=read_tail, help="Only the last N lines of each.")
+@click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time, in UTC.")
+@click.option("--since", metavar="TIME", callback=read_moment, help="Only lines from TIME on: 10m, or 18:00.")
+@click.option("--until", metavar="TIME", callback=read_moment, help="Only lines up to TIME.")
+@_services
+@click.pass_obj
+def logs(
+    invocation: Invocation,
+    follow: bool,
+    tail: int | None,
+    timestamps: bool,
+    since: int | None,
+    until: int | None,
+    services: tuple[str, ...],
+) -> None:
+    """
+    Each line begins with the pod that it is of.
+
+    \b
+      minit compose logs -f --tail=20 web
+
+    """
+    loaded = _load(invocation)
+    pods = [pod for pod in _pods(invocation, loaded, services) if pod.state not in _WITHOUT_LOGS]
+    with ExitStack() as stack:
+        opened = [(stack.enter_context(open_pod(invocation.data, pod.uuid)), _label(loaded, pod)) for pod in pods]
+        choice = _choice(follow=follow, tail=tail, timestamps=timestamps, since_ns=since, until_ns=until)
+        view = view_pods(invocation, opened, choice)
+        if view is not None:
+            view.show()
+
+
+@click.command("exec", cls=MinitCommand, stop_at_operand=True)
+@click.option(
+    "--index", type=int, metavar="N", help="Number of the pod, if the service has several.  [default: the first]"
+)
+@click.option("-u", "--user", metavar="UID[:GID]", callback=read_user, help="User in place of the service's.")
+@click.option("-w", "--workdir", metavar="DIR", callback=read_directory, help="Working directory.")
+@click.option(
+    "-e", "--env", metavar="NAME=VALUE", multiple=True, callback=read_environment, help="Variable of the command."
+)
+@click.option("--privileged", is_flag=True, help="With all capabilities that PID 1 has.")
+@click.option(
+    "-T", "--no-TTY", "no_tty", is_flag=True, help="Accepted for docker's sake: there is a terminal if minit has."
+)
+@click.argument("service")
+@click.argument("command", nargs=-1, metavar="COMMAND [ARG]...", type=click.UNPROCESSED, required=True)
+@click.pass_obj
+def execute(
+    invocation: Invocation,
+    index: int | None,
+    user: tuple[int | None, int | None],
+    workdir: str | None,
+    env: Variables,
+    privileged: bool,
+    no_tty: bool,
+    service: str,
+    command: tuple[str, ...],
+) -> None:
+    """
+    The command's user is the service's. The exit code is the command's.
+
+    \b
+      minit compose exec web sh -c 'ps aux'
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    pods = [pod for pod in _pods(invocation, loaded, (service,)) if pod.state is PodState.RUNNING]
+    pods = [pod for pod in pods if index is None or pod.number == index]
+    if not pods:
+        raise PodError(f"service {service} does not run")
+    with Store(invocation.data) as store, open_pod(invocation.data, pods[0].uuid) as pod:
+        enter_pod(
+            pod,
+            TreeStore(invocation.data, store).path,
+            None,
+            command,
+            flush_output,
+            privileged=privileged,
+            as_app=user[0] is None and not privileged,
+            changes=EnterChanges(environment=env, working_directory=workdir, uid=user[0], gid=user[1]),
+        )
+
+
+@click.command(cls=MinitCommand)
+@timeout_option
+@_services
+@click.pass_obj
+def stop(invocation: Invocation, timeout: float | None, services: tuple[str, ...]) -> None:
+    """
+    They stay, and start again with compose start, or with compose up.
+
+    \b
+      minit compose stop
+      minit compose stop --timeout=2 web
+
+    """
+    invocation.require_root()
+    stop_pods(invocation.caller, _pods(invocation, _load(invocation), services), timeout, invocation.note)
+
+
+@click.command(cls=MinitCommand)
+@_services
+@click.pass_obj
+def start(invocation: Invocation, services: tuple[str, ...]) -> None:
+    """
+    Their files are as they left them.
+
+    \b
+      minit compose start
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    pods = _pods(invocation, loaded, services)
+    if not pods:
+        raise PodError(f"project {loaded.project.name} has no pods: minit compose up makes them")
+    start_pods(invocation.caller, pods, invocation.note)
+
+
+@click.command(cls=MinitCommand)
+@timeout_option
+@_services
+@click.pass_obj
+def restart(invocation: Invocation, timeout: float | None, services: tuple[str, ...]) -> None:
+    """
+    \b
+      minit compose restart web
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    stop_pods(invocation.caller, _pods(invocation, loaded, services), timeout, invocation.note)
+    start_pods(invocation.caller, _pods(invocation, loaded, services), invocation.note)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--policy", type=click.Choice(("always", "missing")), default="always", help="[default: always]")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.option("--ignore-buildable", is_flag=True, help="Leave out images that are built.")
+@_services
+@click.pass_obj
+def pull(invocation: Invocation, policy: str, quiet: bool, ignore_buildable: bool, services: tuple[str, ...]) -> None:
+    """
+    \b
+      minit compose pull
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    with Store(invocation.data) as store:
+        for service in loaded.chosen(services):
+            if service.image is None or (service.build is not None and ignore_buildable):
+                continue
+            with show_progress(invocation, quiet=quiet) as progress:
+                image = image_of(invocation.caller, store, service, policy, progress)
+            invocation.say(f"{service.image} {image.id}")
 
 
 def _up(
@@ -229,7 +475,17 @@ def down(
     """
     invocation.require_root()
     loaded = _load(invocation)
-    remove_pods(invocation.caller, _pods(invocation, loaded, services), timeout, invocation.note)
+    pods = _pods(invocation, loaded, services)
+    known = {name for name, _ in loaded.project.services}
+    orphans = [pod.shown for pod in pods if pod.service not in known]
+    if orphans and not remove_orphans:
+        invocation.note(
+            f"warning: pods of services that the project has no more: {', '.join(orphans)} (--remove-orphans)"
+        )
+        pods = [pod for pod in pods if pod.service in known]
+    remove_pods(invocation.caller, pods, timeout, invocation.note)
+    if not services and not (orphans and not remove_orphans):
+        remove_networks(invocation.caller, loaded.project.name, invocation.note)
     if volumes:
         remove_volumes(invocation.caller, loaded, invocation.note)
 

@@ -20,7 +20,7 @@ from minit.stage0.apps.enter import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.logreader import Wanted, pod_events
 
-_STREAMS = ("stdout", "stderr")
+STREAMS = ("stdout", "stderr")
 
 _PLAIN = re.compile(r"[\w./:@%+,-]+", re.ASCII)
 _HEAD = ("seq", "time", "event", "app")
@@ -28,7 +28,8 @@ _HEAD = ("seq", "time", "event", "app")
 _SLOW_POLICIES = ("wait", "drop", "disconnect", "block")
 
 
-def _read_moment(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+def read_moment(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Return a point in time in nanoseconds since 1970; a callback of options."""
     if value is None:
         return None
     try:
@@ -37,7 +38,8 @@ def _read_moment(ctx: click.Context, parameter: click.Parameter, value: str | No
         raise click.BadParameter(str(error), ctx, parameter) from error
 
 
-def _read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> int | None:
+def read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    """Return a number of lines, None for all; a callback of options."""
     if value == "all":
         return None
     if not (value.isascii() and value.isdecimal() and len(value) <= 9):
@@ -49,11 +51,11 @@ def _read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> in
 @apps_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the app or the pod has ended.")
 @click.option(
-    "--since", metavar="TIME", callback=_read_moment, help="Only lines from TIME on: 10m, or 2026-11-21 18:00."
+    "--since", metavar="TIME", callback=read_moment, help="Only lines from TIME on: 10m, or 2026-11-21 18:00."
 )
-@click.option("--until", metavar="TIME", callback=_read_moment, help="Only lines up to TIME.")
-@click.option("--tail", metavar="N", default="all", callback=_read_tail, help="Only the last N lines.  [default: all]")
-@click.option("--stream", type=click.Choice(_STREAMS), help="Only one of the two streams.")
+@click.option("--until", metavar="TIME", callback=read_moment, help="Only lines up to TIME.")
+@click.option("--tail", metavar="N", default="all", callback=read_tail, help="Only the last N lines.  [default: all]")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only one of the two streams.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time, in UTC.")
 @click.option(
     "--format",
@@ -97,7 +99,7 @@ def logs(
         since_ns=since,
         until_ns=until,
         tail=tail,
-        streams=frozenset(name.encode() for name in ((stream,) if stream else _STREAMS)),
+        streams=frozenset(name.encode() for name in ((stream,) if stream else STREAMS)),
         timestamps=timestamps,
         json=output_format == "json",
     )

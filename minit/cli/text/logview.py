@@ -23,7 +23,7 @@ from minit.cli.invocation import Invocation
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
-from minit.stage0.reports.logreader import Pass, open_app_logs, open_log_directory, passes
+from minit.stage0.reports.logreader import Pass, PodLogs, open_app_logs, open_log_directory, passes_of_pods
 from minit.stage0.reports.logreader import reopen_logs as reopen_moved_logs
 
 _BOTH_STREAMS = 2
@@ -83,8 +83,9 @@ class Choice(Value):
 class Source:
     """The log of one app, as lines."""
 
-    def __init__(self, log: AppLog, choice: Choice) -> None:
+    def __init__(self, log: AppLog, choice: Choice, name: str | None = None) -> None:
         self.log = log
+        self._name = name or log.app
         self._assembler = LineAssembler()
         self._choice = choice
         self._until = None if choice.until_ns is None else utc_text_ns(choice.until_ns).encode()
@@ -105,7 +106,7 @@ class Source:
                 self._is_over = True
                 return
             if line.stream in self._choice.streams:
-                yield line.time, self.log.app, line
+                yield line.time, self._name, line
 
     def raw(self, moment: Pass) -> Iterator[bytes]:
         """Yield the same as the app wrote it."""
@@ -146,27 +147,78 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
         sources = [Source(log, choice) for log in logs]
         terminal = sys.stdout.isatty()
         is_raw = choice.is_raw and len(sources) == 1 and not terminal
-        line_format: _Format = json_format
+        prefixes = _prefixes(names, terminal) if len(names) > 1 else {names[0]: b""}
+        watched = [PodLogs(pod=pod, logs=logs, directory=directory)]
+        LogView(invocation, watched, [sources], choice, prefixes).show(is_raw=is_raw)
+
+
+class LogView:
+    """The lines of apps of pods; `show` may be called again, and goes on where the last call ended."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        watched: Sequence[PodLogs],
+        sources: Sequence[Sequence[Source]],
+        choice: Choice,
+        prefixes: dict[str, bytes],
+    ) -> None:
+        self._invocation = invocation
+        self._watched = watched
+        self._sources = sources
+        self._choice = choice
+        self._format: _Format = json_format
         if not choice.json:
-            line_format = text_format(_prefixes(names, terminal), times=choice.timestamps, terminal=terminal)
-        is_first = True
-        for moment in passes(pod, logs, directory, sys.stdout.fileno(), choice.until_seconds):
-            if is_first:
-                for source in sources:
+            self._format = text_format(prefixes, times=choice.timestamps, terminal=sys.stdout.isatty())
+        self._is_first = True
+
+    def show(self, *, is_raw: bool = False) -> None:
+        """Write the lines to standard output; with `follow` until all pods have ended."""
+        choice = self._choice
+        for moments in passes_of_pods(self._watched, sys.stdout.fileno(), choice.until_seconds):
+            if self._is_first:
+                for source in self._every():
                     source.seek()
-            tail = choice.tail if is_first else None
+            tail = choice.tail if self._is_first else None
+            self._is_first = False
             if is_raw and tail is None:
-                _write(sources[0].raw(moment))
+                _write(self._sources[0][0].raw(moments[0]))
             else:
-                entries = heapq.merge(*(source.entries(moment) for source in sources), key=lambda entry: entry[0])
-                _write(line_format(app, line) for _, app, line in _last(entries, tail))
+                every = [
+                    _last(heapq.merge(*(source.entries(moment) for source in sources), key=_time_of), tail)
+                    for sources, moment in zip(self._sources, moments, strict=True)
+                ]
+                entries = heapq.merge(*every, key=_time_of)
+                _write(self._format(app, line) for _, app, line in entries)
             sys.stdout.flush()
-            is_first = False
             if not choice.follow:
                 break
-    for source in sources:
-        for text in source.complaints():
-            invocation.note(text)
+        for source in self._every():
+            for text in source.complaints():
+                self._invocation.note(text)
+
+    def _every(self) -> Iterator[Source]:
+        return (source for sources in self._sources for source in sources)
+
+
+def _time_of(entry: Entry) -> bytes:
+    return entry[0]
+
+
+def view_pods(invocation: Invocation, pods: Sequence[tuple[Pod, str]], choice: Choice) -> LogView | None:
+    """Return the view of the logs of pods with names for their lines, None without any log."""
+    _allow_many_files()
+    watched, sources = [], []
+    for pod, name in pods:
+        directory = open_log_directory(pod, wait=choice.follow)
+        if directory is not None:
+            manifest = read_pod_manifest(pod)
+            logs = open_app_logs(manifest, [app.name for app in manifest.apps], directory)
+            watched.append(PodLogs(pod=pod, logs=logs, directory=directory))
+            sources.append([Source(log, choice, name) for log in logs])
+    width = max((len(name) for _, name in pods), default=0)
+    prefixes = _prefixes([name for _, name in pods], sys.stdout.isatty(), lambda name: f"{name.ljust(width)}  | ")
+    return LogView(invocation, watched, sources, choice, prefixes) if watched else None
 
 
 def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
@@ -193,14 +245,14 @@ def _chosen_apps(pod: Pod, wanted: Sequence[str]) -> list[str]:
     return [name for name in names if name in wanted] if wanted else names
 
 
-def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
-    """Return the prefix of the lines of each app: nothing for a single app."""
-    if len(names) == 1:
-        return {names[0]: b""}
+def _prefixes(
+    names: Sequence[str], terminal: bool, shown: Callable[[str], str] = lambda name: f"{name}: "
+) -> dict[str, bytes]:
+    """Return the prefix of the lines of each app."""
     if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
-        return {name: f"{name}: ".encode() for name in names}
+        return {name: shown(name).encode() for name in names}
     return {
-        name: click.style(f"{name}: ", fg=_COLOURS[number % len(_COLOURS)]).encode()
+        name: click.style(shown(name), fg=_COLOURS[number % len(_COLOURS)]).encode()
         for number, name in enumerate(names)
     }
 

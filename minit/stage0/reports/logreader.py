@@ -133,6 +133,14 @@ def await_writers(app: str, directory: int) -> None:
         os.close(lock)
 
 
+class PodLogs(Value):
+    """The logs of some apps of a pod, and the pod's directory of logs."""
+
+    pod: Pod
+    logs: Sequence[AppLog]
+    directory: int
+
+
 def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until: float | None) -> Iterator[Pass]:
     """
     Yield whenever there may be more to read, the first time at once, until all logs are complete.
@@ -140,22 +148,32 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
     `until` is the latest time to stop, in seconds since 1970. BrokenPipeError when the descriptor `output` has no
     reader any more.
     """
-    watched = {directory, *(log.directory for log in logs)}
-    changes = [syscalls.inotify_watch(f"/proc/self/fd/{each}", _EVENTS) for each in watched]
+    for [moment] in passes_of_pods([PodLogs(pod=pod, logs=logs, directory=directory)], output, until):
+        yield moment
+
+
+def passes_of_pods(watched: Sequence[PodLogs], output: int, until: float | None) -> Iterator[list[Pass]]:
+    """Yield as `passes` for the logs of several pods, with a pass for each pod."""
+    directories = {each for one in watched for each in (one.directory, *(log.directory for log in one.logs))}
+    changes = [syscalls.inotify_watch(f"/proc/self/fd/{each}", _EVENTS) for each in directories]
     try:
-        checked_at, over = -_LOCK_CHECK_SECONDS, False
+        checked_at, over = -_LOCK_CHECK_SECONDS, [False] * len(watched)
         while True:
             now = time.monotonic()
             if now - checked_at >= _LOCK_CHECK_SECONDS:
-                over = not pod.refresh() or pod.state is not PodState.RUNNING
+                over = [not one.pod.refresh() or one.pod.state is not PodState.RUNNING for one in watched]
                 checked_at = now
-            over = over or (until is not None and time.time() > until)
+            is_late = until is not None and time.time() > until
             # Checked before the logs are read, so that the last lines before an end are still read.
-            complete = frozenset(log.app for log in logs if over or log.is_complete())
-            for log in logs:
-                log.find_files()
-            yield Pass(complete=complete)
-            if len(complete) == len(logs):
+            moments = [
+                Pass(complete=frozenset(log.app for log in one.logs if ended or is_late or log.is_complete()))
+                for one, ended in zip(watched, over, strict=True)
+            ]
+            for one in watched:
+                for log in one.logs:
+                    log.find_files()
+            yield moments
+            if all(len(moment.complete) == len(one.logs) for one, moment in zip(watched, moments, strict=True)):
                 return
             _wait(changes, output)
     finally:
