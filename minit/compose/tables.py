@@ -460,12 +460,14 @@ class Service(Value):
     domainname: str | None = None
     entrypoint: tuple[str, ...] | None = None
     env_file: tuple[EnvironmentFile, ...] = ()
+    expose: tuple[str, ...] = ()
     environment: tuple[tuple[str, str | None], ...] = ()
     extra_hosts: tuple[tuple[str, str], ...] = ()
     group_add: tuple[int, ...] = ()
     healthcheck: Health | None = None
     hostname: str | None = None
     image: str | None = None
+    init: bool = True
     ipc: str | None = None
     label_file: tuple[EnvironmentFile, ...] = ()
     labels: Pairs = ()
@@ -517,6 +519,13 @@ def is_service_name(name: str) -> bool:
     return _SERVICE.fullmatch(name) is not None
 
 
+def _exposed(node: Node) -> str:
+    """Return a port, or a range of ports, which is open as all others are."""
+    if not re.fullmatch(r"[0-9]{1,5}(-[0-9]{1,5})?(/(tcp|udp))?", text(node)):
+        raise node.error("a port, as in 80 or 80/udp")
+    return text(node)
+
+
 _WINDOWS = "it is for Windows"
 SERVICE: Keys = {
     "annotations": reads(pairs),
@@ -556,7 +565,7 @@ SERVICE: Keys = {
     "entrypoint": reads(words),
     "env_file": reads_with(each_of(object_of(EnvironmentFile, ENV_FILE))),
     "environment": reads(variables),
-    "expose": ignored("all ports of a service are open to its networks"),
+    "expose": reads_with(each_of(lambda node, _: _exposed(node))),
     "external_links": refused("pods of other projects are found on a common network"),
     "extra_hosts": reads_with(each_of(lambda node, _: host_entry(node))),
     "gpus": refused("devices are named by `devices`"),
@@ -564,7 +573,7 @@ SERVICE: Keys = {
     "healthcheck": reads_with(object_of(Health, HEALTHCHECK)),
     "hostname": reads(hostname),
     "image": reads(non_empty),
-    "init": ignored("a pod has an init"),
+    "init": reads(flag),
     "ipc": reads(lambda node: node.one_of("host", "private", "shareable")),
     "isolation": refused(_WINDOWS),
     "label_file": reads_with(each_of(object_of(EnvironmentFile, ENV_FILE))),

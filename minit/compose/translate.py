@@ -148,9 +148,10 @@ def network_request(project: Project, key: str) -> NetworkRequest:
 
 
 def aliases_of(project: Project, service: Service) -> tuple[str, ...]:
-    """Return the names of a service's pods beside the names of the pods themselves."""
+    """Return the names of a service's pods beside the names of the pods, some as NETWORK:NAME for one network."""
     names = [service.name]
-    names += [alias for _, membership in service.networks for alias in membership.aliases]
+    for key, membership in service.networks:
+        names += [f"{network_name(project, key)}:{alias}" for alias in membership.aliases]
     for _, other in project.services:
         for link in other.links:
             target, _, alias = link.partition(":")
@@ -432,6 +433,8 @@ def _pod_annotations(unit: Unit, volumes: tuple[PodVolume, ...]) -> Pairs:
     found: dict[str, str] = {Annotation.STOP_GRACE: format_duration(service.stop_grace_period)}
     in_memory = memory_volumes(volumes)
     found |= {Annotation.MEMORY_VOLUMES: _json(in_memory)} if in_memory else {}
+    if network_keys(service):
+        found[Annotation.POD_ALIASES] = ",".join(aliases_of(unit.project, service))
     if service.sysctls:
         found[Annotation.SYSCTLS] = _json(dict(service.sysctls))
     if service.shm_size is not None:

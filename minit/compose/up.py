@@ -13,12 +13,14 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.compose.loading import LoadedProject
-from minit.compose.tables import PublishedPort, Service
+from minit.compose.project import Project
+from minit.compose.tables import Build, PublishedPort, Service
 from minit.compose.translate import (
     DEPENDS_LABEL,
     DIRECTORY_LABEL,
@@ -38,6 +40,7 @@ from minit.compose.translate import (
     run_options,
     volume_name,
 )
+from minit.containerfile.build import ImageBuild, build
 from minit.kubernetes.volumes import write_volume_files
 from minit.manifest.annotations import Annotation
 from minit.manifest.pod import ExposedPort, Volume
@@ -105,13 +108,19 @@ class ProjectPod(Value):
         return self.name or self.uuid
 
 
+class Images(Value):
+    """When images are fetched (`pull`, None as the services say) and built."""
+
+    pull: str | None = None
+    builds: bool = False
+    never_builds: bool = False
+
+
 class UpRequest(Value):
     """How `up` is done; `timeout_seconds` is for the end of replaced pods, None for their own grace periods."""
 
     services: tuple[str, ...] = ()
-    builds: bool = False
-    never_builds: bool = False
-    pull: str | None = None
+    images: Images = Images()
     recreates: bool = False
     never_recreates: bool = False
     without_dependencies: bool = False
@@ -203,7 +212,7 @@ class Up:
 
     def _image_of(self, store: Store, service: Service) -> StoredImage:
         with self._show() as progress:
-            return image_of(self._caller, store, service, self._request.pull, progress)
+            return image_of(self._caller, store, self._loaded, service, self._request.images, progress)
 
     def _make_networks(self, services: Sequence[Service]) -> None:
         project = self._loaded.project
@@ -361,13 +370,54 @@ class Up:
                 remove_network(self._caller, name)
 
 
-def image_of(caller: Caller, store: Store, service: Service, policy: str | None, progress: Progress) -> StoredImage:
-    """Return the image of a service, fetched as the policy says, None for the service's own."""
-    if service.image is None:
-        raise PodError(f"services.{service.name}.build: there is no builder")
-    chosen = {"always": PullPolicy.UPDATE, "never": PullPolicy.NEVER}.get(policy or service.pull_policy or "")
-    request = AppRequest(reference=service.image, pull_policy=chosen or PullPolicy.NEW, processor=service.platform)
+def image_of(
+    caller: Caller, store: Store, loaded: LoadedProject, service: Service, how: Images, progress: Progress
+) -> StoredImage:
+    """Return the image of a service, built or fetched where the request or the policy says so, or where it is missing."""
+    policy = how.pull or service.pull_policy or ""
+    name = image_name(loaded.project, service)
+    if service.build is not None and (how.builds or policy == "build" or not _is_there(store, name)):
+        if how.never_builds:
+            raise PodError(f"service {service.name}: there is no image {name}, and --no-build")
+        return _build(caller, store, loaded, service, service.build, name, progress)
+    if service.build is not None:
+        return store.find(name)
+    chosen = {"always": PullPolicy.UPDATE, "never": PullPolicy.NEVER}.get(policy)
+    request = AppRequest(reference=name, pull_policy=chosen or PullPolicy.NEW, processor=service.platform)
     return preparing.find_image_or_fetch(caller, store, request, progress)
+
+
+def image_name(project: Project, service: Service) -> str:
+    """Return the name of a service's image, which is the project's own if the image is built without a name."""
+    return service.image or f"{project.name}-{service.name}"
+
+
+def _is_there(store: Store, name: str) -> bool:
+    try:
+        store.find(name)
+    except MinitError:
+        return False
+    return True
+
+
+def _build(
+    caller: Caller, store: Store, loaded: LoadedProject, service: Service, wanted: Build, name: str, progress: Progress
+) -> StoredImage:
+    arguments = [(key, loaded.environment.get(key) if value is None else value) for key, value in wanted.args]
+    file = None if wanted.dockerfile is None else Path(wanted.context, wanted.dockerfile)
+    request = ImageBuild(
+        context=Path(wanted.context),
+        file=file,
+        text=wanted.dockerfile_inline,
+        tags=(name, *wanted.tags),
+        arguments=tuple((key, value) for key, value in arguments if value is not None),
+        target=wanted.target,
+        labels=wanted.labels,
+        networks=() if wanted.network in (None, "default") else (wanted.network,),
+        uses_cache=not wanted.no_cache,
+        pull_policy=PullPolicy.UPDATE if wanted.pull else PullPolicy.NEW,
+    )
+    return store.find(build(caller, store, request, progress))
 
 
 def _labels(loaded: LoadedProject, service: Service, number: int, image: StoredImage, state: str) -> Pairs:
