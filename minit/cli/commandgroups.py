@@ -303,6 +303,10 @@ COMPOSE_COMMANDS = {
         place="commands.composecommands:pull",
         help="Fetch the images of services again.",
     ),
+    "build": Listing(
+        place="commands.composecommands:build_images",
+        help="Build the images of services.",
+    ),
     "config": Listing(
         place="commands.composecommands:config",
         help="Print the project's files as one.",

@@ -383,8 +383,14 @@ class Build(Value):
 
 
 _NO_BUILDKIT = "builds have no such thing"
+
+
+def _context(node: Node) -> str:
+    return node.matching(lambda given: given.startswith("/"), "a directory of this machine")
+
+
 BUILD: Keys = {
-    "context": reads(non_empty),
+    "context": reads(_context),
     "dockerfile": reads(non_empty),
     "dockerfile_inline": reads(non_empty),
     "args": reads(variables),

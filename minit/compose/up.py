@@ -47,6 +47,7 @@ from minit.manifest.pod import ExposedPort, Volume
 from minit.pods import preparing, running
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
+from minit.pods.images import remove_all
 from minit.pods.networks import create_network, remove_network
 from minit.pods.requests import AppRequest, Stage1Request, StartRequest
 from minit.stage0.garbage.storegc import remove_volume
@@ -373,7 +374,7 @@ class Up:
 def image_of(
     caller: Caller, store: Store, loaded: LoadedProject, service: Service, how: Images, progress: Progress
 ) -> StoredImage:
-    """Return the image of a service, built or fetched where the request or the policy says so, or where it is missing."""
+    """Return the image of a service, built or fetched where the request or the policy says so, or if missing."""
     policy = how.pull or service.pull_policy or ""
     name = image_name(loaded.project, service)
     if service.build is not None and (how.builds or policy == "build" or not _is_there(store, name)):
@@ -637,6 +638,15 @@ def _remove(caller: Caller, wanted: ProjectPod, timeout_seconds: float | None, t
         take_down(caller.data, wanted.uuid, math.inf, cleanup, caller.note)
     if tell is not None:
         tell(f"Pod {wanted.shown}  Removed")
+
+
+def remove_images(caller: Caller, names: Sequence[str], tell: Tell) -> None:
+    """Remove images by their names; a missing image is none to remove."""
+    with Store(caller.data) as store:
+        for name in dict.fromkeys(names):
+            if _is_there(store, name):
+                remove_all(caller, store, (store.find(name).id,))
+                tell(f"Image {name}  Removed")
 
 
 def remove_networks(caller: Caller, project: str, tell: Tell) -> None:

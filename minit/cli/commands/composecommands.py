@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -28,14 +28,18 @@ from minit.cli.text.logview import Choice, view_pods
 from minit.cli.text.podtext import host_place, pod_place
 from minit.cli.text.progressdisplay import show_progress
 from minit.compose.loading import LoadedProject, Where, load
+from minit.compose.tables import Service
 from minit.compose.translate import PROJECT_LABEL
 from minit.compose.up import (
+    Images,
     ProjectPod,
     Up,
     UpRequest,
     find_pods,
     health_of,
+    image_name,
     image_of,
+    remove_images,
     remove_networks,
     remove_pods,
     remove_volumes,
@@ -144,7 +148,8 @@ _services = click.argument("services", metavar="[SERVICE]...", nargs=-1)
 
 _up_options = in_order(
     click.option("-d", "--detach", is_flag=True, help="Return once the services run."),
-    click.option("--build", is_flag=True, help="Build images first."),
+    click.option("--build", is_flag=True, help="Build images first, also those that there are."),
+    click.option("--no-build", is_flag=True, help="Build no image; a missing one is an error."),
     click.option("--force-recreate", is_flag=True, help="Make all pods anew, also those that are as they should be."),
     click.option("--no-recreate", is_flag=True, help="Leave pods as they are, even if the file has changed."),
     click.option("--no-deps", is_flag=True, help="Without the services that the named services depend on."),
@@ -406,13 +411,55 @@ def pull(invocation: Invocation, policy: str, quiet: bool, ignore_buildable: boo
     """
     invocation.require_root()
     loaded = _load(invocation)
+    fetched = [replace(each, build=None) for each in loaded.chosen(services) if each.image is not None]
+    if ignore_buildable:
+        fetched = [each for each in fetched if loaded.project.service(each.name).build is None]
+    _provide(invocation, loaded, fetched, Images(pull=policy), quiet=quiet)
+
+
+def _provide(
+    invocation: Invocation, loaded: LoadedProject, services: Sequence[Service], how: Images, *, quiet: bool
+) -> None:
+    """Fetch or build the images of services, and print their names and ids."""
     with Store(invocation.data) as store:
-        for service in loaded.chosen(services):
-            if service.image is None or (service.build is not None and ignore_buildable):
-                continue
+        for service in services:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = image_of(invocation.caller, store, service, policy, progress)
-            invocation.say(f"{service.image} {image.id}")
+                image = image_of(invocation.caller, store, loaded, service, how, progress)
+            invocation.say(f"{image_name(loaded.project, service)} {image.id}")
+
+
+@click.command("build", cls=MinitCommand)
+@click.option("--no-cache", is_flag=True, help="Do every step again.")
+@click.option("--pull", is_flag=True, help="Fetch the images that builds begin with again.")
+@click.option(
+    "--build-arg", metavar="NAME=VALUE", multiple=True, callback=read_environment, help="Argument of the builds."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@_services
+@click.pass_obj
+def build_images(
+    invocation: Invocation, no_cache: bool, pull: bool, build_arg: Variables, quiet: bool, services: tuple[str, ...]
+) -> None:
+    """
+    \b
+      minit compose build
+      minit compose build --no-cache web
+
+    """
+    invocation.require_root()
+    loaded = _load(invocation)
+    built = []
+    for service in loaded.chosen(services):
+        if service.build is not None:
+            wanted = service.build
+            changed = replace(
+                wanted,
+                no_cache=no_cache or wanted.no_cache,
+                pull=pull or wanted.pull,
+                args=tuple({**dict(wanted.args), **dict(build_arg)}.items()),
+            )
+            built.append(replace(service, build=changed))
+    _provide(invocation, loaded, built, Images(builds=True), quiet=quiet)
 
 
 def _up(
@@ -420,6 +467,7 @@ def _up(
     loaded: LoadedProject,
     services: tuple[str, ...],
     build: bool,
+    no_build: bool,
     force_recreate: bool,
     no_recreate: bool,
     no_deps: bool,
@@ -435,8 +483,7 @@ def _up(
         raise click.UsageError("--force-recreate and --no-recreate exclude each other")
     request = UpRequest(
         services=services,
-        builds=build,
-        pull=pull,
+        images=Images(pull=pull, builds=build, never_builds=no_build),
         recreates=force_recreate,
         never_recreates=no_recreate,
         without_dependencies=no_deps,
@@ -488,6 +535,9 @@ def down(
         remove_networks(invocation.caller, loaded.project.name, invocation.note)
     if volumes:
         remove_volumes(invocation.caller, loaded, invocation.note)
+    if rmi is not None:
+        chosen = [service for service in loaded.chosen((), alone=True) if rmi == "all" or service.image is None]
+        remove_images(invocation.caller, [image_name(loaded.project, service) for service in chosen], invocation.note)
 
 
 def _pods(invocation: Invocation, loaded: LoadedProject, services: tuple[str, ...]) -> list[ProjectPod]:
@@ -611,7 +661,7 @@ def config(
         lines = {
             "services": [service.name for service in chosen],
             "volumes": [name for name, _ in loaded.project.volumes],
-            "images": [service.image or f"{loaded.project.name}-{service.name}" for service in chosen],
+            "images": [image_name(loaded.project, service) for service in chosen],
             "profiles": sorted({name for _, service in loaded.project.services for name in service.profiles}),
         }[what]
         invocation.say("".join(f"{line}\n" for line in lines), end="")
