@@ -383,6 +383,18 @@ _GENERATE_COMMANDS = {
         place="commands.kubecommands:kube",
         help="Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.",
     ),
+    "systemd": Listing(
+        place="commands.kubecommands:systemd",
+        help="Print a unit of systemd that starts a pod from boot on.",
+    ),
+    "openrc": Listing(
+        place="commands.kubecommands:openrc",
+        help="Print a script of OpenRC that starts a pod from boot on.",
+    ),
+    "quadlet": Listing(
+        place="commands.kubecommands:quadlet",
+        help="Print a pod as a quadlet, for a machine with podman.",
+    ),
 }
 _NETWORK_COMMANDS = {
     "create": Listing(

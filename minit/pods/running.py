@@ -100,8 +100,14 @@ def _has_begun(pod: Pod) -> bool:
     return all(end is not None and "started" in end for end in ends)
 
 
-def start_again(caller: Caller, store: Store, pod: Pod, *, waits_for_checks: bool = True) -> str:
-    """Run an ended pod as the last time, in the background unless the pod had the terminal; return the UUID."""
+def start_again(
+    caller: Caller, store: Store, pod: Pod, *, waits_for_checks: bool = True, in_foreground: bool = False
+) -> str:
+    """
+    Run an ended pod as the last time, and return the UUID.
+
+    With `in_foreground`, and if the pod had the terminal, this process becomes the pod's stage1 instead.
+    """
     arguments = claim_ended(pod)
     with cleanup_of(caller, store) as cleanup:
         clear_last_run(pod, cleanup, caller.note)
@@ -109,7 +115,7 @@ def start_again(caller: Caller, store: Store, pod: Pod, *, waits_for_checks: boo
     def run() -> NoReturn:
         run_again(pod, TreeStore(caller.data, store), arguments, flush_output, caller.note)
 
-    if is_interactive(arguments):
+    if in_foreground or is_interactive(arguments):
         run()
     uuid = pod.uuid
     _start_in_background(caller, pod, run, is_up=is_ready if waits_for_checks else _has_begun)

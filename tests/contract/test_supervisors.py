@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -264,6 +265,30 @@ class Systemd(Service):
                 path.rmdir()
 
 
+class GeneratedSystemd(Systemd):
+    """A unit that `minit generate systemd` has written."""
+
+    name = "minit-web"
+
+    def install(self) -> None:
+        super().install()
+        self.unit = f"{self.name}.service"
+        text = self.environment["GENERATED"].replace(
+            "[Service]", f"[Service]\nStandardOutput=append:{self.root.parent}/logs/log\nStandardError=inherit"
+        )
+        (self.root / "config/systemd/user" / self.unit).write_text(text)
+
+
+class GeneratedOpenRC(OpenRC):
+    """A script that `minit generate openrc` has written."""
+
+    name = "minit-web"
+
+    def _install_script(self, scripts: Path) -> None:
+        (scripts / self.name).write_text(self.environment["GENERATED"])
+        (scripts / self.name).chmod(0o755)
+
+
 class RunitCri(Runit):
     """`minit cri` for runit."""
 
@@ -446,6 +471,30 @@ def test_a_runtime(kind: type[Service], world: World, environment: dict[str, str
         assert world.minit("status", uuid).stdout.startswith("state=running\n")
     world.minit("rm", "--force", uuid)
     assert logged(world).count("serving") == 2
+
+
+@pytest.mark.parametrize(("kind", "word"), [(GeneratedSystemd, "systemd"), (GeneratedOpenRC, "openrc")])
+def test_a_generated_service(
+    kind: type[Service], word: str, world: World, environment: dict[str, str], own_run: None
+) -> None:
+    """A supervisor starts an ended pod as the last time, in the foreground, and stops the pod in order."""
+    Path(environment["MINIT_SETTINGS"]).write_text("POD=\n")
+    assert "has not run yet" in world.minit("generate", word, world.prepare(), code=254).stderr
+    flags = (f"--stage1-path={world.stage1}", "--net=none", "--detach", "--name=web")
+    uuid = world.minit("run", *flags, world.app).stdout.strip()
+    world.minit("stop", "--wait", "web")
+    text = world.minit("generate", word, "web").stdout
+    text = text.replace(f"{sys.executable} -m minit", f"{world.root}/bin/minit")  # systemd
+    text = text.replace(f"command={sys.executable}", f"command={world.root}/bin/minit").replace("'-m minit ", "'")
+    service = install(kind, world, {**environment, "GENERATED": text})
+    with supervised(service):
+        service.wait_ready()
+        wait_for(lambda: world.succeeds("status", "--wait-ready=60s", "web"), "the pod to be ready")
+        assert world.minit("start", "--attach", "web", code=254).stderr.endswith("is already running\n")
+        service.stop()
+        assert "state=exited\n" in world.minit("status", uuid).stdout
+    service.clean_up()
+    assert [line for line in logged(world).splitlines() if "]: " in line][-1].endswith("]: stopped")
 
 
 def logged(world: World) -> str:

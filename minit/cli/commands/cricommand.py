@@ -124,7 +124,7 @@ def cri(
         "stream_port": stream_port,
         "cdi_directories": [os.path.abspath(directory) for directory in cdi_spec_dir],
         "runtime_handlers": runtime_handler,
-        "program": _own_command(),
+        "program": own_command(),
         "local_config": invocation.local_config,
         "system_config": invocation.system_config,
         "network": net,
@@ -137,7 +137,7 @@ def cri(
     os.execv(daemon[0], [*daemon, jsontext.dump(settings).decode()])
 
 
-def _own_command() -> list[str]:
+def own_command() -> list[str]:
     """Return the words by which another process is this command."""
     program = sys.argv[0]
     # An interpreter that runs this module has no command of its own.

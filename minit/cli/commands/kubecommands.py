@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable
 from functools import partial
@@ -15,10 +16,12 @@ import yaml
 
 from minit.base import jsontext
 from minit.base.errors import MinitError, PodError, describe
+from minit.cli.commands.cricommand import own_command
 from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import Invocation
+from minit.cli.invocation import DEFAULT_DATA, Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.cli.text.services import container_quadlet, kube_quadlet, script_of_pod, unit_of_pod
 from minit.cli.uuidfile import one_pod
 from minit.kubernetes.documents import read_file
 from minit.kubernetes.fields import Findings
@@ -29,6 +32,7 @@ from minit.kubernetes.references import Machine
 from minit.linux.stdio import flush_output
 from minit.podfiles import paths
 from minit.podfiles.paths import SELINUX
+from minit.pods.caller import DEFAULT_LOCAL_CONFIG
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.requests import Stage1Request
 from minit.stage0.files.yamltext import MAX_BYTES
@@ -206,11 +210,19 @@ def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) ->
 
     """
     invocation.require_root()
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        invocation.say(_kube_text(invocation, pod, seccomp_profile_root), end="")
+
+
+def _document(
+    invocation: Invocation, pod: Pod, seccomp_profile_root: str | None
+) -> tuple[dict[str, object], list[object]]:
+    """Return a pod as a Pod, and the objects beside the Pod; profiles of system calls are written."""
 
     def warn(text: str) -> None:
         invocation.note(f"warning: {text}")
 
-    with find_pod(invocation.data, uuid, invocation.note) as pod, Store(invocation.data) as store:
+    with Store(invocation.data) as store:
         manifest = read_pod_manifest(pod)
         found = {app.name: _find_image(store, app.image_id or "") for app in manifest.apps}
         images = {app.name: _reference(store, found[app.name]) or app.image_id or "" for app in manifest.apps}
@@ -218,8 +230,8 @@ def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) ->
         users = {name: (section.user, section.group) for name, section in sections.items() if section is not None}
         name = read_name(pod.fd) or (manifest.apps[0].name if manifest.apps else "pod")
         name = name.lower().replace("_", "-").replace(".", "-")
-        document = generate_pod(manifest, name, images, users, pod.data, _last_run(pod), warn)
-        others = [
+        document: dict[str, object] = generate_pod(manifest, name, images, users, pod.data, _last_run(pod), warn)
+        others: list[object] = [
             volume_of_files(document, volume.name, _files(pod, volume.name))
             for volume in manifest.volumes
             if volume.kind == "empty" and volume.read_only
@@ -229,7 +241,101 @@ def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) ->
                 warn(f"the Pod names a file with a profile of system calls, {path}: --seccomp-profile-root writes it")
             else:
                 _write(Path(seccomp_profile_root, path), text)
-    invocation.say(write_documents([document, *others]), end="")
+    return document, others
+
+
+def _kube_text(invocation: Invocation, pod: Pod, seccomp_profile_root: str | None = None) -> str:
+    document, others = _document(invocation, pod, seccomp_profile_root)
+    return write_documents([document, *others])
+
+
+_files_option = click.option("--files", is_flag=True, help="Write to the working directory, and print the path.")
+
+
+@click.command(cls=MinitCommand)
+@_files_option
+@one_pod()
+@click.pass_obj
+def systemd(invocation: Invocation, files: bool, uuid: str) -> None:
+    """
+    The pod must have run; it starts as the last time, with its files.
+
+    \b
+      cd /etc/systemd/system && minit generate systemd --files web
+      systemctl enable minit-web
+
+    """
+    name, command = _start_command(invocation, uuid)
+    _deliver(invocation, {f"minit-{name}.service": unit_of_pod(name, command)}, files=files)
+
+
+@click.command(cls=MinitCommand)
+@_files_option
+@one_pod()
+@click.pass_obj
+def openrc(invocation: Invocation, files: bool, uuid: str) -> None:
+    """
+    The pod must have run; it starts as the last time, with its files.
+
+    \b
+      cd /etc/init.d && minit generate openrc --files web
+      rc-update add minit-web
+
+    """
+    name, command = _start_command(invocation, uuid)
+    _deliver(invocation, {f"minit-{name}": script_of_pod(name, command)}, files=files, mode=0o755)
+
+
+@click.command(cls=MinitCommand)
+@_files_option
+@one_pod()
+@click.pass_obj
+def quadlet(invocation: Invocation, files: bool, uuid: str) -> None:
+    """
+    A pod of one app becomes a .container file, of several apps a .kube file with the YAML beside it. podman runs these;
+    minit does not read them. What they cannot say is a warning.
+
+    \b
+      minit generate quadlet web > web.container
+
+    """
+    invocation.require_root()
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        name = read_name(pod.fd) or pod.uuid
+        if len(read_pod_manifest(pod).apps) == 1:
+            document, _ = _document(invocation, pod, None)
+            text = container_quadlet(name, document, lambda text: invocation.note(f"warning: {text}"))
+            texts = {f"{name}.container": text}
+        else:
+            texts = {f"{name}.kube": kube_quadlet(name), f"{name}.yaml": _kube_text(invocation, pod)}
+    if len(texts) > 1 and not files:
+        invocation.note(f"{name}.yaml is what minit generate kube {name} prints; --files writes both")
+        texts.pop(f"{name}.yaml")
+    _deliver(invocation, texts, files=files)
+
+
+def _start_command(invocation: Invocation, uuid: str) -> tuple[str, list[str]]:
+    """Return a name of a pod for files, and the words that start the pod in the foreground."""
+    invocation.require_root()
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        name = read_name(pod.fd) or pod.uuid
+        if not pod.has_file(RUN_RECORD):
+            raise PodError(f'pod "{pod.uuid}" has not run yet: a service starts it as the last time')
+    data, local_config = invocation.data, invocation.local_config
+    where = [] if data == DEFAULT_DATA else [f"--dir={data}"]
+    where += [] if local_config == DEFAULT_LOCAL_CONFIG else [f"--local-config={os.path.abspath(local_config)}"]
+    program, *words = own_command()
+    return name, [shutil.which(program) or os.path.abspath(program), *words, *where, "start", "--attach", name]
+
+
+def _deliver(invocation: Invocation, texts: dict[str, str], *, files: bool, mode: int = 0o644) -> None:
+    for file_name, text in texts.items():
+        if not files:
+            invocation.say(text, end="")
+            continue
+        _write(Path(file_name), text.removesuffix("\n"))
+        os.chmod(file_name, mode)
+        invocation.say(os.path.abspath(file_name))
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -174,9 +174,10 @@ def save_uuid(path: Path | None, uuid: str) -> None:
 
 
 @click.command(cls=MinitCommand)
+@click.option("-a", "--attach", is_flag=True, help="Run one pod in the foreground, as with run: for supervisors.")
 @some_pods
 @click.pass_obj
-def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
+def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
     """
     A pod has the options of its last run, its UUID, name and volumes, and all that its apps have written. One with
     --interactive is run in the foreground.
@@ -188,6 +189,8 @@ def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
     """
     invocation.require_root()
     check_kernel()
+    if attach:
+        _start_in_foreground(invocation, uuids)
     with Store(invocation.data) as store:
 
         def start_one(uuid: str) -> None:
@@ -198,3 +201,13 @@ def start(invocation: Invocation, uuids: tuple[str, ...]) -> None:
                     invocation.say(start_again(invocation.caller, store, pod))
 
         for_each(invocation, uuids, start_one, "failed to start one or more pods")
+
+
+def _start_in_foreground(invocation: Invocation, uuids: tuple[str, ...]) -> NoReturn:
+    if len(uuids) != 1:
+        raise click.UsageError("--attach takes one pod")
+    with Store(invocation.data) as store, find_pod(invocation.data, uuids[0], invocation.note) as pod:
+        if pod.state is PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" is already running')
+        start_again(invocation.caller, store, pod, in_foreground=True)
+    raise AssertionError("the process has become the pod's stage1")
