@@ -125,9 +125,21 @@ class LoadedProject(Value):
         return not service.profiles or _ALL in self.profiles or bool(self.profiles & {*service.profiles})
 
 
-def load(where: Where, environ: Mapping[str, str], note: Callable[[str], None]) -> LoadedProject:
-    """Return the project of a command line; every fault of its files is noted but the last, which is the error."""
-    files, directory = _find_files(where, environ)
+def load(
+    where: Where, environ: Mapping[str, str], note: Callable[[str], None], *, by_name: bool = False
+) -> LoadedProject:
+    """
+    Return the project of a command line; every fault of its files is noted but the last, which is the error.
+
+    With `by_name` a project with a name needs no file, and has no services then.
+    """
+    try:
+        files, directory = _find_files(where, environ)
+    except PodError:
+        name = where.name or environ.get(NAME_VARIABLE)
+        if not (by_name and name):
+            raise
+        return _without_files(check_project_name(name, "-p"))
     given = where.environment_files or tuple(filter(None, environ.get(ENVIRONMENT_FILES_VARIABLE, "").split(",")))
     environment = with_files(environ, given or default_files(directory))
     name = where.name or environment.get(NAME_VARIABLE)
@@ -157,6 +169,17 @@ def load(where: Where, environ: Mapping[str, str], note: Callable[[str], None]) 
         files=tuple(files),
         environment=environment,
         profiles=frozenset(profiles),
+    )
+
+
+def _without_files(name: str) -> LoadedProject:
+    return LoadedProject(
+        project=Project(name=name),
+        document=PlacedFields(),
+        directory=Path.cwd(),
+        files=(),
+        environment={},
+        profiles=frozenset(),
     )
 
 

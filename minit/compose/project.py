@@ -56,6 +56,7 @@ from minit.compose.tables import (
     source_of,
 )
 from minit.manifest.reader import Node, PlacedFields
+from minit.stage0.volumes import NAME_FORM, is_volume_name
 
 _PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
@@ -65,7 +66,7 @@ TOP: Keys = {
     "include": reads(lambda node: None),
     "services": reads_with(lambda node, reading: _read_services(node, reading)),
     "networks": reads_with(named_of(resource_of(Network, NETWORK))),
-    "volumes": reads_with(named_of(resource_of(NamedVolume, VOLUME))),
+    "volumes": reads_with(named_of(resource_of(NamedVolume, VOLUME), is_volume_name, NAME_FORM)),
     "secrets": reads_with(named_of(source_of(SECRET))),
     "configs": reads_with(named_of(source_of(CONFIG))),
     "models": refused("there are no runners of models"),

@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable
 
+from minit.base.errors import NetworkError, PodError
 from minit.base.processors import Processor
 from minit.base.value import Value
 from minit.compose.keys import (
@@ -56,9 +57,10 @@ from minit.compose.keys import (
     words,
 )
 from minit.manifest.app import MAX_PORT
-from minit.manifest.creatednetwork import NetworkDriver
+from minit.manifest.creatednetwork import NetworkDriver, check_network_name
 from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES
 from minit.manifest.reader import Node
+from minit.stage0.pods.poddirectory import check_name
 from minit.stage0.volumes import NAME_FORM, is_volume_name
 
 
@@ -525,6 +527,16 @@ def is_service_name(name: str) -> bool:
     return _SERVICE.fullmatch(name) is not None
 
 
+def _pod_name(node: Node) -> str:
+    """Return the name of a pod."""
+    name = non_empty(node)
+    try:
+        check_name(name)
+    except PodError as error:
+        raise node.error(f"a name for a pod ({error})") from error
+    return name
+
+
 def _exposed(node: Node) -> str:
     """Return a port, or a range of ports, which is open as all others are."""
     if not re.fullmatch(r"[0-9]{1,5}(-[0-9]{1,5})?(/(tcp|udp))?", text(node)):
@@ -544,7 +556,7 @@ SERVICE: Keys = {
     "cgroup_parent": reads(path),
     "command": reads(words),
     "configs": reads_with(each_of(object_of(Grant, GRANT))),
-    "container_name": reads(non_empty),
+    "container_name": reads(_pod_name),
     "cpu_count": refused(_WINDOWS),
     "cpu_percent": refused(_WINDOWS),
     "cpu_period": reads(number(1000, 1_000_000)),
@@ -684,9 +696,26 @@ def _external(node: Node) -> bool:
     return flag(node)
 
 
+NETWORKS_OF_IMAGE = ("default", "default-restricted")
+"""Networks that are in no directory of the host."""
+
 _NO_LABELS = "it has no labels"
+
+
+def _network_name(node: Node) -> str:
+    """Return the name of a network of the host."""
+    name = non_empty(node)
+    if name in NETWORKS_OF_IMAGE:
+        return name
+    try:
+        check_network_name(name)
+    except NetworkError as error:
+        raise node.error(f"a name for a network ({error})") from error
+    return name
+
+
 NETWORK: Keys = {
-    "name": reads(non_empty),
+    "name": reads(_network_name),
     "external": reads(_external),
     "internal": reads(flag),
     "ipam": reads_with(lambda node, reading: _read_ipam(node, reading)),

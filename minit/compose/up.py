@@ -20,7 +20,7 @@ from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.compose.loading import LoadedProject
 from minit.compose.project import Project
-from minit.compose.tables import Build, PublishedPort, Service
+from minit.compose.tables import NETWORKS_OF_IMAGE, Build, PublishedPort, Service
 from minit.compose.translate import (
     DEPENDS_LABEL,
     DIRECTORY_LABEL,
@@ -74,8 +74,6 @@ from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.volumes import create_volume, list_volumes
 
 _LOOK_SECONDS = 0.05
-# Networks that are in no directory of the host.
-_OF_IMAGE = ("default", "default-restricted")
 
 Show = Callable[[], AbstractContextManager[Progress]]
 """Shows progress for the length of a with block."""
@@ -168,6 +166,7 @@ class Up:
         self._show = show
         self._tell = tell
         self._made: list[str] = []
+        self._remade: set[str] = set()
         self._made_volumes: list[str] = []
         self._made_networks: list[str] = []
         self._images: dict[str, StoredImage] = {}
@@ -221,7 +220,7 @@ class Up:
         for key in dict.fromkeys(key for service in services for key in network_keys(service)):
             name = network_name(project, key)
             network = dict(project.networks).get(key)
-            if name in names or (network is not None and network.external and name in _OF_IMAGE):
+            if name in names or (network is not None and network.external and name in NETWORKS_OF_IMAGE):
                 continue
             if network is not None and network.external:
                 raise PodError(f'networks.{key}: there is no network "{name}": minit network create {name}')
@@ -261,16 +260,23 @@ class Up:
         is_first = True
         for number in wanted:
             old = next((pod for pod in present if pod.number == number), None)
-            if old is not None and self._is_current(old, service, state) and old.state is PodState.RUNNING:
-                self._tell(f"Pod {old.shown}  Running")
-                continue
+            is_current = old is not None and self._is_current(old, service, state)
+            if old is not None and is_current and old.state is PodState.RUNNING:
+                if not self._follows(service):
+                    self._tell(f"Pod {old.shown}  Running")
+                    continue
+                stop_pods(self._caller, [old], self._request.timeout_seconds, self._tell)
             if is_first:
                 self._wait_for_dependencies(service, chosen)
                 is_first = False
-            if old is not None and self._is_current(old, service, state):
+            if old is not None and is_current:
                 _start(self._caller, store, old, self._tell)
                 continue
             self._make(store, service, number, old, environment, contents, state)
+
+    def _follows(self, service: Service) -> bool:
+        """Tell whether a service is to be restarted with another one that was made anew."""
+        return any(dependency.restart and name in self._remade for name, dependency in service.depends_on)
 
     def _is_current(self, pod: ProjectPod, service: Service, state: str) -> bool:
         if self._request.never_recreates:
@@ -312,6 +318,7 @@ class Up:
             write_volume_files(pod, volumes)
             if old is not None:
                 _remove(caller, old, self._request.timeout_seconds, None)
+                self._remade.add(service.name)
             taken = uuid_of_name(caller.data, unit.name)
             if taken is not None:
                 raise PodError(f'the name "{unit.name}" is that of pod {taken}, which is none of the service')
@@ -583,6 +590,17 @@ def reversed_order(pods: Sequence[ProjectPod]) -> list[ProjectPod]:
     for name in edges:
         add(name)
     return sorted(pods, key=lambda pod: (-ordered.index(pod.service), -pod.number))
+
+
+def restarted_with(pods: Sequence[ProjectPod], services: Sequence[str]) -> list[str]:
+    """Return services with those that are restarted when these are, by the labels."""
+    found = list(services)
+    for name in found:
+        for pod in pods:
+            words = [word.split(":") for word in pod.labels.get(DEPENDS_LABEL, "").split(",")]
+            if pod.service not in found and any(word[0] == name and word[-1] == "true" for word in words):
+                found.append(pod.service)
+    return found
 
 
 def stop_pods(caller: Caller, pods: Sequence[ProjectPod], timeout_seconds: float | None, tell: Tell) -> None:

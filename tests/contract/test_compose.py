@@ -147,6 +147,9 @@ def test_a_project(compose: Compose) -> None:
     compose("restart", "--timeout=1", "web")
     assert {name: pod["ID"] for name, pod in compose.ps().items()} == ids
 
+    by_name = compose.minit.quick_call("compose", "--project-name=shop", "ps", "--services")
+    assert by_name.stdout.split() == ["data_base", "web"]
+
     assert [line.removeprefix("down: ") for line in compose("down", "--timeout=0").stderr.splitlines()] == [
         "Pod shop-web-2  Removed",
         "Pod shop-web-1  Removed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Mapping
@@ -17,6 +18,20 @@ from minit.compose.interpolation import interpolate, parse_variables
 from minit.compose.loading import LoadedProject, Where, load
 from minit.compose.project import TABLES, find_circle, in_order, normal_name
 from minit.compose.tables import Service
+from minit.compose.translate import (
+    DEPENDS_LABEL,
+    NUMBER_LABEL,
+    SERVICE_LABEL,
+    Unit,
+    configuration_hash,
+    pod_request,
+    run_options,
+)
+from minit.compose.up import ProjectPod, restarted_with, reversed_order
+from minit.manifest.image import parse_image_manifest
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.pods.poddirectory import PodState
+from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
 DOCUMENT = Path(__file__).parents[2] / "docs/compose.md"
 
@@ -356,3 +371,161 @@ def test_the_tables_of_the_documentation() -> None:
     }
     for title, keys in TABLES.items():
         assert all(told[title][name][1] == key.why for name, key in keys.items() if key.why)
+
+
+def stored_image() -> StoredImage:
+    """An image of the store with the program `/bin/sh -c true`."""
+    text = json.dumps(image_manifest("example.com/a", DEFAULT_APP)).encode()
+    manifest = parse_image_manifest(text, "image")
+    return StoredImage(
+        id="sha512-0", manifest=manifest, manifest_bytes=text, size_bytes=0, import_time_ns=0, last_used_ns=0
+    )
+
+
+FULL = """
+services:
+  a:
+    image: x
+    entrypoint: run
+    command: "--a 'b c'"
+    user: "7:8"
+    cap_add: [NET_ADMIN]
+    cap_drop: [ALL]
+    mem_limit: 64m
+    memswap_limit: 64m
+    deploy: {resources: {limits: {cpus: "0.5", pids: 9}}}
+    cpuset: "0-1"
+    restart: on-failure:3
+    stop_signal: INT
+    stop_grace_period: 1m
+    read_only: true
+    privileged: false
+    security_opt: ["no-new-privileges:true"]
+    sysctls: [net.core.somaxconn=9]
+    shm_size: 1m
+    logging: {options: {max-size: 1m, max-file: 3}}
+    healthcheck: {test: [CMD, check], interval: 10s, retries: 2, start_period: 5s, start_interval: 1s}
+    volumes: ["v:/v:ro", {type: tmpfs, target: /t, tmpfs: {size: 1k}}, {type: volume, source: v, target: /w,
+      volume: {subpath: part}}]
+    ports: ["127.0.0.1:8080:80/udp"]
+    dns: 1.1.1.1
+    extra_hosts: ["name:10.0.0.1", "name6=[::1]"]
+    networks: {one: {aliases: [other], ipv4_address: 10.9.0.5}}
+    pre_stop: [{command: bye}]
+    tty: true
+    stdin_open: true
+volumes: {v: {name: own}}
+networks: {one: }
+"""
+
+
+def test_the_request_for_a_pod(tmp_path: Path) -> None:
+    """Keys of a service are settings of the pod and its app."""
+    loaded = project(tmp_path, FULL)
+    service = loaded.project.service("a")
+    unit = Unit(
+        project=loaded.project,
+        service=service,
+        number=1,
+        image=stored_image(),
+        environment=loaded.variables_of(service),
+        labels=(),
+        ports=((service.ports[0], 8080),),
+        contents={},
+    )
+    request, volumes = pod_request(unit)
+    app = request.apps[0].overrides
+    assert (app.exec, app.arguments, app.user, app.group) == ("run", ("--a", "b c"), "7", "8")
+    assert app.read_only_root_fs and (app.stdin, app.stdout) == ("tty", "log+tty")
+    isolators = {isolator.name: isolator.value for isolator in app.isolators}
+    assert isolators["os/linux/capabilities-retain-set"] == {"set": ["CAP_NET_ADMIN"]}
+    assert isolators["resource/memory"] == {"default": False, "request": "67108864", "limit": "67108864"}
+    assert isolators["resource/cpu"] == {"default": False, "request": "0.5", "limit": "0.5"}
+    assert isolators["os/linux/no-new-privileges"] is True
+    annotations = dict(app.annotations)
+    assert annotations["minit/restart"] == "on-failure" and annotations["minit/restart-limit"] == "3"
+    assert annotations["minit/stop-signal"] == "INT" and annotations["minit/pids-limit"] == "9"
+    assert json.loads(annotations["minit/limits"]) == {"cpus": "0-1", "swap": 0}
+    assert (annotations["minit/log-max-size"], annotations["minit/log-max-files"]) == ("1048576", "3")
+    assert json.loads(annotations["minit/hooks"]) == {"pre-stop": {"exec": ["bye"]}}
+    assert json.loads(annotations["minit/mounts"]) == {"/w": {"subPath": "part"}}
+    assert json.loads(annotations["minit/health"]) == {
+        "startup": {"exec": ["check"], "timeout": "30s", "interval": "1s", "failures": 25, "action": "none"},
+        "readiness": {"exec": ["check"], "timeout": "30s", "interval": "10s", "failures": 2},
+    }
+    pod = dict(request.annotations)
+    assert (pod["minit/stop-grace"], pod["minit/shm-size"]) == ("1m0s", "1048576")
+    assert pod["minit/pod-aliases"] == "a,p_one:other"
+    assert json.loads(pod["minit/sysctls"]) == {"net.core.somaxconn": "9"}
+    assert json.loads(pod["minit/memory-volumes"]) == {"v1": {"size": "1024"}}
+    assert [(volume.volume.kind, volume.volume.source) for volume in volumes] == [
+        ("named", "own"),
+        ("empty", None),
+        ("named", "own"),
+    ]
+    [port] = request.ports
+    assert port.pod_port is not None
+    assert (port.host_ip, port.host_port, port.pod_port.port, port.pod_port.protocol) == ("127.0.0.1", 8080, 80, "udp")
+    options = run_options(unit)
+    assert options.networks == ("p_one:IP=10.9.0.5",)
+    assert options.name_service.host_names == (("10.0.0.1", ("name",)), ("::1", ("name6",)))
+
+
+def test_what_makes_a_pod_anew(tmp_path: Path) -> None:
+    """The hash of a service changes with what its pod is made of, and not with what is about up alone."""
+    base = project(tmp_path, FULL)
+
+    def hash_of(text: str) -> str:
+        found = project(tmp_path, text)
+        service = found.project.service("a")
+        return configuration_hash(found.project, service, found.variables_of(service), {})
+
+    assert base.project.name == "p"
+    same = FULL.replace("image: x", "image: x\n    depends_on: {}\n    profiles: [more]\n    pull_policy: always")
+    assert hash_of(FULL) == hash_of(same)
+    for old, new in (("7:8", "7:9"), ("name: own", "name: other"), ("cpus: ", "memory: 1g, cpus: "), ("bye", "by")):
+        assert hash_of(FULL) != hash_of(FULL.replace(old, new))
+
+
+def pod_of(service: str, depends: str, number: int = 1) -> ProjectPod:
+    """A running pod of a service."""
+    labels = {SERVICE_LABEL: service, NUMBER_LABEL: str(number), DEPENDS_LABEL: depends}
+    return ProjectPod(uuid=f"{service}{number}", state=PodState.RUNNING, name=None, labels=labels)
+
+
+def test_the_order_of_stops() -> None:
+    """Pods come before those that they depend on, and the last of a service first; a restart takes dependents along."""
+    pods = [
+        pod_of("db", ""),
+        pod_of("web", "db:service_started:true", 1),
+        pod_of("web", "db:service_started:true", 2),
+        pod_of("top", "web:service_healthy:false,gone:service_started:false"),
+    ]
+    assert [pod.uuid for pod in reversed_order(pods)] == ["top1", "web2", "web1", "db1"]
+    assert restarted_with(pods, ["db"]) == ["db", "web"]
+    assert restarted_with(pods, ["web"]) == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [
+        ("80", [(80, None, None, "tcp")]),
+        ("8080:80/udp", [(80, "8080", None, "udp")]),
+        ("127.0.0.1::80", [(80, None, "127.0.0.1", "tcp")]),
+        ("[::1]:8080:80", [(80, "8080", "::1", "tcp")]),
+        ("3000-3001", [(3000, None, None, "tcp"), (3001, None, None, "tcp")]),
+        ("3000-3001:4000-4001", [(4000, "3000", None, "tcp"), (4001, "3001", None, "tcp")]),
+        ("3000-3005:80", [(80, "3000-3005", None, "tcp")]),
+    ],
+)
+def test_ports(tmp_path: Path, text: str, forms: list[tuple[int, str | None, str | None, str]]) -> None:
+    """The short syntax is any of the specification's."""
+    service = merged(tmp_path, f'services: {{a: {{image: x, ports: ["{text}"]}}}}')
+    assert [(port.target, port.published, port.host_ip, port.protocol) for port in service.ports] == forms
+
+
+@pytest.mark.parametrize("text", ["", "x", "80:", "0", "70000", "5-3", "1-3:4-5", "1.2.3:80:80", "80/icmp"])
+def test_ports_that_are_none(tmp_path: Path, text: str) -> None:
+    """Another text is an error with its line."""
+    with pytest.raises(ManifestError, match=r"0\.yaml:1: "):
+        merged(tmp_path, f'services: {{a: {{image: x, ports: ["{text}"]}}}}')

@@ -43,6 +43,7 @@ from minit.compose.up import (
     remove_networks,
     remove_pods,
     remove_volumes,
+    restarted_with,
     start_pods,
     stop_pods,
 )
@@ -128,8 +129,9 @@ def _where() -> Where:
     return found
 
 
-def _load(invocation: Invocation, scales: tuple[tuple[str, int], ...] = ()) -> LoadedProject:
-    return load(replace(_where(), scales=scales), os.environ, invocation.note)
+def _load(invocation: Invocation, scales: tuple[tuple[str, int], ...] = (), *, by_name: bool = False) -> LoadedProject:
+    """Return the project; with `by_name` a name alone will do, for the pods that there are."""
+    return load(replace(_where(), scales=scales), os.environ, invocation.note, by_name=by_name)
 
 
 def _read_scales(
@@ -282,7 +284,7 @@ def logs(
       minit compose logs -f --tail=20 web
 
     """
-    loaded = _load(invocation)
+    loaded = _load(invocation, by_name=True)
     pods = [pod for pod in _pods(invocation, loaded, services) if pod.state not in _WITHOUT_LOGS]
     with ExitStack() as stack:
         opened = [(stack.enter_context(open_pod(invocation.data, pod.uuid)), _label(loaded, pod)) for pod in pods]
@@ -327,7 +329,7 @@ def execute(
 
     """
     invocation.require_root()
-    loaded = _load(invocation)
+    loaded = _load(invocation, by_name=True)
     pods = [pod for pod in _pods(invocation, loaded, (service,)) if pod.state is PodState.RUNNING]
     pods = [pod for pod in pods if index is None or pod.number == index]
     if not pods:
@@ -359,7 +361,7 @@ def stop(invocation: Invocation, timeout: float | None, services: tuple[str, ...
 
     """
     invocation.require_root()
-    stop_pods(invocation.caller, _pods(invocation, _load(invocation), services), timeout, invocation.note)
+    stop_pods(invocation.caller, _pods(invocation, _load(invocation, by_name=True), services), timeout, invocation.note)
 
 
 @click.command(cls=MinitCommand)
@@ -374,7 +376,7 @@ def start(invocation: Invocation, services: tuple[str, ...]) -> None:
 
     """
     invocation.require_root()
-    loaded = _load(invocation)
+    loaded = _load(invocation, by_name=True)
     pods = _pods(invocation, loaded, services)
     if not pods:
         raise PodError(f"project {loaded.project.name} has no pods: minit compose up makes them")
@@ -392,9 +394,16 @@ def restart(invocation: Invocation, timeout: float | None, services: tuple[str, 
 
     """
     invocation.require_root()
-    loaded = _load(invocation)
-    stop_pods(invocation.caller, _pods(invocation, loaded, services), timeout, invocation.note)
-    start_pods(invocation.caller, _pods(invocation, loaded, services), invocation.note)
+    loaded = _load(invocation, by_name=True)
+    chosen = _pods(invocation, loaded, services)
+    if services:
+        every = _pods(invocation, loaded, ())
+        names = restarted_with(every, services)
+        chosen = [pod for pod in every if pod.service in names]
+    stop_pods(invocation.caller, chosen, timeout, invocation.note)
+    ids = {pod.uuid for pod in chosen}
+    ended = [pod for pod in find_pods(invocation.caller, loaded.project.name) if pod.uuid in ids]
+    start_pods(invocation.caller, ended, invocation.note)
 
 
 @click.command(cls=MinitCommand)
@@ -521,10 +530,10 @@ def down(
 
     """
     invocation.require_root()
-    loaded = _load(invocation)
+    loaded = _load(invocation, by_name=True)
     pods = _pods(invocation, loaded, services)
     known = {name for name, _ in loaded.project.services}
-    orphans = [pod.shown for pod in pods if pod.service not in known]
+    orphans = [pod.shown for pod in pods if loaded.files and pod.service not in known]
     if orphans and not remove_orphans:
         invocation.note(
             f"warning: pods of services that the project has no more: {', '.join(orphans)} (--remove-orphans)"
@@ -542,7 +551,7 @@ def down(
 
 def _pods(invocation: Invocation, loaded: LoadedProject, services: tuple[str, ...]) -> list[ProjectPod]:
     """Return the pods of services, all of the project without a name; PodError for a name that no service has."""
-    if services:
+    if services and loaded.files:
         loaded.chosen(services, alone=True)
     found = find_pods(invocation.caller, loaded.project.name)
     return [pod for pod in found if not services or pod.service in services]
@@ -573,7 +582,7 @@ def ps(
       minit compose ps --all --format=json
 
     """
-    loaded = _load(invocation)
+    loaded = _load(invocation, by_name=True)
     shown = [_facts(invocation, pod) for pod in _pods(invocation, loaded, services)]
     shown = [facts for facts in shown if facts and (every or facts["State"] == "running")]
     if names_only:
