@@ -318,7 +318,7 @@ _IMAGE_COMMANDS = {
     "tag": COMMANDS["tag"],
     "build": Listing(
         place="commands.buildcommand:build_image",
-        help="Build an app image from files of this machine, or from another image.",
+        help="Build an app image of a Containerfile, of files of this machine, or of another image.",
         section=_IMAGES,
     ),
     "list": Listing(

@@ -24,21 +24,19 @@ from minit.base.errors import ImageError, PodError, StoreError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.containerfile import parse, running
-from minit.containerfile.copying import Origin, Source, copy, digest_of, find_sources
+from minit.containerfile.copying import Origin, Source, copy, destination, digest_of, find_sources, resolve_owner
 from minit.containerfile.ignore import MOST_BYTES as MOST_IGNORE_BYTES
 from minit.containerfile.ignore import NAMES as IGNORE_NAMES
 from minit.containerfile.ignore import Ignored, parse_ignored
 from minit.containerfile.plan import SCRATCH, Plan, Stage, at, origin_of, plan
 from minit.containerfile.running import Site
-from minit.containerfile.state import Action, Copy, Pairs, Run, State, advance
+from minit.containerfile.state import DEFAULT_PATH, Action, Copy, Pairs, Run, State, advance
 from minit.linux import syscalls
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of
 from minit.pods.images import choose_stage1
 from minit.pods.requests import Stage1Request
 from minit.pods.running import options_for
-from minit.stage0.apps.copying import make_directories
-from minit.stage0.apps.podfiles import AppPlace
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.making import configuration_document, make_image
@@ -194,6 +192,10 @@ class _Build:
             document = configuration_document(self._site.store, base)
             config = document.get("config")
             state = State(config=dict(config) if isinstance(config, dict) else {})
+            if "PATH" not in state.environment:
+                state = state.changed(
+                    Env=[f"PATH={DEFAULT_PATH}", *(f"{name}={value}" for name, value in state.environment.items())]
+                )
             below = _Built(base=base, layers=(), state=state, key=base.id)
         state = replace(state, given=self._request.arguments, defaults=self._plan.arguments)
         return replace(below, state=state)
@@ -250,9 +252,12 @@ class _Build:
         else:
             with root.changing() as top:
                 if isinstance(action, Copy):
-                    copy(action, origin, sources, top, note, keeps=False)
+                    copy(action, origin, sources, top, note)
                 else:
-                    make_directories(AppPlace(root=top, path="", ids=None), action.path.strip("/"))
+                    owner = resolve_owner(top, action.user) if action.user else (0, 0)
+                    for path in action.paths:
+                        with destination(top, path.strip("/"), owner):
+                            pass
         layer = root.spool(self._site.store, note)
         self._roots.pop(_place(built))
         self._roots[_place(replace(built, layers=(*built.layers, *([] if layer is None else [layer.diff_id]))))] = root

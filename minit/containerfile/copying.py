@@ -26,15 +26,15 @@ from minit.base.value import Value, replace
 from minit.containerfile.ignore import Ignored, compile_pattern
 from minit.containerfile.state import Copy, Document
 from minit.linux import syscalls
-from minit.stage0.apps.copying import make_directories
 from minit.stage0.apps.podfiles import AppPlace
-from minit.stage0.files.treeplacing import TreePlacer
+from minit.stage0.files.treeplacing import Entries, TreePlacer
 from minit.stage0.images.making import LIMITS
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
+_PERMISSIONS = 0o1777
 _DATABASE_BYTES = 16 << 20
 _MAGIC = re.compile(r"[*?\[\\]")
 
@@ -218,8 +218,10 @@ class CopiedEntries:
             size_bytes=size_bytes,
             xattrs=xattrs,
         )
-        is_link = entry.kind is Kind.SYMLINK
-        return entry if self._mode is None or is_link else entry._replace(mode=self._mode)
+        if entry.kind is Kind.SYMLINK:
+            return entry
+        mode = entry.mode & _PERMISSIONS if self._owner is not None else entry.mode
+        return entry._replace(mode=mode if self._mode is None else self._mode)
 
 
 class _DocumentEntries:
@@ -254,29 +256,30 @@ def digest_of(origin: Origin, sources: Sequence[Source]) -> str:
     return digest.hexdigest()
 
 
-def copy(
-    action: Copy, origin: Origin, sources: Sequence[Source], root: int, note: Callable[[str], None], *, keeps: bool
-) -> None:
-    """Carry out a COPY or ADD in the directory `root`; with `keeps` files have the owners of the origin."""
-    owner = resolve_owner(root, action.owner) if action.owner else None if keeps else (0, 0)
+def copy(action: Copy, origin: Origin, sources: Sequence[Source], root: int, note: Callable[[str], None]) -> None:
+    """
+    Carry out a COPY or ADD in the directory `root`.
+
+    Files of a context become root's, without set-id bits; files of another root keep what they have.
+    """
+    owner = resolve_owner(root, action.owner) if action.owner else None if action.origin is not None else (0, 0)
     place = AppPlace(root=root, path="", ids=None)
     target = action.target.strip("/")
     names_directory = action.target.endswith("/") or len(sources) + len(action.documents) > 1
+
+    def put(entries: Entries, directory: str) -> None:
+        with destination(root, directory, owner or (0, 0)) as top:
+            TreePlacer(top, None, None, note).place_all(entries)
+
     for source in sources:
         if source.is_directory:
-            with _destination(place, target, owner) as directory:
-                TreePlacer(directory, None, None, note).place_all(CopiedEntries(origin, source, "", owner, action.mode))
-        elif not (action.unpacks and _unpack(origin, source, place, target, owner, note)):
-            directory_path, name = _place_of(place, target, source.name, is_directory=names_directory)
-            with _destination(place, directory_path, owner) as directory:
-                TreePlacer(directory, None, None, note).place_all(
-                    CopiedEntries(origin, source, name, owner, action.mode)
-                )
+            put(CopiedEntries(origin, source, "", owner, action.mode), target)
+        elif not (action.unpacks and _unpack(origin, source, root, target, note)):
+            directory, name = _place_of(place, target, source.name, is_directory=names_directory)
+            put(CopiedEntries(origin, source, name, owner, action.mode), directory)
     for document in action.documents:
-        directory_path, name = _place_of(place, target, document.name, is_directory=names_directory)
-        with _destination(place, directory_path, owner) as directory:
-            renamed = replace(document, name=name)
-            TreePlacer(directory, None, None, note).place_all(_DocumentEntries(renamed, owner, action.mode))
+        directory, name = _place_of(place, target, document.name, is_directory=names_directory)
+        put(_DocumentEntries(replace(document, name=name), owner, action.mode), directory)
 
 
 def _place_of(place: AppPlace, target: str, name: str, *, is_directory: bool) -> tuple[str, str]:
@@ -294,29 +297,64 @@ def _place_of(place: AppPlace, target: str, name: str, *, is_directory: bool) ->
 
 
 @contextmanager
-def _destination(place: AppPlace, path: str, owner: Owner | None) -> Iterator[int]:
-    """Yield a directory of the new root, made if missing."""
-    make_directories(place, path)
-    fd = place.open(path, os.O_PATH | os.O_DIRECTORY)
+def destination(root: int, path: str, owner: Owner) -> Iterator[int]:
+    """Yield a directory of a root, made if missing, as the directories above; new ones belong to `owner`."""
+    fd = _open_directory(root, path, owner)
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _unpack(
-    origin: Origin, source: Source, place: AppPlace, target: str, owner: Owner | None, note: Callable[[str], None]
-) -> bool:
-    """Unpack an archive into the destination; False for a file that is no archive."""
+def _open_directory(root: int, path: str, owner: Owner) -> int:
+    try:
+        return syscalls.openat2(root, path or ".", os.O_RDONLY | os.O_DIRECTORY, resolve=_IN_ROOT)
+    except FileNotFoundError:
+        above, name = posixpath.split(path)
+        parent = _open_directory(root, above, owner)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+            os.chown(name, *owner, dir_fd=parent, follow_symlinks=False)
+            return syscalls.openat2(parent, name, _DIRECTORY, resolve=_IN_ROOT)
+        except FileExistsError as error:
+            raise ImageError(f"/{path}: a link that leads nowhere") from error
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise ImageError(f"/{path}: expected a directory: {describe(error)}") from error
+
+
+def _unpack(origin: Origin, source: Source, root: int, target: str, note: Callable[[str], None]) -> bool:
+    """Unpack an archive, with the owners in there, into the destination; False for a file that is no archive."""
     with _archive(origin, source) as tar:
         try:
             if next(iter(tar), None) is None:
                 return False
         except (ImageError, OSError, EOFError):
             return False
-    with _archive(origin, source) as tar, _destination(place, target, owner) as directory:
-        TreePlacer(directory, owner if owner != (0, 0) else None, None, note).place_all(tar)
+    with _archive(origin, source) as tar, destination(root, target, (0, 0)) as directory:
+        entries = _ArchiveEntries(tar)
+        TreePlacer(directory, None, None, note).place_all(entries)
+        if entries.top is not None:
+            os.fchown(directory, entries.top.uid, entries.top.gid)
+            os.fchmod(directory, entries.top.mode)
     return True
+
+
+class _ArchiveEntries:
+    """The entries of an archive; `top` is the one of the directory itself, which others have no use for."""
+
+    def __init__(self, tar: TarReader) -> None:
+        self._tar = tar
+        self.top: Entry | None = None
+        self.pieces = tar.pieces
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries."""
+        for entry in self._tar:
+            if not entry.path and entry.kind is Kind.DIRECTORY:
+                self.top = entry
+            yield entry
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from minit.base.errors import ImageError
+from minit.base.errors import ImageError, MinitError, PodError, StoreError, describe
 from minit.base.processors import this_processor
 from minit.base.value import Value, replace
 from minit.containerfile.parse import Instruction
@@ -51,11 +51,13 @@ class Plan(Value):
 
 @contextmanager
 def at(source: str, instruction: Instruction) -> Iterator[None]:
-    """Give an ImageError of the with block the place of an instruction."""
+    """Give an error of the with block the place of an instruction."""
     try:
         yield
-    except ImageError as error:
-        raise ImageError(f"{source}:{instruction.line}: {instruction.name}: {error}") from error
+    except (MinitError, OSError) as error:
+        place = f"{source}:{instruction.line}: {instruction.name}"
+        kind = type(error) if isinstance(error, (PodError, StoreError)) else ImageError
+        raise kind(f"{place}: {describe(error)}") from error
 
 
 def plan(instructions: Sequence[Instruction], source: str, given: Pairs = (), target: str | None = None) -> Plan:

@@ -20,7 +20,7 @@ Pairs = tuple[tuple[str, str], ...]
 Config = dict[str, object]
 
 _DEFAULT_SHELL = ("/bin/sh", "-c")
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 PREDEFINED = (*_PROXIES, *(name.lower() for name in _PROXIES))
 """Arguments that every RUN has if the user gives a value, declared or not."""
@@ -81,14 +81,14 @@ class Copy(Value):
     unpacks: bool
 
 
-class Directory(Value):
-    """A directory to make unless there is one."""
+class Directories(Value):
+    """Directories to make where there are none, for a user."""
 
-    path: str
+    paths: tuple[str, ...]
     user: str
 
 
-Action = Run | Copy | Directory
+Action = Run | Copy | Directories
 
 
 class State(Value):
@@ -210,7 +210,7 @@ def _pairs(state: State, instruction: Instruction) -> list[tuple[str, str]]:
 def _workdir(state: State, instruction: Instruction) -> tuple[State, Action]:
     path = posixpath.join(state.directory, _word(state, instruction, instruction.rest))
     path = "/" + posixpath.normpath(path).lstrip("/")
-    return state.changed(WorkingDir=path), Directory(path=path, user=state.user)
+    return state.changed(WorkingDir=path), Directories(paths=(path,), user=state.user)
 
 
 def _user(state: State, instruction: Instruction) -> tuple[State, None]:
@@ -227,7 +227,7 @@ def _run(state: State, instruction: Instruction) -> tuple[State, Action]:
         raise ImageError("no command")
     chosen = dict(state.given)
     proxies = {name: chosen[name] for name in PREDEFINED if name in chosen}
-    environment = {"PATH": _DEFAULT_PATH, **proxies, **dict(state.arguments), **state.environment}
+    environment = {**proxies, **dict(state.arguments), **state.environment}
     network = next((value for name, value in instruction.flags if name == "network"), None)
     if network is not None and network not in _NETWORKS:
         raise ImageError(f"--network={network}: expected one of {', '.join(_NETWORKS)}")
@@ -361,15 +361,14 @@ def _expose(state: State, instruction: Instruction) -> tuple[State, None]:
     return state.changed(ExposedPorts=ports), None
 
 
-def _volume(state: State, instruction: Instruction) -> tuple[State, None]:
+def _volume(state: State, instruction: Instruction) -> tuple[State, Action]:
     old = state.config.get("Volumes")
     volumes = dict(old) if isinstance(old, dict) else {}
-    for word in instruction.arguments():
-        path = _word(state, instruction, word)
-        if not path:
-            raise ImageError("a volume without a path")
-        volumes[path] = {}
-    return state.changed(Volumes=volumes), None
+    paths = tuple(_word(state, instruction, word) for word in instruction.arguments())
+    if not all(paths):
+        raise ImageError("a volume without a path")
+    volumes |= {path: {} for path in paths}
+    return state.changed(Volumes=volumes), Directories(paths=paths, user="")
 
 
 def _shell(state: State, instruction: Instruction) -> tuple[State, None]:

@@ -13,7 +13,7 @@ from minit.base.errors import ImageError
 from minit.containerfile.ignore import parse_ignored
 from minit.containerfile.parse import Instruction, parse
 from minit.containerfile.plan import Plan, plan
-from minit.containerfile.state import Action, Copy, Directory, Run, State, advance
+from minit.containerfile.state import Action, Copy, Directories, Run, State, advance
 from minit.containerfile.words import expand, split_words
 
 VARIABLES = {"name": "web", "empty": "", "path": "/a b"}
@@ -119,7 +119,7 @@ def test_an_image_becomes_what_the_instructions_say() -> None:
     """Every instruction about the configuration leaves its field, in Docker's form."""
     text = (
         'ENV A="b c" D=e\\ f\nENV OLD form of $A\nLABEL one=1 "two words"="$A"\nWORKDIR /srv\nWORKDIR deep/../www\n'
-        'USER web:www\nEXPOSE 80 53/udp 8000-8001\nVOLUME /data "/x"\nVOLUME ["/y"]\nSTOPSIGNAL SIGINT\n'
+        'USER web:www\nEXPOSE 80 53/udp 8000-8001\nVOLUME /data /x\nVOLUME ["/y"]\nSTOPSIGNAL SIGINT\n'
         'SHELL ["/bin/bash", "-ec"]\nCMD run $A\nENTRYPOINT ["/init"]\nMAINTAINER a b <c@d>\n'
         "HEALTHCHECK --interval=1m30s --retries=3 CMD curl localhost\nONBUILD RUN echo $later\n"
     )
@@ -139,7 +139,12 @@ def test_an_image_becomes_what_the_instructions_say() -> None:
         "OnBuild": ["RUN echo $later"],
     }
     assert state.author == "a b <c@d>"
-    assert actions == [Directory(path="/srv", user=""), Directory(path="/srv/www", user="")]
+    assert actions == [
+        Directories(paths=("/srv",), user=""),
+        Directories(paths=("/srv/www",), user=""),
+        Directories(paths=("/data", "/x"), user=""),
+        Directories(paths=("/y",), user=""),
+    ]
     # The command of a base is for another entrypoint.
     based = State(config={"Cmd": ["sh"], "Entrypoint": ["x"]})
     assert after("ENTRYPOINT y", based)[0].config == {"Entrypoint": ["/bin/sh", "-c", "y"]}
@@ -153,7 +158,6 @@ def test_arguments_and_variables() -> None:
     shell, plain = (action for action in actions if isinstance(action, Run))
     assert shell.command == ("/bin/sh", "-c", "x")
     environment = dict(shell.environment)
-    assert environment.pop("PATH").startswith("/usr/local/sbin:")
     assert environment == {"http_proxy": "p", "A": "1", "B": "envuser", "G": "all", "FROM_BASE": "1"}
     assert (plain.command, plain.network) == (("a", "b"), "none")
     assert state.config["Env"] == ["FROM_BASE=1", "B=envuser"]
@@ -171,6 +175,135 @@ def test_copies() -> None:
     assert (added.owner, added.mode, added.target, added.unpacks) == ("1:2", 0o755, "/y", True)
     assert (named.origin, named.sources, named.target) == ("web", ("a b",), "/srv/c")
     assert [(one.name, one.content) for one in made.documents] == [("one", "v\n"), ("two", "$A\n")]
+
+
+# In the shapes that Dockerfiles of public projects have; of those projects' own lines there is none.
+FORMS = (
+    r"""
+FROM debian:bookworm-slim
+FROM --platform=$BUILDPLATFORM golang:1.22-alpine AS builder
+FROM registry.example.com:5000/team/base@sha256:{digest}
+FROM ${{REGISTRY:-docker.io}}/library/node:${{NODE:-20}} as deps
+from scratch
+ARG VERSION
+ARG VERSION=1.2.3 COMMIT
+ARG DEBIAN_FRONTEND=noninteractive
+ARG CMAKE_FLAGS="-DCMAKE_BUILD_TYPE=Release -DX=ON"
+ARG URL=https://example.com/${{VERSION}}.tar.gz
+ENV LANG=C.UTF-8
+ENV LANG C.UTF-8
+ENV PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv
+ENV PATH /usr/local/go/bin:$PATH
+ENV JAVA_OPTS="-Xmx512m -Dx='a b'"
+ENV EMPTY=
+ENV PS1='\u@\h:\w\$ '
+ENV A=${{B:-c}} D=${{E:+f}}
+ENV PYTHONUNBUFFERED=1 \
+RUN apt-get update && apt-get install -y --no-install-recommends curl && rm -rf /var/lib/apt/lists/*
+RUN apk add --no-cache --virtual .build-deps gcc musl-dev
+RUN set -eux; groupadd -r app --gid=999; useradd -r -g app --uid=999 app
+RUN ["/bin/bash", "-c", "source /opt/setup.sh && make"]
+RUN [ "npm", "ci", "--omit=dev" ]
+RUN [ -f /etc/x ] || touch /etc/x
+RUN [[ -n "$X" ]] && echo "$X"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -r requirements.txt
+RUN --mount=type=cache,id=apt,sharing=locked,target=/var/cache/apt --mount=type=tmpfs,target=/tmp make
+RUN --mount=target=/go/pkg/mod,type=cache go build ./...
+RUN --network=none make test
+RUN for i in 1 2 3; do echo $i; done
+RUN echo 'deb http://example.com/debian stable main' > /etc/apt/sources.list.d/x.list
+RUN echo "a\\tb" | tee /x
+RUN mkdir -p /a/{{b,c}} && chmod 0777 /a
+RUN curl -fsSL https://example.com/install.sh | sh -s -- --yes
+RUN python3 -c 'import sys; print(sys.version)'
+RUN sed -i 's/^#\(.*\)$/\1/' /etc/conf
+RUN case "$(uname -m)" in x86_64) A=amd64 ;; aarch64) A=arm64 ;; esac; echo $A
+RUN ln -sf /dev/stdout /var/log/access.log \
+RUN true
+COPY . .
+COPY . /usr/src/app
+COPY package*.json ./
+COPY package.json yarn.lock ./
+COPY ["file with space", "/target dir/"]
+COPY --chown=node:node . .
+COPY --chown=1000:1000 --chmod=0755 entrypoint.sh /usr/local/bin/
+COPY --chown=$USER_ID src /src
+COPY --from=builder /app/dist ./dist
+COPY --from=0 /go/bin/* /usr/local/bin/
+COPY --from=ghcr.io/example/tool:latest /tool /bin/tool
+COPY --link --from=builder /a /b
+COPY ./docker/entrypoint.sh /
+COPY src/*.py tests/[a-z]*.py /app/
+COPY *.csproj .
+COPY config.${{ENVIRONMENT:-dev}}.json /etc/app/config.json
+COPY target/${{JAR}} app.jar
+COPY --chmod=644 nginx.conf /etc/nginx/nginx.conf
+ADD . /code
+ADD rootfs.tar.xz /
+ADD app.tar.gz /opt/
+ADD --chown=app:app files/ /srv/
+ADD scripts/*.sh /usr/local/bin/
+ADD ["a", "/b/"]
+WORKDIR /app
+WORKDIR src
+WORKDIR $HOME/work
+WORKDIR ${{APP_ROOT:-/srv}}/www
+WORKDIR "/with space"
+USER nobody
+USER 1000
+USER 1000:1000
+USER app:app
+USER ${{UID:-1000}}:${{GID:-1000}}
+EXPOSE 80
+EXPOSE 80 443
+EXPOSE 8080/tcp 53/udp
+EXPOSE 3000-3010
+EXPOSE $PORT
+EXPOSE ${{PORT:-8080}}/tcp
+VOLUME /data
+VOLUME ["/data", "/logs"]
+VOLUME /var/lib/a /var/lib/b
+VOLUME ["$DATA"]
+LABEL maintainer="someone@example.com"
+LABEL version=1.0 description="a b"
+LABEL org.opencontainers.image.source=https://example.com/repo org.opencontainers.image.version=$VERSION
+LABEL "com.example.vendor"="A B"
+LABEL maintainer Some One <a@example.com>
+LABEL a="one" \
+MAINTAINER Some One <a@example.com>
+CMD ["ruby", "app.rb"]
+CMD ruby app.rb
+CMD ["sh", "-c", "exec node $APP"]
+CMD []
+CMD [ "npm", "start" ]
+CMD exec gunicorn --bind :$PORT --workers 1 main:app
+CMD ["--help"]
+ENTRYPOINT ["/entrypoint.sh"]
+ENTRYPOINT ["tini", "--", "node"]
+ENTRYPOINT exec java $JAVA_OPTS -jar /app.jar
+ENTRYPOINT []
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+STOPSIGNAL SIGQUIT
+STOPSIGNAL 9
+HEALTHCHECK NONE
+HEALTHCHECK CMD curl -f http://localhost/ || exit 1
+HEALTHCHECK --interval=30s --timeout=3s --start-period=5s --retries=3 CMD ["/check", "-q"]
+HEALTHCHECK --interval=5m CMD wget -qO- localhost:$PORT || exit 1
+ONBUILD COPY . /app
+ONBUILD RUN make
+ONBUILD ARG X=1
+""".format(digest="0" * 64)
+    .strip()
+    .splitlines()
+)
+
+
+@pytest.mark.parametrize("line", FORMS)
+def test_forms_of_public_projects_are_planned(line: str) -> None:
+    """Each form of an instruction that public projects have is planned, with lines that go on behind it."""
+    before = "ARG ENVIRONMENT\nFROM base AS builder\n"
+    text = f"{before}{line}\n" + ("  # and\n  more=1\n" if line.endswith("\\") else "")
+    assert planned(text).steps == len(text.replace("\n  ", " ").splitlines()) - 1 or line.lower().startswith("from")
 
 
 @pytest.mark.parametrize(
