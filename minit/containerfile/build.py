@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -34,7 +35,7 @@ from minit.containerfile.state import DEFAULT_PATH, Action, Copy, Pairs, Run, St
 from minit.linux import syscalls
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of
-from minit.pods.images import choose_stage1
+from minit.pods.images import choose_stage1, trust_of
 from minit.pods.requests import Stage1Request
 from minit.pods.running import options_for
 from minit.stage0.files.temporary import scratch_directory
@@ -204,14 +205,15 @@ class _Build:
         store, progress = self._site.store, self._site.progress
         if name == SCRATCH:
             return make_image(store, parse_image_name("localhost/scratch"), None, (), {"config": {}}, progress)
-        verifies = self._site.caller.verifies_tls
-        if self._request.pull_policy is not PullPolicy.UPDATE:
+        caller, policy = self._site.caller, self._request.pull_policy
+        find = partial(resolve_image, store, verify_tls=caller.verifies_tls, trust=trust_of(caller))
+        if policy is not PullPolicy.UPDATE:
             try:
-                return resolve_image(store, name, progress, self._request.pull_policy, verify_tls=verifies)
+                return find(name, progress, policy)
             except StoreError:
-                if self._request.pull_policy is PullPolicy.NEVER:
+                if policy is PullPolicy.NEVER:
                     raise
-        return resolve_image(store, f"docker://{name}", progress, self._request.pull_policy, verify_tls=verifies)
+        return find(f"docker://{name}", progress, policy)
 
     def _advance(self, stage: Stage, built: _Built, instruction: parse.Instruction) -> _Built:
         state, action = advance(built.state, instruction)

@@ -237,6 +237,8 @@ def test_layers_of_a_signed_name(signed: Signed, keys: Keys) -> None:
     path = layout.write_archive(signed.root / "app.tar")
     signed.trust(keys.public("ann"))
     assert "only an ACI can have a signature" in signed.refused(f"oci-archive:{path}")
+    (signed.root / "Containerfile").write_text(f"FROM oci-archive:{path}\n")
+    assert "only an ACI can have a signature" in signed.minit("image", "build", signed.root, code=254)
     signed.minit("--insecure-options=image", "fetch", f"oci-archive:{path}")
 
 
