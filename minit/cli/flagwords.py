@@ -8,7 +8,8 @@ click.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -31,6 +32,38 @@ class UnknownFlag(FlagError):
     def __init__(self, name: str) -> None:
         super().__init__(f"unknown flag: {name}")
         self.name = name
+
+
+class Mistakes(FlagError):
+    """All that is wrong with a command line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[FlagError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep the FlagError of a block."""
+        try:
+            yield
+        except FlagError as error:
+            self.add(error)
+
+    def add(self, error: FlagError) -> None:
+        """Keep an error, unless the same was told before."""
+        if str(error) not in map(str, self.errors):
+            self.errors.append(error)
+
+    def tell(self) -> None:
+        """Raise the only error, or all of them as one; nothing without any."""
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise self
+
+    def __str__(self) -> str:
+        """Return the errors, separated as in a sentence."""
+        return "; ".join(map(str, self.errors))
 
 
 class FlagKind(StrEnum):
@@ -64,6 +97,12 @@ def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
     word = words.pop(0)
     name, has_value, text = word.partition("=")
     flag = flags.get(name)
+    if flag is None and word[:2] in flags and not word.startswith("--"):
+        # Several flags of one letter in a word, the last one perhaps with its value, as in -it and -p8080:80.
+        if flags[word[:2]].kind is not FlagKind.SWITCH:
+            return word[:2], word[2:]
+        words.insert(0, f"-{word[2:]}")
+        return word[:2], "true"
     if flag is None:
         raise UnknownFlag(name)
     if flag.kind is FlagKind.OPTIONAL:
@@ -88,15 +127,20 @@ def split_words(
     words = list(arguments)
     found: list[tuple[str, str]] = []
     operands: list[str] = []
+    mistakes = Mistakes()
     while words:
         if words[0] == "--":
-            return found, operands + words[1:]
+            operands += words[1:]
+            break
         if is_flag(words[0]):
-            found.append(take_flag(words, flags))
+            with mistakes.collected():
+                found.append(take_flag(words, flags))
         elif stop_at_operand:
-            return found, words
+            operands = words
+            break
         else:
             operands.append(words.pop(0))
+    mistakes.tell()
     return found, operands
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from minit.base.value import Value
-from minit.cli.flagwords import Flag, FlagError, FlagKind, UnknownFlag, click_words, split_words, suggest
+from minit.cli.flagwords import Flag, FlagError, FlagKind, Mistakes, UnknownFlag, click_words, split_words, suggest
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
 from minit.cli.otherwords import answer, answer_flag
 from minit.cli.uuidfile import with_uuids_of_files
@@ -26,11 +26,16 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class OptionalValue(click.Option):
-    """An option whose value only ever follows `=`; `bare` is the meaning without a value."""
+    """
+    An option whose value only ever follows `=`; `bare` is the meaning without a value.
 
-    def __init__(self, *arguments: Any, bare: str, **settings: Any) -> None:
+    The names in `valued` always have a value, which may be the next word.
+    """
+
+    def __init__(self, *arguments: Any, bare: str, valued: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.bare = bare
+        self.valued = valued
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Show in the help that the value is optional."""
@@ -144,17 +149,22 @@ def _global_options() -> list[click.Parameter]:
     ]
 
 
+def long_name(option: click.Parameter) -> str:
+    """Return the first name of an option with two dashes; other names of one option are those of other tools."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
+
+
 def flag_table(parameters: Iterable[click.Parameter]) -> dict[str, Flag]:
     """Return the way in which each option of a command takes a value."""
     table = {}
     for option in parameters:
         if not isinstance(option, click.Option):
             continue
-        if isinstance(option, OptionalValue):
-            flag = Flag(kind=FlagKind.OPTIONAL, bare=option.bare)
-        else:
-            flag = Flag(kind=FlagKind.SWITCH if option.is_flag else FlagKind.VALUE)
+        flag = Flag(kind=FlagKind.SWITCH if option.is_flag else FlagKind.VALUE)
         table.update(dict.fromkeys(option.opts, flag))
+        if isinstance(option, OptionalValue):
+            bare = Flag(kind=FlagKind.OPTIONAL, bare=option.bare)
+            table.update({name: bare for name in option.opts if name not in option.valued})
     return table
 
 
@@ -270,6 +280,8 @@ def _enter_command(ctx: click.Context) -> None:
 
 def _explain(error: FlagError, ctx: click.Context, flags: dict[str, Flag]) -> str:
     """Return the error, with the flag that was perhaps meant."""
+    if isinstance(error, Mistakes):
+        return "; ".join(_explain(each, ctx, flags) for each in error.errors)
     if not isinstance(error, UnknownFlag):
         return str(error)
     words: list[str] = []

@@ -23,7 +23,7 @@ import click
 
 from minit.base.value import Value
 from minit.cli.commandgroups import commands
-from minit.cli.grammar import AppOption, GlobalOption, MinitGroup, OptionalValue, SharedAppOption
+from minit.cli.grammar import AppOption, GlobalOption, MinitGroup, OptionalValue, SharedAppOption, long_name
 
 _EXAMPLES = "\b"  # click's mark of a paragraph that is not filled
 
@@ -164,7 +164,7 @@ def _context(root: click.Group, name: str) -> click.Context:
 def _own_options(context: click.Context) -> dict[str, click.Option]:
     """Return the options that the command does not share with all others, by their last name."""
     return {
-        option.opts[-1]: option
+        long_name(option): option
         for option in context.command.params
         if isinstance(option, click.Option) and not isinstance(option, GlobalOption) and not option.hidden
     }
@@ -177,7 +177,7 @@ def _synopsis(context: click.Context, options: dict[str, click.Option], *, short
         yield ".RI [ option ...]"
     else:
         for option in few:
-            value = f"\\fB{_escape(option.opts[-1])}\\fR{_value(option, context)}"
+            value = f"\\fB{_escape(long_name(option))}\\fR{_value(option, context)}"
             yield value if option.required else f"[{value}]"
     for argument in context.command.params:
         if isinstance(argument, click.Argument):

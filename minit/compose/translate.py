@@ -17,10 +17,10 @@ from minit.compose.project import Project
 from minit.compose.tables import Grant, Health, Membership, Network, PublishedPort, Service, Storage
 from minit.kubernetes.containers import ContainerMount
 from minit.kubernetes.request import command_of, memory_volumes, mount_details, read_only_points
-from minit.kubernetes.security import capability_isolators
 from minit.kubernetes.volumes import PodVolume, VolumeFile
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY, NO_NEW_PRIVILEGES, OOM_SCORE_ADJ, Isolator, Port
+from minit.manifest.capabilities import capability_isolators
 from minit.manifest.creatednetwork import NetworkDriver, NetworkRequest
 from minit.manifest.limits import limit_isolator
 from minit.manifest.names import sanitize_ac_name

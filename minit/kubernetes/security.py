@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from minit.base.value import Value
 from minit.kubernetes.fields import INNER_FORM, Fields, Findings, is_inner, read_text
 from minit.manifest.app import (
-    CAPABILITIES_REMOVE,
-    CAPABILITIES_RETAIN,
     MAX_ID,
     NO_NEW_PRIVILEGES,
     SECCOMP_RETAIN,
     Isolator,
 )
-from minit.manifest.capabilities import DEFAULT, NAMES, capability_names
+from minit.manifest.capabilities import capability_isolators
 from minit.manifest.reader import Node
 from minit.manifest.seccomp import EVERY_CALL
 
-ALL_CAPABILITIES = "CAP_ALL"
-_DEFAULT = capability_names(DEFAULT)
 # The sysctls that a cluster allows by default.
 _SAFE_SYSCTLS = (
     *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies"),
@@ -134,22 +128,6 @@ def read_security(fields: Fields, pod: PodSecurity, *, has_selinux: bool) -> Sec
             profile=None if privileged or profile is None else profile.path,
             apparmor=None if privileged else apparmor,
         )
-
-
-def capability_isolators(added: Set[str], dropped: Set[str]) -> tuple[Isolator, ...]:
-    """
-    Return the isolator of a container's capabilities: the default set with additions, then without the dropped ones.
-
-    ALL_CAPABILITIES is first added and first dropped, as in other runtimes: capabilities by name come after.
-    """
-    if not added and not dropped:
-        return ()
-    held = set() if ALL_CAPABILITIES in dropped else {*NAMES} if ALL_CAPABILITIES in added else {*_DEFAULT}
-    held = (held | added) - dropped - {ALL_CAPABILITIES}
-    if held:
-        return (Isolator(name=CAPABILITIES_RETAIN, value={"set": [name for name in NAMES if name in held]}),)
-    # An empty set is none to appc.
-    return (Isolator(name=CAPABILITIES_REMOVE, value={"set": [*_DEFAULT]}),)
 
 
 def _read_capabilities(fields: Fields) -> tuple[Isolator, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from minit.base.errors import ManifestError
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, Isolator
@@ -39,6 +39,27 @@ DEFAULT = capability_mask(
     *("CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETFCAP"),
     "CAP_SYS_CHROOT",
 )
+
+
+ALL_CAPABILITIES = "CAP_ALL"
+"""Every capability, where a caller adds or drops some."""
+
+
+def capability_isolators(added: Set[str], dropped: Set[str]) -> tuple[Isolator, ...]:
+    """
+    Return the isolator of a container's capabilities: the default set with additions, then without the dropped ones.
+
+    ALL_CAPABILITIES is first added and first dropped, as in other runtimes: capabilities by name come after.
+    """
+    if not added and not dropped:
+        return ()
+    usual = capability_names(DEFAULT)
+    held = set() if ALL_CAPABILITIES in dropped else {*NAMES} if ALL_CAPABILITIES in added else {*usual}
+    held = (held | added) - dropped - {ALL_CAPABILITIES}
+    if held:
+        return (Isolator(name=CAPABILITIES_RETAIN, value={"set": [name for name in NAMES if name in held]}),)
+    # An empty set is none to appc.
+    return (Isolator(name=CAPABILITIES_REMOVE, value={"set": usual}),)
 
 
 def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[int, int]:

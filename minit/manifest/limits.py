@@ -54,6 +54,16 @@ def limit_isolator(name: str, limit: str, request: str | None = None) -> Isolato
     return Isolator(name=name, value={"default": False, "request": request or limit, "limit": limit})
 
 
+_MEMORY_AND_SWAP = "memoryAndSwap"
+_POWERS_OF_1024 = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
+
+
+def docker_quantity(text: str) -> str:
+    """Return a number of bytes in the words of quantities: docker's small letters are powers of 1024."""
+    number, letter = text[:-1], text[-1:]
+    return number + _POWERS_OF_1024[letter] if letter in _POWERS_OF_1024 else text
+
+
 class CpuQuota(Value):
     """Processor time in each period, both in microseconds; UNLIMITED for any time."""
 
@@ -177,9 +187,21 @@ def with_annotation(limits: Limits, text: str | None, where: str) -> Limits:
         if row.of_keys is not None and any(node.given for node in nodes):
             changed: dict[str, Any] = {row.field: row.of_keys(*nodes)}
             limits = replace(limits, **changed)
+    if (total := root[_MEMORY_AND_SWAP]).given:
+        limits = replace(limits, swap_bytes=_swap_of(total, limits.memory_bytes))
     if limits.swap_bytes is not None and limits.memory_bytes is None:
         raise ManifestError(f"{root['swap'].where}: expected a limit of memory beside it")
     return limits
+
+
+def _swap_of(total: Node, memory_bytes: int | None) -> int:
+    """Return the swap space by the limit of memory and swap together, Docker's --memory-swap."""
+    if memory_bytes is None:
+        raise total.error("a limit of memory beside it", "none")
+    both = total.integer(UNLIMITED, _MAX_BYTES)
+    if both != UNLIMITED and both < memory_bytes:
+        raise total.error(f"at least the limit of memory, {memory_bytes} bytes")
+    return UNLIMITED if both == UNLIMITED else both - memory_bytes
 
 
 def shares_to_weight(shares: int) -> int:
@@ -351,7 +373,7 @@ LIMITS = (
 CONTROLLERS = frozenset(_controller_of(file) for row in LIMITS for file in row.v1)
 """The controllers that have a limit of their own here."""
 
-_KEYS = {key for row in LIMITS for key in row.keys}
+_KEYS = {_MEMORY_AND_SWAP, *(key for row in LIMITS for key in row.keys)}
 
 
 def parse_quantity(text: str) -> int:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit.archives.imagenames import parse_image_name
+from minit.archives.imagenames import is_source, parse_image_name
 from minit.base.errors import ImageError, MinitError, StoreError, describe
 from minit.base.processors import Processor
 from minit.base.progress import Progress
@@ -154,6 +154,27 @@ def _is_roots_alone(directory: Path) -> bool:
     """Tell whether nobody else can write to the path, or replace the path."""
     states = [path.stat() for path in (directory, *directory.parents)]
     return all(state.st_uid == 0 and not state.st_mode & 0o022 for state in states)
+
+
+def means_image(data: Path, word: str) -> bool:
+    """
+    Tell whether a word behind an image of a command line means another image, and is no argument.
+
+    A word means an image if it names an ACI, begins with a transport or a registry, or names an image of the store in
+    `data`.
+    """
+    first, slash, _ = word.partition("/")
+    has_registry = bool(slash) and first.strip(".") != "" and (not {*".:"}.isdisjoint(first) or first == "localhost")
+    if is_source(word) or word.endswith(".aci") or word.startswith("file://") or has_registry:
+        return True
+    if word.startswith(("/", "./", "../")) or not data.is_dir():
+        return False
+    try:
+        with Store(data) as store:
+            store.find(word)
+    except (MinitError, OSError):
+        return False
+    return True
 
 
 def fetch(

@@ -6,18 +6,22 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from shutil import which
 
 from minit.archives.imagenames import is_source
 from minit.base.errors import ImageError, MinitError, PodError, StoreError, describe
 from minit.base.progress import Progress
 from minit.base.value import replace
+from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, SECCOMP_REMOVE, SECCOMP_RETAIN
+from minit.manifest.capabilities import capability_isolators
+from minit.manifest.seccomp import WORD_CAPABILITIES
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
 from minit.pods.images import choose_stage1, trust_of
 from minit.pods.requests import AppRequest, PodRequest
 from minit.stage0.images.fetching import image_file, resolve_image
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import PullPolicy, StoredImage
+from minit.stage0.images.storedimage import MissingImage, PullPolicy, StoredImage
 from minit.stage0.images.treestore import ImageVolumes, TreeStore
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
@@ -111,7 +115,7 @@ def settled_overrides(
     caller: Caller, store: Store, trees: TreeStore, request: AppRequest, progress: Progress
 ) -> AppOverrides:
     """Return the settings of an app with the named files of the host read, and image volumes unpacked."""
-    overrides = with_devices(with_profile(request.overrides))
+    overrides = with_devices(with_profile(_with_capabilities(request.overrides)))
     of_images = ImageVolumes(store, trees, partial(_find, caller, store, request, progress), progress)
     return replace(overrides, mounts=of_images.provide_mounts(overrides.mounts))
 
@@ -147,11 +151,34 @@ def _plan(
 def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *, is_first: bool) -> StoredImage:
     """Return an image; the error of an image behind another says where arguments of an app stand."""
     try:
-        return find_image(caller, store, app, progress)
+        try:
+            return find_image(caller, store, app, progress)
+        except MissingImage:
+            if app.pull_policy is PullPolicy.NEVER or app.reference.startswith("sha512-") or which("skopeo") is None:
+                raise
+            return find_image_or_fetch(caller, store, app, progress)
     except (ImageError, StoreError) as error:
         if is_first:
             raise
         raise StoreError(f"{describe(error)} (arguments of an app follow --)") from error
+
+
+def _with_capabilities(overrides: AppOverrides) -> AppOverrides:
+    """Return the settings of an app with capabilities as isolators, and with the system calls of the added ones."""
+    added, dropped = overrides.added_capabilities, overrides.dropped_capabilities
+    if not added and not dropped:
+        return overrides
+    names = {isolator.name for isolator in overrides.isolators}
+    if names & {CAPABILITIES_RETAIN, CAPABILITIES_REMOVE}:
+        raise PodError("--cap-add and --cap-drop exclude --caps-retain and --caps-remove for one image")
+    is_plain = overrides.seccomp is None and not names & {SECCOMP_RETAIN, SECCOMP_REMOVE}
+    return replace(
+        overrides,
+        added_capabilities=frozenset(),
+        dropped_capabilities=frozenset(),
+        isolators=(*overrides.isolators, *capability_isolators(added, dropped)),
+        seccomp=WORD_CAPABILITIES if added and is_plain else overrides.seccomp,
+    )
 
 
 def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tuple[tuple[PlannedApp, ...], bytes]:

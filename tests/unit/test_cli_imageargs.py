@@ -19,6 +19,7 @@ from minit.pods.requests import AppRequest
 from minit.stage0.pods.appsection import AppOverrides
 
 SHARED_FLAGS = frozenset({"--mount", "--name"})
+APP = {name: name for name in APP_FLAGS}
 FLAGS = {
     **dict.fromkeys((*APP_FLAGS, "--hostname"), Flag(kind=FlagKind.VALUE)),
     "--readonly-rootfs": Flag(kind=FlagKind.SWITCH),
@@ -32,7 +33,7 @@ ARGUMENTS = st.lists(st.text().filter(lambda word: word != "---"))
 
 def scan(line: str) -> tuple[list[tuple[str, str]], tuple[AppRequest, ...]]:
     """Scan a line that is split as a shell does."""
-    return scan_images(shlex.split(line), FLAGS, APP_FLAGS, SHARED_FLAGS)
+    return scan_images(shlex.split(line), FLAGS, APP, SHARED_FLAGS)
 
 
 def test_the_line_of_the_manual() -> None:
@@ -127,13 +128,13 @@ def test_the_commands_have_these_flags() -> None:
         (commands.commands["prepare"], APP_FLAGS - {"--mnt-volume"}),
         (app_group.commands["add"], APP_FLAGS),
     ):
-        assert {word for option in command.params if isinstance(option, kinds) for word in option.opts} == flags
+        assert {option.opts[0] for option in command.params if isinstance(option, kinds)} == flags
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--user=a image", "--user must follow an image"),
+        ("--user=a image image", "--user must follow an image: there are several"),
         ("--exec /bin/sh", "--exec must follow an image"),
         ("-- x", "arguments after -- must follow an image"),
         ("image --cmd a --cmd b", "--cmd can be given only once per image"),
@@ -162,8 +163,14 @@ def test_the_commands_have_these_flags() -> None:
         ),
         ("image --stderr=", '--stderr: expected one of log, null, stream, tty, log+stream, log+tty, got ""'),
         ("image --readonly-rootfs=maybe", 'invalid boolean value "maybe" for --readonly-rootfs'),
-        ("--readonly-rootfs image", "--readonly-rootfs must follow an image"),
-        ("--memory=1G image", "--memory must follow an image"),
+        (
+            "--memory=1 --stdin=x image --what",
+            'unknown flag: --what; --memory: expected at least 4096 bytes, for example 16M, got "1"; '
+            '--stdin: expected one of null, stream, tty, got "x"',
+        ),
+        ("image --restart=on-failure:x", '--restart: expected a number from 0 to 9223372036854775807, got "x"'),
+        ("image --restart=x", '--restart: expected no, always, unless-stopped or on-failure[:N], got "x"'),
+        ("image --cap-add=NET_WHAT", '--cap-add: expected capabilities like NET_ADMIN, or ALL, got "NET_WHAT"'),
         (
             "image --caps-retain=CAP_KILL --memory=1G --caps-remove=CAP_KILL",
             "--caps-retain and --caps-remove exclude each other for one image",
@@ -178,20 +185,77 @@ def test_bad_lines(line: str, message: str | None) -> None:
     assert message is None or str(caught.value) == message
 
 
+def test_a_line_as_docker_has_it() -> None:
+    """Flags for the only image stand before it, and a word that means no image begins its arguments."""
+    line = "--user 7:8 --cap-drop all --cap-add net_bind_service --no-overlay image --readonly-rootfs ls -l -- /"
+    found, images = scan_images(shlex.split(line), FLAGS, APP, SHARED_FLAGS, is_image=lambda word, found: False)
+    assert found == [("--no-overlay", "true")]
+    overrides = AppOverrides(
+        user="7",
+        group="8",
+        dropped_capabilities=frozenset({"CAP_ALL"}),
+        added_capabilities=frozenset({"CAP_NET_BIND_SERVICE"}),
+        read_only_root_fs=True,
+        arguments=("ls", "-l", "--", "/"),
+        is_command_line=True,
+    )
+    assert images == (AppRequest(reference="image", overrides=overrides),)
+
+
+def test_words_that_mean_images() -> None:
+    """A line with images has them where their names say so, and `---` begins another image in any case."""
+    asked: list[str] = []
+
+    def is_image(word: str, found: list[tuple[str, str]]) -> bool:
+        asked.append(word)
+        return word.endswith(".aci")
+
+    _, images = scan_images(
+        shlex.split("a --net=none b.aci sh -c x --- sh"), FLAGS, APP, SHARED_FLAGS, is_image=is_image
+    )
+    assert [(image.reference, image.overrides.arguments) for image in images] == [
+        ("a", ()),
+        ("b.aci", ("sh", "-c", "x")),
+        ("sh", ()),
+    ]
+    assert asked == ["b.aci", "sh"]
+
+
+ANNOTATING = "--restart=on-failure:5 --stop-signal=QUIT --stop-timeout 30 --pids-limit=64 --sysctl net.core.somaxconn=9"
+ANNOTATING += " --sysctl=net.ipv4.ip_forward=1 --cpuset-cpus=0-1 --memory-swap=128m --shm-size=1g --health-cmd 'true x'"
+ANNOTATING += " --health-interval=5s --health-retries=2"
+
+
+def test_flags_that_stand_for_annotations() -> None:
+    """Docker's flags become annotations of the app; those for one object are one annotation."""
+    _, [image] = scan(f"{ANNOTATING} image")
+    assert dict(image.overrides.annotations) == {
+        "minit/restart": "on-failure",
+        "minit/restart-limit": "5",
+        "minit/stop-signal": "QUIT",
+        "minit/stop-grace": "30s",
+        "minit/pids-limit": "64",
+        "minit/sysctls": '{"net.core.somaxconn":"9","net.ipv4.ip_forward":"1"}',
+        "minit/limits": '{"cpus":"0-1","memoryAndSwap":134217728}',
+        "minit/shm-size": str(1 << 30),
+        "minit/health": '{"liveness":{"exec":["/bin/sh","-c","true x"],"action":"none","interval":"5s","failures":2}}',
+    }
+
+
 @given(st.lists(st.tuples(IMAGE_NAMES, ARGUMENTS), min_size=1))
 def test_arguments_survive_as_they_are(pods: list[tuple[str, list[str]]]) -> None:
     """Words between `--` and `---` reach the app unchanged."""
     words: list[str] = []
     for name, arguments in pods:
         words += [name, "--", *arguments, "---"]
-    _, images = scan_images(words, FLAGS, APP_FLAGS, SHARED_FLAGS)
+    _, images = scan_images(words, FLAGS, APP, SHARED_FLAGS)
     assert [(image.reference, list(image.overrides.arguments)) for image in images] == pods
 
 
 @given(st.lists(st.text() | st.just("---")))
 def test_all_words_are_arguments_of_one_image(arguments: list[str]) -> None:
     """No word ends them where there is only one image."""
-    _, [image] = scan_images(["image", "--", *arguments], FLAGS, APP_FLAGS, SHARED_FLAGS, one_image=True)
+    _, [image] = scan_images(["image", "--", *arguments], FLAGS, APP, SHARED_FLAGS, one_image=True)
     assert list(image.overrides.arguments) == arguments
 
 
@@ -199,7 +263,7 @@ def test_all_words_are_arguments_of_one_image(arguments: list[str]) -> None:
 def test_any_line_is_read_or_refused(words: list[str]) -> None:
     """No line leads to anything but a result or a FlagError."""
     try:
-        found, images = scan_images(words, FLAGS, APP_FLAGS, SHARED_FLAGS)
+        found, images = scan_images(words, FLAGS, APP, SHARED_FLAGS)
     except FlagError as error:
         assert str(error)
     else:

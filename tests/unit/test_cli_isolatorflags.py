@@ -64,7 +64,7 @@ def test_isolators(flag: str, text: str, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flag", "text", "message"),
     [
-        ("--memory", "16m", 'expected at least 4096 bytes, for example 16M, got "16m"'),
+        ("--memory", "16b", 'expected at least 4096 bytes, for example 16M, got "16"'),
         ("--memory", "-1G", 'expected at least 4096 bytes, for example 16M, got "-1G"'),
         ("--memory", "1GB", 'invalid quantity "1GB" (write for example 500m, 16M or 1.5Gi)'),
         ("--memory", "8Ei", 'expected less than 8Ei, got "8Ei"'),

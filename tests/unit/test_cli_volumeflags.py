@@ -124,11 +124,21 @@ def test_bad_volumes(text: str, message: str) -> None:
 
 def test_volumes_as_docker_has_them() -> None:
     """A name or a path before a colon is a volume that all apps have at the path behind it; others stay as they are."""
-    texts = ["Pg_data:/var/lib/pg", "Pg_data:/again", "/srv/site:/www:ro", "d,kind=named", "e,kind=named,source=f.g"]
-    volumes, mounts = parse_storage("--volume", texts)
+    texts = [
+        "Pg_data:/var/lib/pg",
+        "Pg_data:/again",
+        "/srv/site:/www:ro,z",
+        "./x/../y:/y",
+        "/scratch",
+        "d,kind=named",
+        "e,kind=named,source=f.g",
+    ]
+    volumes, mounts = parse_storage("--volume", texts, "/home/me")
     assert volumes == (
         Volume(name="pg-data", kind="named", source="Pg_data", read_only=False),
         Volume(name="srv-site-ro", kind="host", source="/srv/site", read_only=True),
+        Volume(name="home-me-y", kind="host", source="/home/me/y", read_only=False),
+        Volume(name="scratch", kind="empty", mode="0755", uid=0, gid=0),
         Volume(name="d", kind="named", source="d"),
         Volume(name="e", kind="named", source="f.g"),
     )
@@ -136,6 +146,8 @@ def test_volumes_as_docker_has_them() -> None:
         ("pg-data", "/var/lib/pg"),
         ("pg-data", "/again"),
         ("srv-site-ro", "/www"),
+        ("home-me-y", "/y"),
+        ("scratch", "/scratch"),
     ]
 
 
@@ -144,8 +156,8 @@ def test_volumes_as_docker_has_them() -> None:
     [
         ("data:www", 'expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "data:www"'),
         ("data:/www:ro:z", 'expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "data:/www:ro:z"'),
-        ("data:/www:z", 'data: expected ro or rw after the target, got "z"'),
-        ("./site:/www", f'expected {NAME_FORM}, or an absolute path, got "./site"'),
+        ("data:/www:x", 'data: expected ro, rw, z, Z after the target, got "x"'),
+        ("./site", 'expected SOURCE:TARGET[:ro], or an absolute TARGET alone, got "./site"'),
         (":/www", f'expected {NAME_FORM}, or an absolute path, got ""'),
         ("/:/host", '/: expected a name with a letter or a digit, got "/"'),
     ],
@@ -153,7 +165,7 @@ def test_volumes_as_docker_has_them() -> None:
 def test_bad_short_volumes(text: str, message: str) -> None:
     """An error in a volume of docker's form says what is possible."""
     with pytest.raises(FlagError) as caught:
-        parse_storage("--volume", [text])
+        parse_storage("--volume", [text], "/")
     assert str(caught.value).removeprefix("--volume").lstrip(": ") == message
 
 

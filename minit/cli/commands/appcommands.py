@@ -25,6 +25,7 @@ from minit.manifest.limits import (
     PERIOD_MICROSECONDS,
     CpuQuota,
     Limits,
+    docker_quantity,
     parse_quantity,
     with_annotation,
 )
@@ -354,7 +355,7 @@ def _read_limits(memory: str | None, cpu: str | None, cpu_shares: str | None, fu
     quota = shares = memory_bytes = None
     if memory is not None:
         parse_memory("--memory", memory)
-        memory_bytes = -(-parse_quantity(memory) // BILLION)
+        memory_bytes = -(-parse_quantity(docker_quantity(memory)) // BILLION)
     if cpu is not None:
         parse_cpu("--cpu", cpu)
         microseconds = -(-parse_quantity(cpu) * PERIOD_MICROSECONDS // BILLION)

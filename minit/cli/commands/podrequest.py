@@ -16,10 +16,10 @@ from minit.base.value import replace
 from minit.cli.flags.appoptions import Variables, parse_annotation, parse_environment_files, parse_pair, parse_variables
 from minit.cli.flags.runoptions import parse_direct_port, parse_port
 from minit.cli.flags.sharedoptions import choose_file
-from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
+from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_tmpfs, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE
-from minit.manifest.annotations import Annotation
+from minit.manifest.annotations import Annotation, Place, known_annotations
 from minit.manifest.names import is_environment_name
 from minit.pods.requests import AppRequest, PodRequest, Stage1Request
 from minit.stage0.images.storedimage import PullPolicy
@@ -59,6 +59,7 @@ def pod_request(
     mount: Sequence[str],
     port: Sequence[str],
     network_alias: Sequence[str],
+    tmpfs: Sequence[str],
     set_env: Sequence[str],
     set_env_file: Sequence[Path],
     inherit_env: bool,
@@ -87,6 +88,7 @@ def pod_request(
                 "--mount": mount,
                 "--port": port,
                 "--network-alias": network_alias,
+                "--tmpfs": tmpfs,
                 "--set-env": set_env,
                 "--set-env-file": set_env_file,
                 "--inherit-env": inherit_env,
@@ -97,8 +99,12 @@ def pod_request(
         )
         return replace(whole, manifest=pod_manifest)
     try:
-        storage, short_mounts = parse_storage("--volume", volume)
-        mounts = (*short_mounts, *(parse_mount("--mount", text) for text in mount))
+        storage, short_mounts = parse_storage("--volume", volume, os.getcwd())
+        memory, memory_mounts, sizes = parse_tmpfs("--tmpfs", tmpfs)
+        aliases = {Annotation.POD_ALIASES: ",".join(network_alias)} if network_alias else {}
+        apps, annotations = pod_annotations(apps, {**sizes, **aliases})
+        storage += memory
+        mounts = (*short_mounts, *memory_mounts, *(parse_mount("--mount", text) for text in mount))
         check_volumes(storage, mounts, [app.overrides.mounts for app in apps])
         request = replace(
             whole,
@@ -110,7 +116,7 @@ def pod_request(
             volumes=storage,
             mounts=mounts,
             ports=tuple(parse_port("--port", text) for text in port),
-            annotations=((Annotation.POD_ALIASES, ",".join(network_alias)),) if network_alias else (),
+            annotations=annotations,
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
@@ -118,6 +124,22 @@ def pod_request(
     if not apps:
         raise click.UsageError("no image given")
     return request
+
+
+def pod_annotations(
+    apps: Sequence[AppRequest], of_pod: dict[str, str]
+) -> tuple[tuple[AppRequest, ...], tuple[tuple[str, str], ...]]:
+    """Return apps without the annotations that only pods have, and the pod's; FlagError if two of one name differ."""
+    only = known_annotations(Place.POD) - known_annotations(Place.APP)
+    changed = []
+    for app in apps:
+        given = app.overrides.annotations
+        for name, value in given:
+            if name in only and of_pod.setdefault(name, value) != value:
+                raise FlagError(f"annotation {name}: it is the pod's, and said twice")
+        own = tuple(pair for pair in given if pair[0] not in only)
+        changed.append(replace(app, overrides=replace(app.overrides, annotations=own)))
+    return tuple(changed), tuple(of_pod.items())
 
 
 def sandbox_request(

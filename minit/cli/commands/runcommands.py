@@ -59,13 +59,19 @@ def run(
     **options: Any,
 ) -> None:
     """
-    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
-    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
-    at the end of the line.
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, an image of the store by id,
+    `name` or `name:version`, or else one that skopeo fetches by its name. Options for an app follow its image, or stand
+    before the only one. Arguments for it follow `--` and end at `---` or at the end of the line.
+
+    A word behind IMAGE means another image if it is one of the above with a transport, a registry or .aci, or in the
+    store; `---` stands before an image in any case. Any other word begins the arguments of the app, which are in the
+    place of the command of an image of Docker or OCI.
 
     The exit code is that of the first app that fails, 0 if none does, 254 if the pod cannot be run.
 
     \b
+      minit run -d --name web -p 8080:80 -v ./site:/www:ro --restart always -m 64m nginx:1
+      minit run --rm -it debian:12 ls -l /
       minit run busybox.aci --exec /bin/sh -- -c 'exit 42'
       minit run --port=http:8080 web.aci --name=web --- client.aci -- http://localhost
       minit run --net=none --volume=data,kind=host,source=/srv/data \\

@@ -6,9 +6,13 @@ import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from minit.base import jsontext
+from minit.base.errors import ManifestError
+from minit.base.goduration import parse_duration
 from minit.base.value import replace
 from minit.cli.flags.volumeflags import parse_mount, parse_mounted_volume
 from minit.cli.flagwords import FlagError, parse_number
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import (
     CAPABILITIES_REMOVE,
     CAPABILITIES_RETAIN,
@@ -21,7 +25,8 @@ from minit.manifest.app import (
     SECCOMP_RETAIN,
     Isolator,
 )
-from minit.manifest.limits import BILLION, MIN_MEMORY_BYTES, limit_isolator, parse_quantity
+from minit.manifest.capabilities import ALL_CAPABILITIES, NAMES
+from minit.manifest.limits import BILLION, MIN_MEMORY_BYTES, docker_quantity, limit_isolator, parse_quantity
 from minit.manifest.names import is_ac_identifier, is_ac_name, is_environment_name, is_variable_name
 from minit.manifest.seccomp import SECCOMP_WORDS
 from minit.stage0.devices import is_cdi_name
@@ -39,6 +44,8 @@ _ACCESS = frozenset("rwm")
 Variables = tuple[tuple[str, str], ...]
 
 _MAX_QUANTITY = (1 << 63) - 1
+_MAX_PROCESSES = 4194304
+_YEAR_SECONDS = 365 * 24 * 3600
 
 _CALL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./@")
 _CAPABILITY_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
@@ -51,12 +58,20 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
     """Return `overrides` with one more per-app flag; FlagError for an impossible value."""
     if (name == "--exec" and overrides.exec is not None) or (name == "--cmd" and overrides.command is not None):
         raise FlagError(f"{name} can be given only once per image")
+    if name in _OF_ANNOTATIONS:
+        return _with_annotations(overrides, _OF_ANNOTATIONS[name](name, value))
+    if name == "--user" and ":" in value and not value.startswith("/"):
+        user, _, group = value.partition(":")
+        return replace(overrides, user=_parse_text(name, user), group=_parse_text(name, group))
     if name in _REPLACING:
         field, parse = _REPLACING[name]
         changed = replace(overrides, **{field: parse(name, value)})
         if changed.exec is not None and changed.command is not None:
             raise FlagError("--exec and --cmd exclude each other for one image: --exec replaces the entrypoint too")
         return changed
+    if name in _CAPABILITY_SETS:
+        field = _CAPABILITY_SETS[name]
+        return replace(overrides, **{field: getattr(overrides, field) | parse_capability_words(name, value)})
     field, parse = _COLLECTING[name]
     chosen = _parse_chosen_filter(value) if name == "--seccomp" else None
     if chosen is not None:
@@ -137,6 +152,7 @@ def _parse_mode(flag: str, text: str, modes: tuple[str, ...]) -> str:
 
 # Flags whose last use counts, with the field of AppOverrides.
 _REPLACING: Mapping[str, tuple[str, Parser]] = {
+    "--no-healthcheck": ("ignores_healthcheck", _parse_boolean),
     "--name": ("name", _parse_name),
     "--exec": ("exec", _parse_text),
     "--cmd": ("command", _parse_word),
@@ -217,6 +233,7 @@ def _records(text: str) -> Iterator[tuple[str, str]]:
 
 def parse_memory(flag: str, text: str) -> Isolator:
     """Return the isolator of a limit of memory, in bytes."""
+    text = docker_quantity(text)
     limit = _quantity(flag, text)
     if limit < MIN_MEMORY_BYTES * BILLION:
         raise FlagError(f'{flag}: expected at least {MIN_MEMORY_BYTES} bytes, for example 16M, got "{text}"')
@@ -308,4 +325,114 @@ _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--caps-remove": ("isolators", parse_caps_remove),
     "--seccomp": ("isolators", parse_seccomp),
 }
-APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING))
+_CAPABILITY_SETS = {"--cap-add": "added_capabilities", "--cap-drop": "dropped_capabilities"}
+
+
+def parse_capability_words(flag: str, text: str) -> frozenset[str]:
+    """Return capabilities in docker's words: in any case of letters, with or without CAP_, or ALL."""
+    names = {f"CAP_{word.upper().removeprefix('CAP_')}" for word in text.split(",")}
+    if unknown := sorted(names - {*NAMES, ALL_CAPABILITIES}):
+        raise FlagError(
+            f'{flag}: expected capabilities like NET_ADMIN, or ALL, got "{unknown[0].removeprefix("CAP_")}"'
+        )
+    return frozenset(names)
+
+
+Annotations = dict[Annotation, str | dict[str, object]]
+"""Values for annotations; the fields of an object are added to those of the annotation."""
+
+
+def _with_annotations(overrides: AppOverrides, changes: Annotations) -> AppOverrides:
+    given = dict(overrides.annotations)
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            value = jsontext.dump(_merged(_read_object(name, given.get(name)), value)).decode()
+        given[name] = value
+    return replace(overrides, annotations=tuple(given.items()))
+
+
+def _read_object(name: str, text: str | None) -> dict[str, Any]:
+    try:
+        found = {} if text is None else jsontext.parse(text.encode(), name)
+    except ManifestError as error:
+        raise FlagError(str(error)) from error
+    if not isinstance(found, dict):
+        raise FlagError(f"annotation {name}: expected an object")
+    return found
+
+
+def _merged(given: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in more.items():
+        inner = given.get(key)
+        given[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return given
+
+
+def _restart(flag: str, text: str) -> Annotations:
+    word, colon, count = text.partition(":")
+    if word not in _RESTARTS or (colon and word != "on-failure"):
+        raise FlagError(f'{flag}: expected no, always, unless-stopped or on-failure[:N], got "{text}"')
+    limit = str(parse_number(flag, count, 0, _MAX_QUANTITY)) if colon else None
+    return {Annotation.RESTART: _RESTARTS[word], **({} if limit is None else {Annotation.RESTART_LIMIT: limit})}
+
+
+_RESTARTS = {"no": "never", "always": "always", "unless-stopped": "always", "on-failure": "on-failure"}
+
+
+def _stop_timeout(flag: str, text: str) -> Annotations:
+    seconds = parse_number(flag, text, -1, _YEAR_SECONDS)
+    return {Annotation.STOP_GRACE: f"{_YEAR_SECONDS if seconds < 0 else seconds}s"}
+
+
+def _pids_limit(flag: str, text: str) -> Annotations:
+    number = parse_number(flag, text, -1, _MAX_PROCESSES)
+    return {} if number <= 0 else {Annotation.PIDS_LIMIT: str(number)}
+
+
+def _health(field: str, read: Callable[[str, str], object]) -> Callable[[str, str], Annotations]:
+    return lambda flag, text: {Annotation.HEALTH: health_check({field: read(flag, text)})}
+
+
+def health_check(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the value of minit/health for a check of docker's: the app goes on when it has failed."""
+    return {"liveness": {**fields, "action": "none"}}
+
+
+def _health_command(flag: str, text: str) -> object:
+    return ["/bin/sh", "-c", _parse_text(flag, text)]
+
+
+def _duration(flag: str, text: str) -> object:
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise FlagError(f"{flag}: {error}") from error
+    return text
+
+
+def _bytes(flag: str, text: str) -> int:
+    return -(-_quantity(flag, docker_quantity(text)) // BILLION)
+
+
+def _memory_swap(flag: str, text: str) -> Annotations:
+    return {Annotation.LIMITS: {"memoryAndSwap": -1 if text == "-1" else _bytes(flag, text)}}
+
+
+_OF_ANNOTATIONS: Mapping[str, Callable[[str, str], Annotations]] = {
+    "--restart": _restart,
+    "--stop-signal": lambda flag, text: {Annotation.STOP_SIGNAL: _parse_text(flag, text)},
+    "--stop-timeout": _stop_timeout,
+    "--pids-limit": _pids_limit,
+    "--cpuset-cpus": lambda flag, text: {Annotation.LIMITS: {"cpus": _parse_text(flag, text)}},
+    "--memory-swap": _memory_swap,
+    "--health-cmd": _health("exec", _health_command),
+    "--health-interval": _health("interval", _duration),
+    "--health-timeout": _health("timeout", _duration),
+    "--health-retries": _health("failures", lambda flag, text: parse_number(flag, text, 1, 1000)),
+    "--health-start-period": _health("delay", _duration),
+    "--sysctl": lambda flag, text: {Annotation.SYSCTLS: dict([parse_pair(flag, text)])},
+    "--shm-size": lambda flag, text: {Annotation.SHM_SIZE: str(_bytes(flag, text))},
+}
+"""Flags of docker's that stand for annotations."""
+
+APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING, *_CAPABILITY_SETS, *_OF_ANNOTATIONS))

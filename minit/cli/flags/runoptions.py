@@ -45,6 +45,9 @@ def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, val
         raise click.BadParameter("minit has no metadata service; leave it out", ctx, parameter)
 
 
+_DOCKERS_USERS = {"auto": True, "host": False}
+
+
 class _PrivateUsers(click.ParamType[IdRange | bool]):
     """A range of ids, or whether ids are chosen."""
 
@@ -55,38 +58,82 @@ class _PrivateUsers(click.ParamType[IdRange | bool]):
         if isinstance(value, (IdRange, bool)):
             return value
         text = str(value)
-        found = BOOLEANS.get(text, parse_id_range(text))
+        found = (BOOLEANS | _DOCKERS_USERS).get(text, parse_id_range(text))
         if found is None:
             self.fail(f'"{text}": expected SHIFT:COUNT, ids of the host from 1 to 4294967294', param, ctx)
         return found
 
 
 _process_options = in_order(
-    click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
+    click.option(
+        "--exec", "--entrypoint", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."
+    ),
     click.option(
         "--cmd",
         cls=AppOption,
         metavar="WORD",
         help="Word to run instead of the command of an image of Docker or OCI, after the entrypoint of that.",
     ),
-    click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
+    click.option(
+        "--user",
+        "-u",
+        cls=AppOption,
+        metavar="USER[:GROUP]",
+        help="User, by name, number or a file owned by the user; a group may follow.",
+    ),
     click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
-    click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
-    click.option("--working-dir", cls=AppOption, metavar="DIR", help="Working directory."),
-    click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
+    click.option(
+        "--supplementary-gids", "--group-add", cls=AppOption, metavar="GID,...", help="Further group numbers."
+    ),
+    click.option("--working-dir", "--workdir", "-w", cls=AppOption, metavar="DIR", help="Working directory."),
+    click.option(
+        "--environment",
+        "--env",
+        "-e",
+        cls=AppOption,
+        metavar="NAME=VALUE",
+        help="Environment variable; repeatable.",
+    ),
 )
 
 _confinement_options = in_order(
-    click.option("--readonly-rootfs", cls=AppOption, is_flag=True, help="Make the root of the app read-only."),
+    click.option(
+        "--readonly-rootfs", "--read-only", cls=AppOption, is_flag=True, help="Make the root of the app read-only."
+    ),
     click.option("--stdin", cls=AppOption, type=click.Choice(STDIN_MODES), help="Standard input.  [default: null]"),
     click.option("--stdout", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard output.  [default: log]"),
     click.option("--stderr", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard error.  [default: log]"),
-    click.option("--memory", cls=AppOption, metavar="BYTES", help="Limit of memory, for example 64M or 1Gi."),
-    click.option("--cpu", cls=AppOption, metavar="CPUS", help="Limit of processor time, for example 500m or 2."),
-    click.option("--cpu-shares", cls=AppOption, metavar="N", help="Weight against other apps, from 2 to 262144."),
+    click.option(
+        "--memory",
+        "-m",
+        cls=AppOption,
+        metavar="BYTES",
+        help="Limit of memory, for example 64M or 1Gi; in 64m and 1g letters are powers of 1024.",
+    ),
+    click.option(
+        "--memory-swap", cls=AppOption, metavar="BYTES", help="Limit of memory and swap together; -1 for any."
+    ),
+    click.option(
+        "--cpu", "--cpus", cls=AppOption, metavar="CPUS", help="Limit of processor time, for example 500m or 2."
+    ),
+    click.option("--cpu-shares", "-c", cls=AppOption, metavar="N", help="Weight against other apps, from 2 to 262144."),
+    click.option("--cpuset-cpus", cls=AppOption, metavar="LIST", help="Processors of the app, as in 0-2,7."),
+    click.option("--pids-limit", cls=AppOption, metavar="N", help="Most processes and threads of the app; -1 for any."),
     click.option("--oom-score-adj", cls=AppOption, metavar="N", help="From -1000 (spare) to 1000 (kill first)."),
     click.option("--caps-retain", cls=AppOption, metavar="CAP,...", help="The only capabilities to leave the app."),
     click.option("--caps-remove", cls=AppOption, metavar="CAP,...", help="Capabilities to take from the default ones."),
+    click.option(
+        "--cap-add",
+        cls=AppOption,
+        metavar="CAP,...",
+        help="Capabilities beside the default ones, or all of them with ALL; repeatable.",
+    ),
+    click.option(
+        "--cap-drop",
+        cls=AppOption,
+        metavar="CAP,...",
+        help="Capabilities to take away, or with ALL all but those of --cap-add; repeatable.",
+    ),
     click.option(
         "--seccomp",
         cls=AppOption,
@@ -100,9 +147,37 @@ _confinement_options = in_order(
         metavar=DEVICE_FORM,
         help="Device of the host, all of a directory, or one of CDI; repeatable.",
     ),
-    click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
+    click.option(
+        "--restart",
+        cls=AppOption,
+        metavar="no|always|on-failure[:N]",
+        help="Start the app again after its end; unless-stopped is always.",
+    ),
+    click.option("--stop-signal", cls=AppOption, metavar="SIGNAL", help="Signal that stops the app.  [default: TERM]"),
+    click.option(
+        "--stop-timeout", cls=AppOption, metavar="SECONDS", help="Time from the signal to SIGKILL.  [default: 10]"
+    ),
+    click.option("--health-cmd", cls=AppOption, metavar="COMMAND", help="Command for the shell that checks the app."),
+    click.option("--health-interval", cls=AppOption, metavar="DURATION", help="Time between checks.  [default: 30s]"),
+    click.option("--health-timeout", cls=AppOption, metavar="DURATION", help="Time for a check.  [default: 30s]"),
+    click.option("--health-retries", cls=AppOption, metavar="N", help="Failures until unhealthy.  [default: 3]"),
+    click.option("--health-start-period", cls=AppOption, metavar="DURATION", help="Time before the first check."),
+    click.option("--no-healthcheck", cls=AppOption, is_flag=True, help="Leave out the check that the image asks for."),
+    click.option(
+        "--sysctl",
+        cls=AppOption,
+        metavar="NAME=VALUE",
+        help="Setting of the kernel for the namespaces of the pod; repeatable.",
+    ),
+    click.option("--shm-size", cls=AppOption, metavar="BYTES", help="Size of the pod's /dev/shm."),
+    click.option(
+        "--annotation",
+        cls=AppOption,
+        metavar="NAME=VALUE",
+        help="Annotation; repeatable. One that only pods have is the pod's.",
+    ),
     click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),
-    click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
+    click.option("--user-label", "--label", "-l", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
     click.option("--signature", cls=AppOption, metavar="FILE", help="Signature of the image.  [default: IMAGE.asc]"),
 )
 
@@ -142,6 +217,7 @@ added_app_options = in_order(
 
 uuid_file_save_option = click.option(
     "--uuid-file-save",
+    "--cidfile",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Write the pod's UUID to a file as soon as it is known.",
@@ -158,8 +234,10 @@ stage1_options = in_order(
     no_overlay_option,
     click.option(
         "--private-users",
+        "--userns",
         cls=OptionalValue,
         bare="true",
+        valued=("--userns",),
         default="false",
         show_default=False,
         metavar="SHIFT:COUNT",
@@ -178,11 +256,13 @@ volume_option = click.option(
     "kind=named[,source=VOLUME] a volume that outlives the pod (see `minit volume`), with kind=image,source=IMAGE the "
     "files of an image, with "
     "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; all take readOnly=B and recursive=B. Docker's "
-    "VOLUME:TARGET[:ro] and PATH:TARGET[:ro] mount it in all apps, too.",
+    "VOLUME:TARGET[:ro] and PATH:TARGET[:ro] mount it in all apps, too; PATH may begin with ./, and "
+    "TARGET alone is a new directory.",
 )
 
 environment_file_option = click.option(
     "--set-env-file",
+    "--env-file",
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path),
@@ -207,6 +287,8 @@ prepare_options = in_order(
     volume_option,
     click.option(
         "--port",
+        "--publish",
+        "-p",
         metavar=_PORT_FORM,
         multiple=True,
         help="Port of the host for a port of the pod, by number, or for one of an app, by its name; repeatable.",
@@ -221,6 +303,12 @@ prepare_options = in_order(
         "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
     ),
     environment_file_option,
+    click.option(
+        "--tmpfs",
+        metavar="PATH[:OPTIONS]",
+        multiple=True,
+        help="File system in memory for all apps, with size=BYTES and mode=MODE if need be; repeatable.",
+    ),
     pull_policy_option(PullPolicy.NEW),
     image_arch_option,
     click.option(
@@ -232,7 +320,7 @@ prepare_options = in_order(
 )
 
 background_options = in_order(
-    click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID."),
+    click.option("--detach", "-d", is_flag=True, help="Return when the pod is ready, and print its UUID."),
     click.option("--rm", "removed", is_flag=True, help="Remove the pod when it ends."),
 )
 
@@ -246,10 +334,13 @@ name_options = in_order(
         "network says, or the host's if the pod has a way to them]",
     ),
     click.option("--dns-search", metavar="DOMAIN", multiple=True, help="Domain to search for names; repeatable."),
-    click.option("--dns-opt", metavar="OPTION", multiple=True, help="Option of resolv.conf; repeatable."),
-    click.option("--dns-domain", metavar="DOMAIN", help="Domain of the pod, for resolv.conf."),
+    click.option(
+        "--dns-opt", "--dns-option", metavar="OPTION", multiple=True, help="Option of resolv.conf; repeatable."
+    ),
+    click.option("--dns-domain", "--domainname", metavar="DOMAIN", help="Domain of the pod, for resolv.conf."),
     click.option(
         "--hosts-entry",
+        "--add-host",
         metavar="IP=NAME,...|host",
         multiple=True,
         help="Line of the apps' /etc/hosts, or the host's own file; repeatable.",
@@ -271,7 +362,10 @@ ipc_option = click.option("--ipc", type=click.Choice(["auto", "private", "parent
 run_options = in_order(
     networks_option(_NETWORKS),
     name_options,
-    click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
+    click.option(
+        "--interactive", "-i", "--tty", "-t", is_flag=True, help="Connect the terminal to the pod's only app."
+    ),
+    click.option("--init", is_flag=True, expose_value=False, help="Accepted for docker's sake: PID 1 of a pod reaps."),
     click.option(
         "--mds-register",
         is_flag=True,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from minit.base.goduration import parse_duration
-from minit.base.processors import PROCESSORS, processor_named
+from minit.base.processors import PROCESSORS, Processor, processor_named
 from minit.cli.grammar import OptionalValue
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
@@ -23,7 +23,7 @@ def in_order(*decorators: Decorator) -> Decorator:
     return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
 
 
-quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 no_legend_option = click.option("--no-legend", is_flag=True, help="Leave out the headings.")
 
@@ -49,12 +49,38 @@ arch_option = click.option(
     "--arch", type=click.Choice(["amd64", "arm64"]), help="Processor that it is for.  [default: that of this machine]"
 )
 
+
+class _PolicyWord(click.Choice[str]):
+    """A word of rkt's for a pull policy, or the one of docker and podman for the same."""
+
+    _OTHERS = {"missing": "new", "always": "update", "newer": "update"}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return rkt's word."""
+        return super().convert(self._OTHERS.get(str(value), value), param, ctx)
+
+
+class _Platform(click.ParamType[Processor]):
+    """A processor, alone or with the system before it."""
+
+    name = "|".join(processor.name for processor in PROCESSORS)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Processor:
+        """Return the processor."""
+        if isinstance(value, Processor):
+            return value
+        name = str(value).removeprefix("linux/")
+        if name not in (processor.name for processor in PROCESSORS):
+            self.fail(f'"{value}" is none of {", ".join(processor.name for processor in PROCESSORS)}', param, ctx)
+        return processor_named(name)
+
+
 image_arch_option = click.option(
     "--arch",
+    "--platform",
     "processor",
-    type=click.Choice([processor.name for processor in PROCESSORS]),
-    callback=lambda _ctx, _parameter, name: None if name is None else processor_named(name),
-    help="Processor that images are for.  [default: that of this machine]",
+    type=_Platform(),
+    help="Processor that images are for, as in arm64 or linux/arm64.  [default: that of this machine]",
 )
 
 no_overlay_option = click.option(
@@ -69,8 +95,10 @@ def networks_option(text: str) -> Decorator:
     """Return the option with the networks of pods, with the help text of its command."""
     return click.option(
         "--net",
+        "--network",
         cls=OptionalValue,
         bare=DEFAULT_NETWORK,
+        valued=("--network",),
         multiple=True,
         metavar="LIST",
         help=f"{text}  [default: {DEFAULT_NETWORK}]",
@@ -85,7 +113,8 @@ def pull_policy_option(default: Enum) -> Decorator:
     """
     return click.option(
         "--pull-policy",
-        type=click.Choice([policy.value for policy in type(default)]),
+        "--pull",
+        type=_PolicyWord([policy.value for policy in type(default)]),
         default=default.value,
         help="When to read the file of an image, convert it, or fetch it from a registry: if the store does not have"
         " it (new), always (update), or take one of a registry from the store only (never)."

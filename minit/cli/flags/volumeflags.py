@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from urllib.parse import unquote
 
 from minit.base.errors import ManifestError
 from minit.base.goflags import BOOLEANS
+from minit.base.jsontext import dump
 from minit.cli.flagwords import FlagError, parse_number
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import MAX_ID
+from minit.manifest.limits import docker_quantity
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
 from minit.stage0.images.treestore import IMAGE
@@ -26,7 +30,10 @@ MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
 # The fields of a volume of each kind beside readOnly and recursive.
 _KIND_FIELDS = {"host": ("source",), "named": ("source",), IMAGE: ("source",), "empty": tuple(_EMPTY_DEFAULTS)}
-_SHORT_OPTIONS = {"ro": True, "rw": False}
+# z and Z are for SELinux, whose contexts are left as they are.
+_SHORT_OPTIONS = {"ro": True, "rw": False, "z": False, "Z": False}
+# A file system in memory has or may have these options anyway.
+_TMPFS_WORDS = ("rw", "noexec", "nosuid", "nodev", "exec")
 _VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
 
 
@@ -40,19 +47,23 @@ def parse_volume(flag: str, text: str) -> Volume:
 
 
 def is_short(text: str) -> bool:
-    """Tell whether a volume is written as docker has it, `SOURCE:TARGET`: a name of rkt's form has no colon."""
-    return ":" in text.partition(",")[0]
+    """Tell whether a volume is written as docker has it, `[SOURCE:]TARGET`: a name of rkt's form has no colon."""
+    return ":" in text.partition(",")[0] or text.startswith(("/", "."))
 
 
-def parse_storage(flag: str, texts: Sequence[str]) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
-    """Return the volumes of a pod, and the mounts in all apps for volumes of the short form; FlagError."""
+def parse_storage(flag: str, texts: Sequence[str], directory: str) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
+    """
+    Return the volumes of a pod, and the mounts in all apps for volumes of the short form; FlagError.
+
+    Relative paths of the host begin in `directory`.
+    """
     volumes: list[Volume] = []
     mounts: list[Mount] = []
     for text in texts:
         if not is_short(text):
             volumes.append(parse_volume(flag, text))
             continue
-        volume, target = _parse_short(flag, text)
+        volume, target = _parse_short(flag, text, directory)
         # One volume at several places.
         if volume not in volumes:
             volumes.append(volume)
@@ -60,23 +71,53 @@ def parse_storage(flag: str, texts: Sequence[str]) -> tuple[tuple[Volume, ...], 
     return tuple(volumes), tuple(mounts)
 
 
-def _parse_short(flag: str, text: str) -> tuple[Volume, str]:
+def _parse_short(flag: str, text: str, directory: str) -> tuple[Volume, str]:
+    if ":" not in text:
+        if not text.startswith("/"):
+            raise FlagError(f'{flag}: expected SOURCE:TARGET[:ro], or an absolute TARGET alone, got "{text}"')
+        return Volume(name=_short_name(flag, text), kind="empty", mode="0755", uid=0, gid=0), text
     source, target, *words = text.split(":")
+    if source.startswith("."):
+        source = posixpath.normpath(posixpath.join(directory, source))
     if len(words) > 1 or not target.startswith("/"):
         raise FlagError(f'{flag}: expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "{text}"')
-    option = words[0] if words else "rw"
-    if option not in _SHORT_OPTIONS:
-        raise FlagError(f'{flag} {source}: expected ro or rw after the target, got "{option}"')
+    options = words[0].split(",") if words else []
+    for option in options:
+        if option not in _SHORT_OPTIONS:
+            raise FlagError(f'{flag} {source}: expected {", ".join(_SHORT_OPTIONS)} after the target, got "{option}"')
     kind = "host" if source.startswith("/") else NAMED
     if kind == NAMED:
         _check_volume_name(flag, source)
-    try:
-        name = sanitize_ac_name(source)
-    except ManifestError as error:
-        raise FlagError(f"{flag} {source}: {error}") from error
-    read_only = _SHORT_OPTIONS[option]
+    name = _short_name(flag, source)
+    read_only = any(map(_SHORT_OPTIONS.__getitem__, options))
     name = f"{name}-ro" if read_only else name  # beside one that can be written
     return Volume(name=name, kind=kind, source=source, read_only=read_only), target
+
+
+def _short_name(flag: str, source: str) -> str:
+    try:
+        return sanitize_ac_name(source)
+    except ManifestError as error:
+        raise FlagError(f"{flag} {source}: {error}") from error
+
+
+def parse_tmpfs(flag: str, texts: Sequence[str]) -> tuple[tuple[Volume, ...], tuple[Mount, ...], dict[str, str]]:
+    """Return the volumes in memory of `PATH[:OPTIONS]`, the mounts in all apps, and the annotation of the pod."""
+    volumes: list[Volume] = []
+    mounts: list[Mount] = []
+    sizes: dict[str, dict[str, str]] = {}
+    for text in texts:
+        path, _, words = text.partition(":")
+        if not path.startswith("/"):
+            raise FlagError(f'{flag}: expected PATH[:OPTIONS] with an absolute path, got "{text}"')
+        place, name = f"{flag} {path}", f"tmpfs-{len(volumes)}"
+        plain = [word for word in words.split(",") if word in _TMPFS_WORDS]
+        fields = _read_fields(place, ",".join(word for word in words.split(",") if word not in plain), ("size", "mode"))
+        mode = _read_mode(place, {"mode": fields.get("mode", "1777").zfill(4)})
+        volumes.append(Volume(name=name, kind="empty", mode=mode, uid=0, gid=0))
+        mounts.append(Mount(volume=name, path=path))
+        sizes[name] = {"size": docker_quantity(fields["size"])} if "size" in fields else {}
+    return tuple(volumes), tuple(mounts), {Annotation.MEMORY_VOLUMES: dump(sizes).decode()} if sizes else {}
 
 
 def _check_volume_name(place: str, name: str) -> None:

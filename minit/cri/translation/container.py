@@ -16,10 +16,9 @@ from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import app_name
 from minit.cri.refusal import refuse
 from minit.cri.translation.sandbox import check_users, is_mapped, limit_annotation, limit_isolators
-from minit.kubernetes.security import ALL_CAPABILITIES, capability_isolators
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import MAX_ID, Isolator
-from minit.manifest.capabilities import NAMES
+from minit.manifest.capabilities import ALL_CAPABILITIES, NAMES, capability_isolators
 from minit.manifest.names import is_variable_name
 from minit.manifest.pod import Mount, Volume
 from minit.manifest.seccomp import WORD_CAPABILITIES, WORD_GUARDED, WORD_UNCONFINED

@@ -78,6 +78,8 @@ class AppOverrides(Value):
     arguments: tuple[str, ...] = ()
     only_arguments: bool = False
     """True if `arguments`, if there are any, stand in the place of those of the image instead of after them."""
+    is_command_line: bool = False
+    """True if `arguments` are Docker's: in the place of the command of an image of Docker's, or behind the program."""
     user: str | None = None
     group: str | None = None
     working_directory: str | None = None
@@ -89,6 +91,12 @@ class AppOverrides(Value):
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device | str, ...] = ()
     """Some by the name that their vendor's file has for them, `vendor/class=name`."""
+    added_capabilities: frozenset[str] = frozenset()
+    """Beside the default ones; CAP_ALL for all."""
+    dropped_capabilities: frozenset[str] = frozenset()
+    """Of the default ones; with CAP_ALL only the added ones stay."""
+    ignores_healthcheck: bool = False
+    """True if the check that the image asks for is left out."""
     isolators: tuple[Isolator, ...] = ()
     """Of several for one purpose the last counts."""
     seccomp: str | None = None
@@ -145,7 +153,9 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
     command = app.exec if overrides.exec is None else (overrides.exec,)
     if overrides.command is not None:
         command = (*_entrypoint(image), overrides.command)
-    if not command:
+    elif overrides.is_command_line and overrides.exec is None and image.from_docker:
+        command = _entrypoint(image)
+    if not command and not (overrides.is_command_line and overrides.arguments):
         raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
     if overrides.only_arguments and overrides.arguments and overrides.command is None:
         command = command[:1]
