@@ -86,7 +86,6 @@ def _step(name: str, value: str) -> Step:
     type=click.Choice(list(_PULLS)),
     help="When to fetch an image that FROM names.  [default: missing]",
 )
-@click.option("--network", metavar="NAME", help="Network of RUN, as --net: none, host, default or the name of one.")
 @click.option("--iidfile", metavar="FILE", type=click.Path(path_type=Path), help="File that gets the id of the image.")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="Image to write (.aci).")
 @click.option("--name", metavar="NAME[:VERSION]", help="Name of the image.  [default: that of the output file]")
@@ -111,7 +110,7 @@ def _step(name: str, value: str) -> Step:
     expose_value=False,
     help="Command for the image's shell, run by root in a pod; repeatable. Steps are done in the order given.",
 )
-@networks_option("Networks for --run, as for run.")
+@networks_option("Networks for --run or RUN, as for run.")
 @click.option(
     "--rootfs",
     metavar="DIR",
@@ -163,7 +162,6 @@ def build_image(
     target: str | None,
     no_cache: bool,
     pull: str | None,
-    network: str | None,
     **building: Any,
 ) -> None:
     """
@@ -207,7 +205,6 @@ def build_image(
         "--target": target,
         "--no-cache": no_cache,
         "--pull": pull,
-        "--network": network,
         "--iidfile": iidfile,
     }
     other = next((word for word, value in of_files.items() if value), None)
@@ -226,7 +223,7 @@ def build_image(
             arguments=tuple(_argument(text) for text in build_arg),
             target=target,
             labels=tuple(_label(text) for text in label),
-            networks=_networks(building["net"], network),
+            networks=building["net"],
             uses_cache=not no_cache,
             pull_policy=PullPolicy(building["pull_policy"] if pull is None else _PULLS[pull]),
             is_quiet=quiet,
@@ -280,12 +277,6 @@ def _argument(text: str) -> tuple[str, str]:
     if not name:
         raise click.UsageError(f'--build-arg: expected NAME or NAME=VALUE, got "{text}"')
     return name, value if equals else os.environ.get(name, "")
-
-
-def _networks(net: tuple[str, ...], network: str | None) -> tuple[str, ...]:
-    if network is not None and net:
-        raise click.UsageError("--network and --net say the same: give one of them")
-    return net if network is None else () if network == "default" else (network,)
 
 
 def _build_from(

@@ -101,7 +101,7 @@ def pod_request(
     try:
         storage, short_mounts = parse_storage("--volume", volume, os.getcwd())
         memory, memory_mounts, sizes = parse_tmpfs("--tmpfs", tmpfs)
-        aliases = {Annotation.POD_ALIASES: ",".join(network_alias)} if network_alias else {}
+        aliases: dict[str, str] = {Annotation.POD_ALIASES: ",".join(network_alias)} if network_alias else {}
         apps, annotations = pod_annotations(apps, {**sizes, **aliases})
         storage += memory
         mounts = (*short_mounts, *memory_mounts, *(parse_mount("--mount", text) for text in mount))

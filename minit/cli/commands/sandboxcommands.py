@@ -68,7 +68,7 @@ class _AddCommand(ImageCommand):
 
 @click.command(cls=_AddCommand, short_help=APP_COMMANDS["add"].help)
 @added_app_options
-@pull_policy_option(PullPolicy.NEW)
+@pull_policy_option(PullPolicy.NEW, "--pull")
 @quiet_option
 @environment_file_option
 @uuid_file_first_option

@@ -309,7 +309,7 @@ prepare_options = in_order(
         multiple=True,
         help="File system in memory for all apps, with size=BYTES and mode=MODE if need be; repeatable.",
     ),
-    pull_policy_option(PullPolicy.NEW),
+    pull_policy_option(PullPolicy.NEW, "--pull"),
     image_arch_option,
     click.option(
         "--inherit-env",

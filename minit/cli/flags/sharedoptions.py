@@ -105,15 +105,16 @@ def networks_option(text: str) -> Decorator:
     )
 
 
-def pull_policy_option(default: Enum) -> Decorator:
+def pull_policy_option(default: Enum, *names: str) -> Decorator:
     """
     Return the option that says when an image is fetched or converted again.
 
-    `default` is a PullPolicy. The command of a machine imports this module, and none about images.
+    `names` are further names of the option. `default` is a PullPolicy: the command of a machine imports this module, and
+    none about images.
     """
     return click.option(
         "--pull-policy",
-        "--pull",
+        *names,
         type=_PolicyWord([policy.value for policy in type(default)]),
         default=default.value,
         help="When to read the file of an image, convert it, or fetch it from a registry: if the store does not have"
