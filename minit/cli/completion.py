@@ -217,7 +217,7 @@ def _values(line: _Line, option: click.Option, word: str) -> Completions:
         return _listed((*_NETWORKS, *_networks(line)), word)
     if name in ("--stage1-name", "--stage1-hash"):
         return Completions(candidates=tuple(_images(line, by_id=name == "--stage1-hash")))
-    if "DIR" in metavar:
+    if "DIR" in metavar and "FILE" not in metavar:
         return Completions(paths=DIRECTORIES)
     if "FILE" in metavar or metavar == "PATH" or isinstance(option.type, click.Path):
         return Completions(paths=FILES)
@@ -248,7 +248,7 @@ def _operand(line: _Line) -> Completions:
         return _words(
             [each.name for each in list_networks(line.local_config, _ignore) if each.name not in line.operands]
         )
-    if "DIR" in metavar:
+    if "DIR" in metavar and "FILE" not in metavar:
         return Completions(paths=DIRECTORIES)
     if "FILE" in metavar or isinstance(argument.type, click.Path):
         return Completions(paths=FILES)
