@@ -23,7 +23,16 @@ class Findings:
 
     def __init__(self) -> None:
         self.unsupported: list[str] = []
-        self.notes: list[str] = []
+        self._skipped: list[str] = []
+        self._ignored: dict[str, list[str]] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """All that is left out: a line for each document with the fields without an effect, then the others."""
+        ignored = [
+            f"{document}: no effect on one machine: {', '.join(paths)}" for document, paths in self._ignored.items()
+        ]
+        return ignored + self._skipped
 
     def refuse(self, node: Node, why: str = "") -> None:
         """Note an unsupported field, with the reason, or an alternative."""
@@ -31,11 +40,12 @@ class Findings:
 
     def ignore(self, node: Node) -> None:
         """Note a field that has no effect on one machine."""
-        self.notes.append(f"{node.where} has no effect")
+        document, _, path = node.where.rpartition(": ")
+        self._ignored.setdefault(document, []).append(path)
 
     def skip(self, node: Node, what: str) -> None:
         """Note an omission at the place of a node."""
-        self.notes.append(f"{node.where}: {what}")
+        self._skipped.append(f"{node.where}: {what}")
 
 
 class Fields:

@@ -336,6 +336,7 @@ def _shared(manifest: PodManifest) -> dict[str, str]:
 def _run_fields(run: LastRun, name: str) -> Json:
     fields: Json = {"hostNetwork": True} if run.has_host_network else {}
     fields |= {} if run.hostname in ("", name) else {"hostname": run.hostname}
+    fields |= {"hostUsers": False} if run.private_users else {}
     return fields | ({"hostIPC": True} if run.ipc == "parent" else {})
 
 

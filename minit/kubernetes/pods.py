@@ -66,6 +66,7 @@ class KubernetesPod(Value):
     host_network: bool
     host_ipc: bool
     host_pids: bool
+    host_users: bool
     dns: Dns
     hosts: tuple[tuple[str, str], ...]
     """Addresses and names of the file /etc/hosts."""
@@ -128,7 +129,6 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
     account = spec["serviceAccountName"].optional(Node.string) or spec["serviceAccount"].optional(Node.string)
     names = replace(names, service_account=account or "default", resources=_read_all_resources(spec))
     spec.ignored(*_ABOUT_CLUSTERS)
-    spec.only("hostUsers", True)
     spec.only("setHostnameAsFQDN", False)
     # Apps of a pod are in one PID namespace anyway.
     spec["shareProcessNamespace"].optional(Node.boolean)
@@ -164,9 +164,20 @@ def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> Kubernetes
         host_network=spec["hostNetwork"].optional(Node.boolean) or False,
         host_ipc=spec["hostIPC"].optional(Node.boolean) or False,
         host_pids=spec["hostPID"].optional(Node.boolean) or False,
+        host_users=_read_host_users(spec),
         dns=_read_dns(spec),
         hosts=tuple(entry for entries in spec.each("hostAliases", _read_alias) for entry in entries),
     )
+
+
+def _read_host_users(spec: Fields) -> bool:
+    """Read whether the users of the containers are the host's, which a Pod with a namespace of the host needs."""
+    if spec["hostUsers"].optional(Node.boolean) is not False:
+        return True
+    for field in ("hostNetwork", "hostIPC", "hostPID"):
+        if spec[field].optional(Node.boolean):
+            raise spec["hostUsers"].error(f"true beside {field}")
+    return False
 
 
 def _read_all_resources(spec: Fields) -> tuple[tuple[str, Resources], ...]:

@@ -20,6 +20,7 @@ from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.appsection import AppOverrides, Pairs
 from minit.stage0.pods.nameservice import MODE_NONE, stated_service
 from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.volumes import NAMED
 
 Json = dict[str, object]
 
@@ -58,6 +59,7 @@ def pod_request(
         apps=tuple(apps),
         name=pod.names.name,
         host_pids=pod.host_pids,
+        private_users=not pod.host_users,
         volumes=tuple(volume.volume for volume in pod.volumes),
         ports=() if pod.host_network else tuple(_ports(pod)),
         ports_place="hostPort",
@@ -195,6 +197,8 @@ def _annotations(pod: KubernetesPod) -> Pairs:
         own[Annotation.SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
     if any(container.security.privileged for container in (*pod.init_containers, *pod.containers)):
         own[Annotation.ALLOW_PRIVILEGED] = "true"
+    if not pod.host_users and any(each.volume.kind in ("host", NAMED) for each in pod.volumes):
+        own[Annotation.IDMAP] = "true"  # as a kubelet mounts all volumes
     own |= {name: value for name, value in pod.names.annotations if name.startswith(OWN)}
     return tuple(own.items())
 

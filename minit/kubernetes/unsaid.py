@@ -76,8 +76,6 @@ def _of_volume(volume: Volume) -> Iterator[str]:
 def _of_run(run: LastRun) -> Iterator[str]:
     if not run.has_host_network and run.networks not in ((), (DEFAULT_NETWORK,)):
         yield f"networks are an option of play, too: --net={','.join(run.networks)}"
-    if run.private_users:
-        yield "a Pod has no users of its own (--private-users)"
     if run.is_insecure:
         yield "--insecure-options has no place in a Pod"
     if run.has_names:

@@ -34,9 +34,12 @@ from minit.stage0.files.durable import disk_errors
 from minit.stage0.files.locks import directory_lock
 from minit.stage0.images.treestore import IMAGE
 from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.privateusers import read_ids
 from minit.stage0.volumes import NAME_FORM, NAMED, home_of, is_volume_name
 
 _MODE_MAX = 0o777
+_CLUSTER_CONFIG = "kube-root-ca.crt"
+_CLUSTER_CERTIFICATE = "ca.crt"
 _USUAL_MODE = 0o644
 
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
@@ -106,10 +109,13 @@ def read_pod_files(fields: Fields, sources: Sources, usual: int) -> tuple[Volume
 
 
 def read_projected(fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
-    """Return the files of several sources; of two files with one path the later."""
+    """Return the files of several sources; of two files with one path the later. A cluster's own files are left out."""
     with fields:
         mode = read_default_mode(fields)
-        found = fields.each("sources", lambda node, findings: _read_source(node, findings, sources, mode))
+        missing: list[str] = []
+        found = fields.each("sources", lambda node, findings: _read_source(node, findings, sources, mode, missing))
+        if missing:
+            fields.findings.skip(fields.node, f"without {' and '.join(missing)}, as there is no API server")
         return tuple({file.path: file for files in found for file in files}.values())
 
 
@@ -119,18 +125,35 @@ def read_default_mode(fields: Fields) -> int:
     return _USUAL_MODE if mode is None else mode
 
 
-def _read_source(node: Node, findings: Findings, sources: Sources, mode: int) -> tuple[VolumeFile, ...]:
+def _read_source(
+    node: Node, findings: Findings, sources: Sources, mode: int, missing: list[str]
+) -> tuple[VolumeFile, ...]:
+    """Return the files of a source; `missing` gets the names of files that only a cluster has."""
     with Fields(node, findings) as fields:
+        if fields["serviceAccountToken"].given:
+            with fields.within("serviceAccountToken") as token:
+                token["audience"], token["expirationSeconds"]
+                missing.append(token["path"].matching(is_inner, INNER_FORM))
+            return ()
+        if _is_of_cluster(fields["configMap"], sources):
+            missing.append(_CLUSTER_CERTIFICATE)
+            return ()
         for field, kind in (("configMap", CONFIG_MAP), ("secret", SECRET)):
             if fields[field].given:
                 return read_config_files(fields.within(field), sources, kind, usual=mode)
         if fields["downwardAPI"].given:
             return read_pod_files(fields.within("downwardAPI"), sources, mode)
-        for field in ("serviceAccountToken", "clusterTrustBundle", "podCertificate"):
+        for field in ("clusterTrustBundle", "podCertificate"):
             if fields[field].given:
                 findings.refuse(fields[field], "there is no cluster that would issue it")
                 return ()
     raise node.error("one of configMap, secret and downwardAPI")
+
+
+def _is_of_cluster(node: Node, sources: Sources) -> bool:
+    """Tell whether a ConfigMap is the one that every namespace of a cluster has, unless the file has the ConfigMap."""
+    named = isinstance(node.raw(), dict) and node["name"].raw() == _CLUSTER_CONFIG
+    return named and all(config.name != _CLUSTER_CONFIG for config in sources.configs)
 
 
 def _read_item(node: Node, findings: Findings, config: Config | None, mode: int, optional: bool) -> VolumeFile | None:
@@ -266,9 +289,12 @@ def _read_host(name: str, fields: Fields) -> PodVolume:
 
 def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
     """Write the files of volumes to the later directories of empty volumes, which stage1 keeps as found."""
+    ids = read_ids(pod)
+    first = 0 if ids is None else ids.shift
     for volume in volumes:
         if not volume.files:
             continue
+        group = None if volume.group is None else first + volume.group
         top = pod.path / paths.POD_SHARED_VOLUMES / volume.volume.name
         os.makedirs(top, 0o755)
         for file in volume.files:
@@ -277,20 +303,14 @@ def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
                 os.makedirs(path.parent, 0o755, exist_ok=True)
                 with open(path, "xb") as opened:
                     opened.write(pod.uuid.encode() if file.data is None else file.data)
-                    if volume.group is not None:
-                        os.fchown(opened.fileno(), -1, volume.group)
+                    os.fchown(opened.fileno(), first, first if group is None else group)
                     os.fchmod(opened.fileno(), file.mode if volume.group is None else file.mode | _READABLE)
             except OSError as error:
                 raise PodError(f'volume "{volume.volume.name}": {file.path}: {describe(error)}') from error
-        if volume.group is not None:
-            _open_to_group(top, volume.group)
-
-
-def _open_to_group(top: Path, group: int) -> None:
-    """Let a group look into all directories of a volume that no program has seen yet."""
-    for directory, _, _ in os.walk(top):
-        os.chown(directory, -1, group)
-        os.chmod(directory, _GROUP_DIRECTORY)
+        for directory, _, _ in os.walk(top):
+            os.chown(directory, first, first if group is None else group)
+            if group is not None:
+                os.chmod(directory, _GROUP_DIRECTORY)
 
 
 def give_named_volumes(data: Path, volumes: Iterable[PodVolume], *, if_root_differs: bool) -> None:

@@ -258,11 +258,11 @@ def test_hooks(world: World) -> None:
 
 def test_what_cannot_be_had(world: World) -> None:
     """It is named before anything is made; if wanted it is only warned of."""
-    text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  hostUsers: false", 1)
+    text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  frills: false", 1)
     result = play(world, text, code=254)
     place = f"{world.root}/pod.yaml document 1: spec"
-    assert f"play: {place}.hostUsers: not supported\n" in result.stderr
-    assert f"play: {place}.containers[0].frob: not supported (--ignore-unsupported" in result.stderr
+    assert f"play: {place}.containers[0].frob: not supported\n" in result.stderr
+    assert f"play: {place}.frills: not supported (--ignore-unsupported" in result.stderr
     assert world.pods("prepared") == world.pods("run") == []
     assert "warning: " in play(world, text, "--ignore-unsupported", code=3).stderr
 
@@ -526,3 +526,54 @@ def test_a_pod_that_fails_before_it_is_ready(world: World) -> None:
                     listener.recv(100)
             else:
                 assert listener.recv(100) == b"READY=1"
+
+
+OF_CLUSTER = """
+apiVersion: v1
+kind: Pod
+metadata: {name: own, namespace: shop}
+spec:
+  hostUsers: false
+  restartPolicy: Never
+  nodeName: worker-1
+  tolerations: []
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c]
+    args:
+    - >-
+      busybox cat /proc/self/uid_map | busybox tr -s ' ' : ; busybox ls /access; busybox cat /access/namespace;
+      busybox stat -c %u:%g:%a /access/namespace /data; echo new > /data/new
+    volumeMounts: [{name: access, mountPath: /access, readOnly: true}, {name: data, mountPath: /data}]
+  volumes:
+  - name: access
+    projected:
+      defaultMode: 0600
+      sources:
+      - serviceAccountToken: {expirationSeconds: 3607, path: token}
+      - configMap: {items: [{key: ca.crt, path: ca.crt}], name: kube-root-ca.crt}
+      - downwardAPI: {items: [{fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}, path: namespace}]}
+  - {name: data, hostPath: {path: DATA}}
+"""
+
+
+def test_a_pod_of_a_cluster_with_users_of_its_own(world: World) -> None:
+    """
+    Users are the pod's own, files of volumes have the owners of the disk, and a cluster's own files are missing with
+    two warnings; YAML of the pod says so, too.
+    """
+    data = world.root / "shared"
+    data.mkdir()
+    played = play(world, OF_CLUSTER.replace("DATA", str(data)))
+    warnings = [line for line in played.stderr.splitlines() if "warning" in line]
+    assert [line.rpartition(": ")[2] for line in warnings] == [
+        "spec.nodeName, spec.tolerations",
+        "without token and ca.crt, as there is no API server",
+    ]
+    said = [line.partition("]: ")[2] for line in played.stdout.splitlines()]
+    assert said[1:] == ["namespace", "shop0:0:600", "0:0:755"]
+    assert not said[0].startswith(":0:0:")
+    assert (data / "new").stat().st_uid == 0
+    [uuid] = world.pods("run")
+    assert "  hostUsers: false\n" in world.minit("generate", "kube", uuid).stdout

@@ -348,7 +348,6 @@ def test_hooks() -> None:
             'spec.containers[0].resources.limits["ephemeral-storage"]',
         ),
         (container(", Image: x"), "spec.containers[0].Image"),
-        ("  hostUsers: false\n" + container(), "spec.hostUsers"),
         (container() + "  volumes: [{name: a, nfs: {}}]\n", "spec.volumes[0].nfs"),
         (container() + "  volumes: [{name: a, emptyDir: {medium: HugePages}}]\n", "spec.volumes[0].emptyDir.medium"),
         (container(", env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.phase}}}]"), "fieldRef.fieldPath"),
@@ -357,8 +356,8 @@ def test_hooks() -> None:
             "resourceFieldRef.resource: not supported: limits and requests of cpu and memory are known",
         ),
         (
-            container() + "  volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n",
-            "sources[0].serviceAccountToken: not supported: there is no cluster that would issue it",
+            container() + "  volumes: [{name: a, projected: {sources: [{clusterTrustBundle: {path: t}}]}}]\n",
+            "sources[0].clusterTrustBundle: not supported: there is no cluster that would issue it",
         ),
         (
             "  securityContext: {sysctls: [{name: net.core.somaxconn, value: '9'}]}\n" + container(),
@@ -381,7 +380,7 @@ def test_what_has_no_effect_is_told() -> None:
     """A field that only a cluster could serve is accepted with a note."""
     findings = Findings()
     read_file((HEAD + "  nodeName: x\n  tolerations: []\n" + container()).encode(), "pod.yaml", findings)
-    assert findings.notes == ["pod.yaml: spec.nodeName has no effect", "pod.yaml: spec.tolerations has no effect"]
+    assert findings.notes == ["pod.yaml: no effect on one machine: spec.nodeName, spec.tolerations"]
     assert findings.unsupported == []
 
 
@@ -687,7 +686,6 @@ def test_a_port_of_the_image_is_written_down() -> None:
             "a Pod has no list of system calls",
         ),
         ({}, {"networks": ("none",)}, "networks are an option of play, too: --net=none"),
-        ({}, {"private_users": True}, "--private-users"),
         ({}, {"is_insecure": True}, "--insecure-options"),
         ({}, {"has_names": True}, "name servers and entries of /etc/hosts are not in the Pod"),
     ],
