@@ -109,7 +109,7 @@ def pull_policy_option(default: Enum, *names: str) -> Decorator:
     """
     Return the option that says when an image is fetched or converted again.
 
-    `names` are further names of the option. `default` is a PullPolicy: the command of a machine imports this module, and
+    `names` are further names of the option. `default` is a PullPolicy: the command of a machine imports this module and
     none about images.
     """
     return click.option(
