@@ -393,21 +393,3 @@ def security_option(node: Node) -> str:
     if kind not in known or (choices is not None and rest not in choices) or (choices is None and not rest):
         raise node.error("no-new-privileges:true, seccomp:unconfined, seccomp:FILE, apparmor:PROFILE or label:disable")
     return f"{kind}:{rest}"
-
-
-class Ulimit(Value):
-    """A limit of setrlimit(2); -1 is unlimited."""
-
-    soft: int
-    hard: int
-
-
-def ulimit(node: Node, reading: Reading) -> Ulimit:
-    """Return a limit of setrlimit(2), from a number or from both limits."""
-    read = number(-1, MOST)
-    if isinstance(node.raw(), dict):
-        fields = read_fields(node, {"soft": reads(read), "hard": reads(read)}, reading)
-        soft = fields.get("soft", fields.get("hard", -1))
-        return Ulimit(soft=soft, hard=fields.get("hard", soft))
-    limit = read(node)
-    return Ulimit(soft=limit, hard=limit)

@@ -21,7 +21,6 @@ from minit.compose.keys import (
     Pairs,
     Read,
     Reading,
-    Ulimit,
     V,
     address,
     capability,
@@ -507,7 +506,6 @@ class Service(Value):
     sysctls: Pairs = ()
     tmpfs: tuple[str, ...] = ()
     tty: bool = False
-    ulimits: tuple[tuple[str, Ulimit], ...] = ()
     user: tuple[str, str | None] | None = None
     volumes: tuple[Storage, ...] = ()
     working_dir: str | None = None

@@ -11,8 +11,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from minit.base.errors import MinitError, PodError, describe
@@ -107,6 +107,15 @@ class ProjectPod(Value):
         return self.name or self.uuid
 
 
+@contextmanager
+def _failing_as(service: Service) -> Iterator[None]:
+    """Put the service before the reason of a failure."""
+    try:
+        yield
+    except MinitError as error:
+        raise PodError(f"service {service.name}: {describe(error)}") from error
+
+
 class Images(Value):
     """When images are fetched (`pull`, None as the services say) and built."""
 
@@ -189,7 +198,8 @@ class Up:
                 self._make_networks(services)
                 self._make_volumes(services)
                 for service in services:
-                    self._up_service(store, service, {each.name for each in services})
+                    with _failing_as(service):
+                        self._up_service(store, service, {each.name for each in services})
                 if self._request.waits:
                     self._wait_for_all(services)
             except BaseException:
@@ -344,7 +354,7 @@ class Up:
                 self._wait_for(name, dependency.condition)
             except MinitError as error:
                 if dependency.required:
-                    raise PodError(f"service {service.name} waits for {name}: {describe(error)}") from error
+                    raise PodError(f"waits for {name}: {describe(error)}") from error
                 self._caller.note(f"warning: {name}: {describe(error)}")
 
     def _wait_for(self, name: str, condition: str) -> None:

@@ -177,7 +177,7 @@ def test_a_failed_up_is_taken_back(compose: Compose, condition: str) -> None:
     """A condition that cannot hold any more is an error, and nothing of this up stays; what was there before does."""
     compose.write(FAILING.replace("CONDITION", condition))
     compose.up("base")
-    assert compose.up(code=254)[-1] == "service web waits for job: pod shop-job-1 has ended with 3"
+    assert compose.up(code=254)[-1] == "service web: waits for job: pod shop-job-1 has ended with 3"
     assert [*compose.ps()] == ["shop-base-1"]
     assert compose.minit.quick_call("list", "--no-legend").stdout.count("\n") == 1
     compose("down")

@@ -184,7 +184,7 @@ services:
   a:
     command: echo "b ar"
     environment: ["B=3", C=4]
-    ports: ["80:80/tcp", "82:82"]
+    ports: ["80:80/tcp", "8080:80"]
     volumes: ["bar:/work"]
     dns: [8.8.8.8]
     depends_on: {b: {condition: service_healthy}}
@@ -198,7 +198,7 @@ services:
     assert [(port.published, port.host_ip) for port in service.ports] == [
         ("80", None),
         ("81", "127.0.0.1"),
-        ("82", None),
+        ("8080", None),
     ]
     assert [(each.source, each.target) for each in service.volumes] == [("bar", "/work"), (f"{tmp_path}/x", "/x")]
     assert service.dns == ("1.1.1.1", "8.8.8.8")
@@ -336,17 +336,19 @@ def test_profiles_and_dependencies(tmp_path: Path) -> None:
     assert [service.name for service in found.chosen(("a",), alone=True)] == ["a"]
 
 
-@given(st.dictionaries(st.sampled_from("abcde"), st.sets(st.sampled_from("abcde"), max_size=3)))
-def test_order(edges: dict[str, set[str]]) -> None:
-    """A circle is found, or else every service comes after those that it links to."""
-    given_edges = {name: sorted(others) for name, others in edges.items()}
-    if find_circle(given_edges):
-        return
-    services = {name: Service(name=name, links=tuple(others)) for name, others in given_edges.items()}
+@given(st.permutations("abcde"), st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), min_size=1))
+def test_order(names: list[str], pairs: set[tuple[str, str]]) -> None:
+    """Every service comes after those that it links to, in whatever order the file has them; a circle is found."""
+    edges = {name: [later for earlier, later in sorted(pairs) if earlier == name < later] for name in names}
+    assert find_circle(edges) == []
+    services = {name: Service(name=name, links=tuple(others)) for name, others in edges.items()}
     ordered = in_order(services)
     assert sorted(ordered) == sorted(services)
-    for name, others in given_edges.items():
-        assert all(ordered.index(other) < ordered.index(name) for other in others if other in services)
+    for name, others in edges.items():
+        assert all(ordered.index(other) < ordered.index(name) for other in others)
+    first, last = ordered[-1], ordered[0]
+    circle = find_circle({**edges, last: [*edges[last], first], first: [*edges[first], last]})
+    assert circle[0] == circle[-1] and len(circle) > 1
 
 
 def test_names_and_environments(tmp_path: Path) -> None:
@@ -483,6 +485,8 @@ def test_what_makes_a_pod_anew(tmp_path: Path) -> None:
     assert base.project.name == "p"
     same = FULL.replace("image: x", "image: x\n    depends_on: {}\n    profiles: [more]\n    pull_policy: always")
     assert hash_of(FULL) == hash_of(same)
+    text = FULL.replace("image: x", "image: x\n    environment: {A: 1}")
+    assert len({hash_of(FULL), hash_of(text), hash_of(text.replace("A: 1", "A: 2"))}) == 3
     for old, new in (("7:8", "7:9"), ("name: own", "name: other"), ("cpus: ", "memory: 1g, cpus: "), ("bye", "by")):
         assert hash_of(FULL) != hash_of(FULL.replace(old, new))
 
