@@ -20,7 +20,6 @@ from minit.kubernetes.request import command_of, memory_volumes, mount_details, 
 from minit.kubernetes.volumes import PodVolume, VolumeFile
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import CPU, CPU_SHARES, MEMORY, NO_NEW_PRIVILEGES, OOM_SCORE_ADJ, Isolator, Port
-from minit.manifest.capabilities import capability_isolators
 from minit.manifest.creatednetwork import NetworkDriver, NetworkRequest
 from minit.manifest.limits import limit_isolator
 from minit.manifest.names import sanitize_ac_name
@@ -307,7 +306,10 @@ def _overrides(unit: Unit, volumes: tuple[PodVolume, ...], mounts: tuple[Contain
             Device(source=each.source, target=each.target or each.source, access=each.permissions)
             for each in service.devices
         ),
+        ignores_healthcheck=service.healthcheck is not None,
         isolators=tuple(_isolators(service)),
+        added_capabilities=frozenset() if service.privileged else frozenset(service.cap_add),
+        dropped_capabilities=frozenset() if service.privileged else frozenset(service.cap_drop),
         seccomp=(seccomp[-1] if seccomp[-1] == "unconfined" else f"{PROFILE_FILE}{seccomp[-1]}") if seccomp else None,
         annotations=tuple(_app_annotations(service, mounts).items()),
         user_labels=service.labels,
@@ -329,10 +331,8 @@ def _isolators(service: Service) -> Iterable[Isolator]:
         yield Isolator(name=CPU_SHARES, value=service.cpu_shares)
     if service.oom_score_adj is not None:
         yield Isolator(name=OOM_SCORE_ADJ, value=service.oom_score_adj)
-    if not service.privileged:
-        yield from capability_isolators(frozenset(service.cap_add), frozenset(service.cap_drop))
-        if {"no-new-privileges:", "no-new-privileges:true"} & {*service.security_opt}:
-            yield Isolator(name=NO_NEW_PRIVILEGES, value=True)
+    if not service.privileged and {"no-new-privileges:", "no-new-privileges:true"} & {*service.security_opt}:
+        yield Isolator(name=NO_NEW_PRIVILEGES, value=True)
 
 
 def _app_annotations(service: Service, mounts: tuple[ContainerMount, ...]) -> dict[str, str]:

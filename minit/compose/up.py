@@ -362,6 +362,7 @@ class Up:
             if pod.service != name:
                 continue
             if condition == "service_healthy":
+                _require_check(self._caller, pod)
                 wait_until_healthy(self._caller, pod, math.inf)
             elif condition == "service_completed_successfully":
                 wait_until_completed(self._caller, pod)
@@ -527,6 +528,17 @@ def _bind(port: PublishedPort, number: int) -> socket.socket:
     return bound
 
 
+def _require_check(caller: Caller, wanted: ProjectPod) -> None:
+    """Raise PodError for a pod that nobody can tell to be healthy."""
+    with open_pod(caller.data, wanted.uuid) as pod:
+        if not _has_checks(pod):
+            raise PodError(f"pod {wanted.shown} has no healthcheck")
+
+
+def _has_checks(pod: Pod) -> bool:
+    return any(app.annotation(Annotation.HEALTH) for app in read_pod_manifest(pod).apps)
+
+
 def wait_until_healthy(caller: Caller, wanted: ProjectPod, timeout_seconds: float) -> None:
     """Return when a pod is ready; PodError if its check fails, or the pod ends, or after the time."""
     deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
@@ -565,7 +577,7 @@ def health_of(pod: Pod) -> str:
     """Return healthy, unhealthy or starting; nothing for a pod without checks, or one that does not run."""
     if pod.state is not PodState.RUNNING:
         return ""
-    if not any(app.annotation(Annotation.HEALTH) for app in read_pod_manifest(pod).apps):
+    if not _has_checks(pod):
         return ""
     return "healthy" if is_ready(pod) else "starting" if _failed_check(pod) is None else "unhealthy"
 

@@ -172,12 +172,15 @@ volumes: {v: }
 """
 
 
-@pytest.mark.parametrize("condition", ["service_completed_successfully", "service_healthy"])
-def test_a_failed_up_is_taken_back(compose: Compose, condition: str) -> None:
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [("service_completed_successfully", "has ended with 3"), ("service_healthy", "has no healthcheck")],
+)
+def test_a_failed_up_is_taken_back(compose: Compose, condition: str, reason: str) -> None:
     """A condition that cannot hold any more is an error, and nothing of this up stays; what was there before does."""
     compose.write(FAILING.replace("CONDITION", condition))
     compose.up("base")
-    assert compose.up(code=254)[-1] == "service web: waits for job: pod shop-job-1 has ended with 3"
+    assert compose.up(code=254)[-1] == f"service web: waits for job: pod shop-job-1 {reason}"
     assert [*compose.ps()] == ["shop-base-1"]
     assert compose.minit.quick_call("list", "--no-legend").stdout.count("\n") == 1
     compose("down")

@@ -440,7 +440,7 @@ def test_the_request_for_a_pod(tmp_path: Path) -> None:
     assert (app.exec, app.arguments, app.user, app.group) == ("run", ("--a", "b c"), "7", "8")
     assert app.read_only_root_fs and (app.stdin, app.stdout) == ("tty", "log+tty")
     isolators = {isolator.name: isolator.value for isolator in app.isolators}
-    assert isolators["os/linux/capabilities-retain-set"] == {"set": ["CAP_NET_ADMIN"]}
+    assert [*app.added_capabilities, *app.dropped_capabilities] == ["CAP_NET_ADMIN", "CAP_ALL"]
     assert isolators["resource/memory"] == {"default": False, "request": "67108864", "limit": "67108864"}
     assert isolators["resource/cpu"] == {"default": False, "request": "0.5", "limit": "0.5"}
     assert isolators["os/linux/no-new-privileges"] is True
