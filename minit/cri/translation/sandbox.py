@@ -83,11 +83,15 @@ def run_options(config: api.PodSandboxConfig, network: str | None) -> RunOptions
     )
 
 
+_NONE = "none"
+"""The entry of --net for `lo` alone, which has no plugins."""
+
+
 def _with_names(network: str, pod: api.PodSandboxMetadata) -> str:
     """Return an entry of --net with the names of the pod, by which plugins of a cluster look the pod up."""
     words = (("K8S_POD_NAMESPACE", pod.namespace), ("K8S_POD_NAME", pod.name), ("K8S_POD_UID", pod.uid))
     given = [f"{key}={value}" for key, value in words if _PLAIN_NAME.fullmatch(value)]
-    if not given or "," in network:
+    if not given or "," in network or network == _NONE:
         return network
     return f"{network}{';' if ':' in network else ':'}{';'.join(('IgnoreUnknown=1', *given))}"
 
