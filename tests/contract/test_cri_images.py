@@ -403,3 +403,26 @@ async def test_a_registry_that_demands_credentials(
                 assert list(await listed(node)) == [configuration(layout)]
                 if scheme == "Bearer":
                     assert await node.pull(name, identity_token=IDENTITY_TOKEN) == configuration(layout)
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+async def test_a_node_pulls_what_was_pushed(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of the store that was pushed is the image that a node pulls, and a name that it was given is a tag."""
+    layout = box("quay.io/team/box:1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with registry({}) as served:
+        settings = tmp_path / ".config/containers"
+        settings.mkdir(parents=True)
+        (settings / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        (settings / "registries.conf").write_text(f'[[registry]]\nlocation = "{served.host}"\ninsecure = true\n')
+        name = f"{served.host}/team/pushed:3"
+        daemon.minit.call("fetch", "--quiet", f"oci:{layout.write_directory(tmp_path / 'in')}")
+        daemon.minit.call("--insecure-options=http", "push", "--quiet", "quay.io/team/box:1", name)
+        daemon.minit.call("image", "rm", "quay.io/team/box:1")
+        daemon.start()
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with daemon.node() as node:
+                assert await node.pull(name) == configuration(layout)
+                daemon.minit.call("image", "tag", name, "quay.io/given:4")
+                [(tags, _)] = (await listed(node)).values()
+                assert set(tags) == {name, "quay.io/given:4"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
+import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from minit.stage0.images.fetching import resolve_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy
 from tests import tars
+from tests.ns.test_export import change, run
+from tests.ns.test_full_disks import small_disk
 from tests.support.layers import (
     Layout,
     archive,
@@ -33,6 +38,8 @@ from tests.support.layers import (
     whiteout,
 )
 from tests.support.registry import registry
+from tests.support.stage0_world import World
+from tests.support.unpack import unpack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="unpacks layers, which needs root")
 
@@ -44,9 +51,8 @@ ODD = layer(
     tars.file("./etc/a", b"a", mode=0o4711, uid=tars.base256(3_000_000, 8), mtime=tars.base256(-5, 12), magic=tars.GNU),
     tars.file("etc/big", b"b", size=tars.base256(1, 12), magic=tars.GNU),
     tars.sparse("1.0", "etc/s", 1 << 20, [(0, 512)], bytes(512)),
-    tars.sparse("old", "etc/t", 1 << 20, [(512, 512)], b"t" * 512),
     tars.pax({"SCHILY.xattr.user.x": b"1", "mtime": b"1.123456789", "VENDOR.own": b"kept"}) + tars.file("etc/b", b"b"),
-    tars.hard_link("etc/c", "/etc/a"),
+    tars.hard_link("etc/c", "/etc/a", mode=0o4711, uid=tars.base256(3_000_000, 8), magic=tars.GNU),
     tars.symlink("etc/l", "../../outside"),
     tars.header("etc/null", b"3"),
     tars.header("etc/fifo", b"6"),
@@ -101,9 +107,9 @@ def leaving(store: Store, tmp_path: Path) -> Leaving:
     return Leaving(store, tmp_path)
 
 
-def odd_layout(name: str = "quay.io/team/odd:1") -> Layout:
-    """An image of two layers, in gzip."""
-    lower = layer(tars.file("etc/gone", b"gone"), tars.file("var/old", b"old"))
+def odd_layout(name: str = "quay.io/team/odd:1", *more: bytes) -> Layout:
+    """An image of two layers, in gzip, with `more` entries in the lower layer."""
+    lower = layer(tars.file("etc/gone", b"gone"), tars.file("var/old", b"old"), *more)
     layout = Layout()
     layout.add(
         *(lower, ODD), tag=name, config=CONFIG, architecture=MACHINE, history=HISTORY, compress=gzipped, suffix="+gzip"
@@ -129,7 +135,7 @@ def blobs(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", [ImageFormat.OCI, ImageFormat.OCI_ARCHIVE])
 def test_an_image_leaves_as_it_came(store: Store, leaving: Leaving, kind: ImageFormat) -> None:
     """Manifest, configuration and layers have the bytes of the import, and two exports are the same."""
-    layout = odd_layout()
+    layout = odd_layout("quay.io/team/odd:1", tars.sparse("old", "t", 1 << 20, [(512, 512)], b"t" * 512))
     resolve_image(store, f"oci:{layout.write_directory(leaving.directory / 'in')}", silent)
     out = leaving.export("quay.io/team/odd:1", kind)
     expected = {
@@ -295,3 +301,94 @@ def test_documents_of_docker_come_and_go_unchanged(store: Store, leaving: Leavin
             target.repositories["odd"].files.items()
             >= {name: data for name, data in layout.files.items() if "blobs/" in name}.items()
         )
+
+
+def test_a_full_disk(store: Store, leaving: Leaving) -> None:
+    """An export to a full file system names the file system, and leaves nothing there."""
+    content = layer(tars.file("f", os.urandom(1 << 20)))
+    layout = Layout()
+    layout.add(content, tag="quay.io/team/big:1", architecture=MACHINE)
+    resolve_image(store, f"oci:{layout.write_directory(leaving.directory / 'in')}", silent)
+    with small_disk(leaving.directory / "disk", 256) as disk:
+        for kind in (ImageFormat.OCI, ImageFormat.OCI_ARCHIVE, ImageFormat.DOCKER_ARCHIVE):
+            with pytest.raises(StoreError, match="no space left on device"):
+                leaving.export("quay.io/team/big:1", kind, "disk/out")
+            assert list(disk.iterdir()) == []
+
+
+needs_podman = pytest.mark.skipif(shutil.which("podman") is None, reason="no podman on PATH")
+
+
+class Podman:
+    """podman with a store of its own, which needs neither overlays nor control groups."""
+
+    def __init__(self, root: Path, run_root: Path) -> None:
+        self._words = ["podman", "--storage-driver=vfs", "--cgroup-manager=cgroupfs"]
+        self._words += [
+            f"--root={root / 'podman'}",
+            f"--runroot={run_root / 'run'}",
+            f"--tmpdir={run_root / 'tmp'}",
+        ]
+
+    def __call__(self, *words: object) -> str:
+        """Run a command to its good end, and return the output."""
+        command = [*self._words, *(str(word) for word in words)]
+        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def files(self, image: str, directory: Path) -> Path:
+        """Return the files of an image, as podman makes them of the layers."""
+        container = self("create", "--network=none", image, "/x").strip()
+        self("export", f"--output={directory}.tar", container)
+        self("rm", container)
+        unpack(Path(f"{directory}.tar"), directory)
+        return directory
+
+
+@pytest.fixture
+def podman(tmp_path: Path) -> Iterator[Podman]:
+    """A podman without images."""
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp") as directory:  # podman allows fifty characters
+        yield Podman(tmp_path, Path(directory))
+
+
+@needs_podman
+@pytest.mark.parametrize("kind", [ImageFormat.OCI_ARCHIVE, ImageFormat.DOCKER_ARCHIVE])
+def test_podman_loads_what_leaves(store: Store, leaving: Leaving, podman: Podman, kind: ImageFormat) -> None:
+    """podman finds names, configuration and layers of an image, and makes the files of the layers that minit makes."""
+    image = resolve_image(store, f"oci:{odd_layout().write_directory(leaving.directory / 'in')}", silent)
+    assert image.digests is not None
+    assert "quay.io/team/odd:1" in podman("load", "--input", leaving.export("quay.io/team/odd:1", kind))
+    [found] = json.loads(podman("inspect", "quay.io/team/odd:1"))
+    assert found["RootFS"]["Layers"] == list(image.diff_ids)
+    assert found["Config"]["Entrypoint"] == CONFIG["Entrypoint"] and found["Config"]["StopSignal"] == "SIGQUIT"
+    assert [entry["created_by"] for entry in found["History"]] == ["one", "nothing", "two"]
+    if kind is ImageFormat.OCI_ARCHIVE:
+        assert found["Id"] == image.digests.configuration.removeprefix("sha256:")
+    files = podman.files("quay.io/team/odd:1", leaving.directory / "files")
+    assert {str(path.relative_to(files)) for path in files.rglob("*")} >= {f"etc/{name}" for name in "abcls"}
+    assert not (files / "etc/gone").exists() and not (files / "var/old").exists()
+    status = (files / "etc/a").stat()
+    assert (status.st_uid, status.st_mode & 0o7777) == (3_000_000, 0o4711)
+    assert (files / "etc/c").stat().st_ino == status.st_ino and os.readlink(files / "etc/l") == "../../outside"
+
+
+@needs_podman
+def test_podman_sees_what_an_app_has_changed(world: World, podman: Podman) -> None:
+    """The image of an app's changes has the files in podman that the app has left."""
+    uuid, root = run(world, world.app)
+    change(root)
+    (root / os.fsdecode(b"\xff odd\n")).unlink()  # podman refuses such names
+    archive_path = world.root / "changed.tar"
+    world.minit("export", "--quiet", "--format=oci-archive", "--name=quay.io/changed:2", uuid, archive_path)
+    podman("load", "--input", archive_path)
+    files = podman.files("quay.io/changed:2", world.root / "files")
+    assert not (files / "bin/sh").exists() and os.listdir(files / "bin") == ["busybox"]
+    status = (files / "etc/new").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (5, 6, 0o4750)
+    assert (files / "second").stat().st_ino == status.st_ino
+    assert stat.S_ISFIFO((files / "fifo").stat().st_mode) and os.readlink(files / "link") == "/etc/passwd"
+    assert (files / "sparse").stat().st_size == 100 << 20
+    [found] = json.loads(podman("inspect", "quay.io/changed:2"))
+    assert len(found["RootFS"]["Layers"]) == 2 and found["History"][-1]["created_by"] == "minit: changes of app busybox"
