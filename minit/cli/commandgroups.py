@@ -145,6 +145,11 @@ COMMANDS = {
         help="Show what happened in a pod, also after it exited.",
         section=_MANAGING,
     ),
+    "build": Listing(
+        place="commands.buildcommand:build_image",
+        help="Build an app image of a Containerfile, of files of this machine, or of another image.",
+        section=_IMAGES,
+    ),
     "fetch": Listing(
         place="commands.imagecommands:fetch",
         help="Import images into the store and print their ids.",
@@ -316,11 +321,7 @@ _IMAGE_COMMANDS = {
     "fetch": COMMANDS["fetch"],
     "push": COMMANDS["push"],
     "tag": COMMANDS["tag"],
-    "build": Listing(
-        place="commands.buildcommand:build_image",
-        help="Build an app image of a Containerfile, of files of this machine, or of another image.",
-        section=_IMAGES,
-    ),
+    "build": COMMANDS["build"],
     "list": Listing(
         place="commands.storecommands:list_images",
         help="List the images of the store.",

@@ -18,7 +18,6 @@ INSTEAD: dict[str, str] = {
     "app restart": "app start",
     "app top": "top",
     "apply": "play",
-    "build": "image build",
     "builder build": "image build",
     "builder prune": "image gc",
     "buildx build": "image build",

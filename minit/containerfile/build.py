@@ -289,7 +289,7 @@ class _Build:
         else:
             image = self._find_base(action.origin)
             built, label = _Built(base=image, layers=(), state=State(config={}), key=""), f"image {action.origin}"
-        return Origin(root=stack.enter_context(self._root(built).reading()), label=label)
+        return Origin(root=stack.enter_context(self._root(built).reading()), label=label, keeps_set_ids=True)
 
     def _commit(self, built: _Built, names: Sequence[ImageName]) -> str:
         """Return the id of the image, made unless the store has an image of the same steps and configuration."""

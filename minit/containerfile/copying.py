@@ -47,6 +47,8 @@ class Origin(Value):
     root: int
     label: str
     ignored: Ignored = Ignored()
+    keeps_set_ids: bool = False
+    """Whether files keep set-id bits: those of an image do."""
 
 
 class Source(Value):
@@ -220,7 +222,7 @@ class CopiedEntries:
         )
         if entry.kind is Kind.SYMLINK:
             return entry
-        mode = entry.mode & _PERMISSIONS if self._owner is not None else entry.mode
+        mode = entry.mode if self._origin.keeps_set_ids else entry.mode & _PERMISSIONS
         return entry._replace(mode=mode if self._mode is None else self._mode)
 
 

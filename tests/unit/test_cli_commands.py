@@ -20,7 +20,20 @@ COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
     *("generate", "volume", "cp", "diff", "port", "system"),
-    *("fetch", "push", "tag", "image", "stage1", "version", "completion", "help", "trust", "compose", "network"),
+    *(
+        "build",
+        "fetch",
+        "push",
+        "tag",
+        "image",
+        "stage1",
+        "version",
+        "completion",
+        "help",
+        "trust",
+        "compose",
+        "network",
+    ),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 

@@ -172,8 +172,8 @@ def build_image(
     pod, as confined as any app. What the options about the app do not say stays as it is.
 
     \b
-      minit image build -t web:1 .
-      minit image build --file Containerfile.dev --build-arg VERSION=2 --target test ./context
+      minit build -t web:1 .
+      minit build --file Containerfile.dev --build-arg VERSION=2 --target test ./context
       minit image build --output busybox.aci --rootfs ./rootfs --exec /bin/sh
       minit image build --output web.aci --from-host /usr/bin/python3 --port name=http,protocol=tcp,port=8080 \\
           --exec /usr/bin/python3 -- -m http.server 8080
