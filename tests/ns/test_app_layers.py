@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tarfile
 
 import pytest
@@ -146,3 +147,14 @@ def test_a_name_like_a_deleted_file_is_left_out(world: World) -> None:
     notes = [f'left out "{name}": {told}' for name in (".wh.bin", "bin/.wh..wh..opq")]
     image, names = commit(world, uuid, notes)
     assert names == ["bin", "etc"] and "bin/sh" in facts(world, image.id)
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-overlay"]], ids=["overlay", "flat"])
+def test_a_directory_made_anew_hides_the_old_files(world: World, flags: list[str]) -> None:
+    """Of a directory that an app removed and made again only the new files are there."""
+    uuid, root = run(world, *flags, world.app)
+    shutil.rmtree(root / "bin")
+    (root / "bin").mkdir()
+    (root / "bin/new").write_text("new")
+    image, _ = commit(world, uuid)
+    assert [name for name in facts(world, image.id) if name.startswith("bin")] == ["bin", "bin/new"]
