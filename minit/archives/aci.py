@@ -27,7 +27,13 @@ from minit.base.errors import ImageError, ManifestError
 from minit.base.processors import PROCESSORS, Processor, processor_of_appc, this_processor
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
-from minit.manifest.image import ANNOTATION_ENTRYPOINT, APPC_VERSION, ImageManifest, parse_image_manifest
+from minit.manifest.image import (
+    ANNOTATION_ENTRYPOINT,
+    ANNOTATION_HEALTHCHECK,
+    APPC_VERSION,
+    ImageManifest,
+    parse_image_manifest,
+)
 from minit.manifest.names import is_variable_name, sanitize_ac_name
 
 MANIFEST_LIMIT_BYTES = 4 << 20
@@ -223,6 +229,7 @@ def _annotations(image: LayeredImage) -> Iterable[tuple[str, str]]:
         _DOCKER + "chainid": _chain_id(config.diff_ids),
         _DOCKER + "entrypoint": _word_list(config.entrypoint),
         _DOCKER + "cmd": _word_list(config.command),
+        ANNOTATION_HEALTHCHECK: jsontext.dump(dict(config.healthcheck)).decode() if config.healthcheck else "",
         Annotation.STOP_SIGNAL: _stop_signal(image),
     }
     return ((key, value) for key, value in found.items() if value)

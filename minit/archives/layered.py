@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import RawIOBase
 
 from minit.archives.imagenames import ImageName
 from minit.base.errors import ImageError, ManifestError
+from minit.base.goduration import format_duration
 from minit.base.processors import PROCESSORS, Processor
 from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
@@ -65,6 +66,11 @@ def choose_platform(offered: list[Platform], processor: Processor) -> int | None
     return None
 
 
+_MOST_NANOSECONDS = 24 * 3600 * 10**9
+_MOST_RETRIES = 1000
+_SHORTEST_CHECK_SECONDS = 0.1
+
+
 class ImageConfig(Value):
     """
     The default start of a container of the image, and the digests of the uncompressed layers.
@@ -83,6 +89,8 @@ class ImageConfig(Value):
     exposed_ports: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     stop_signal: str = ""
+    healthcheck: tuple[tuple[str, object], ...] = ()
+    """Fields of a check of minit/health."""
     author: str = ""
     created: str = ""
 
@@ -93,6 +101,23 @@ def parse_image_config(data: bytes, source: str) -> ImageConfig:
         return _read(read_json(data, source))
     except ManifestError as error:
         raise ImageError(str(error)) from error
+
+
+def _read_healthcheck(node: Node) -> Iterator[tuple[str, object]]:
+    """Yield the fields of a check of minit/health, none for an image without a HEALTHCHECK."""
+    kind, *words = _words(node["Test"]) or ("NONE",)
+    if kind == "NONE" or not any(words):
+        return
+    if kind not in ("CMD", "CMD-SHELL"):
+        raise node["Test"].error("NONE, CMD or CMD-SHELL and words")
+    yield "exec", ["/bin/sh", "-c", words[0]] if kind == "CMD-SHELL" else words
+    for field, name in (("Interval", "interval"), ("Timeout", "timeout"), ("StartPeriod", "delay")):
+        nanoseconds = node[field].optional(lambda each: each.integer(0, _MOST_NANOSECONDS)) or 0
+        if nanoseconds:
+            yield name, format_duration(max(nanoseconds / 1e9, _SHORTEST_CHECK_SECONDS))
+    retries = node["Retries"].optional(lambda each: each.integer(0, _MOST_RETRIES)) or 0
+    if retries:
+        yield "failures", retries
 
 
 def _read(root: Node) -> ImageConfig:
@@ -111,6 +136,7 @@ def _read(root: Node) -> ImageConfig:
         exposed_ports=_keys(config["ExposedPorts"]),
         labels=config["Labels"].string_map(),
         stop_signal=_text(config["StopSignal"]),
+        healthcheck=tuple(_read_healthcheck(config["Healthcheck"])),
         author=_text(root["author"]),
         created=_text(root["created"]),
     )

@@ -408,7 +408,7 @@ def _checks(health: Health) -> dict[str, object]:
     interval = max(min(health.interval, health.start_interval), 0.1)
     patience = health.start_period + health.retries * health.interval
     timeout = format_duration(max(health.timeout, 0.1))
-    usual = {"exec": command, "timeout": timeout}
+    usual = {"exec": command, "asApp": True, "timeout": timeout}
     starting = {"interval": format_duration(interval), "failures": min(max(math.ceil(patience / interval), 1), 1000)}
     steady = {"interval": format_duration(max(health.interval, 0.1)), "failures": health.retries}
     return {"startup": {**usual, **starting, "action": "none"}, "readiness": {**usual, **steady}}

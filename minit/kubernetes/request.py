@@ -163,6 +163,7 @@ def _overrides(
     stream = "tty" if container.tty else "stream"
     return AppOverrides(
         name=container.name,
+        ignores_healthcheck=True,
         exec=program,
         arguments=arguments,
         user=None if security.user is None else str(security.user),

@@ -9,6 +9,9 @@ from minit.manifest.reader import Node, read_document
 
 _ANNOTATION_DOCKER = "appc.io/docker/repository"  # docker2aci's
 ANNOTATION_ENTRYPOINT = "appc.io/docker/entrypoint"
+ANNOTATION_HEALTHCHECK = "appc.io/docker/healthcheck"
+"""Fields of a check of minit/health, of the HEALTHCHECK of an image; docker2aci has no such annotation."""
+
 _MAX_IMAGE_SIZE_BYTES = (1 << 63) - 1
 
 APPC_VERSION = "0.8.11"  # of the specification that manifests written by minit follow

@@ -47,6 +47,16 @@ def test_a_command(make_pod: MakePod) -> None:
     pod.wait_exited()
 
 
+def test_a_command_of_the_apps_user(make_pod: MakePod) -> None:
+    """With asApp a command has the user of the app, who may have less than root."""
+    check = {"exec": ["/bin/sh", "-c", "id -u; false"], "action": "none", "asApp": True}
+    app = {**annotated("exec sleep 1000", liveness=check), "user": "1000", "group": "7"}
+    pod = make_pod({"web": app})
+    pod.start(stdout=subprocess.DEVNULL)
+    pod.wait_ready()
+    wait_for(lambda: health(pod).get("liveness", {}).get("text") == "1000", "the user's number")
+
+
 @pytest.mark.parametrize(("command", "healthy", "said"), [("seq 20000", True, "20000"), ("yes", False, "in time: y")])
 def test_a_command_with_much_to_say(make_pod: MakePod, command: str, healthy: bool, said: str) -> None:
     """It need not wait for a reader, and the last line is known; one that never stops takes too long."""

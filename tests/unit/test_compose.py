@@ -452,8 +452,15 @@ def test_the_request_for_a_pod(tmp_path: Path) -> None:
     assert json.loads(annotations["minit/hooks"]) == {"pre-stop": {"exec": ["bye"]}}
     assert json.loads(annotations["minit/mounts"]) == {"/w": {"subPath": "part"}}
     assert json.loads(annotations["minit/health"]) == {
-        "startup": {"exec": ["check"], "timeout": "30s", "interval": "1s", "failures": 25, "action": "none"},
-        "readiness": {"exec": ["check"], "timeout": "30s", "interval": "10s", "failures": 2},
+        "startup": {
+            "exec": ["check"],
+            "asApp": True,
+            "timeout": "30s",
+            "interval": "1s",
+            "failures": 25,
+            "action": "none",
+        },
+        "readiness": {"exec": ["check"], "asApp": True, "timeout": "30s", "interval": "10s", "failures": 2},
     }
     pod = dict(request.annotations)
     assert (pod["minit/stop-grace"], pod["minit/shm-size"]) == ("1m0s", "1048576")

@@ -40,7 +40,9 @@ USUAL = {
     "minit/plain-environment": "true",
     "minit/volumes-over-files": "true",
 }
-PLAIN = AppOverrides(name="main-0", seccomp="guarded", stdout="log+stream", stderr="log+stream")
+PLAIN = AppOverrides(
+    name="main-0", ignores_healthcheck=True, seccomp="guarded", stdout="log+stream", stderr="log+stream"
+)
 MAIN = api.ContainerMetadata(name="main")
 NODE = api.PodSandboxConfig()
 

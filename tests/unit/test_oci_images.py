@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -630,6 +631,31 @@ def test_the_way_of_an_image_leaves_no_trace(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("check", "fields"),
+    [
+        ({"Test": ["CMD-SHELL", "a b"]}, {"exec": ["/bin/sh", "-c", "a b"]}),
+        (
+            {"Test": ["CMD", "a", "b"], "Interval": 5 * 10**9, "Timeout": 1, "StartPeriod": 10**9, "Retries": 2},
+            {"exec": ["a", "b"], "interval": "5s", "timeout": "100ms", "delay": "1s", "failures": 2},
+        ),
+        ({"Test": []}, None),
+        ({"Test": ["NONE"]}, None),
+    ],
+)
+def test_the_healthcheck(path: Path, check: Json, fields: Json | None) -> None:
+    """The HEALTHCHECK of an image is an annotation, in the fields of minit/health."""
+    layout = Layout()
+    layout.add(ONE, tag="a", config={"Healthcheck": check})
+    layout.write_archive(path)
+    annotations = {
+        each["name"]: each["value"]
+        for each in cast(list[Json], manifest_of(f"oci-archive:{path}").get("annotations", []))
+    }
+    text = annotations.get("appc.io/docker/healthcheck")
+    assert (None if text is None else json.loads(text)) == fields
+
+
+@pytest.mark.parametrize(
     ("config", "reason"),
     [
         ({"Env": ["A\u007f=c"]}, 'the environment variable "A\\u007f" cannot be given to an app'),
@@ -637,6 +663,8 @@ def test_the_way_of_an_image_leaves_no_trace(path: Path) -> None:
         ({"ExposedPorts": {"http": {}}}, 'cannot expose "http"'),
         ({"ExposedPorts": {"9-8": {}}}, 'cannot expose "9-8"'),
         ({"StopSignal": "no signal"}, '"no signal" is no stop signal'),
+        ({"Healthcheck": {"Test": ["RUN", "x"]}}, "config.Healthcheck.Test: expected NONE, CMD or CMD-SHELL and words"),
+        ({"Healthcheck": {"Test": ["CMD", "x"], "Interval": -1}}, "config.Healthcheck.Interval: expected"),
         ({"Cmd": "words"}, "config.Cmd: expected a list"),
         ({"Cmd": ["a\0b"]}, "config.Cmd[0]: expected a string without NUL"),
     ],

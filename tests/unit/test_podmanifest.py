@@ -434,6 +434,47 @@ WITHIN: list[dict[str, Any]] = [
 TRUSTED = [{"name": "minit/trusted-isolators", "value": "true"}]
 
 
+CHECK = {"exec": ["/bin/check"], "interval": "5s"}
+USUAL = {"asApp": True, "interval": "30s", "timeout": "30s", "failures": 3, "action": "none"}
+
+
+@pytest.mark.parametrize(
+    ("of_image", "own", "check"),
+    [
+        (CHECK, {}, {**USUAL, **CHECK}),
+        (CHECK, {"failures": 9, "asApp": True}, {**USUAL, **CHECK, "failures": 9}),
+        (CHECK, {"exec": ["/own"], "asApp": True}, {**USUAL, **CHECK, "exec": ["/own"]}),
+        (None, {"exec": ["/own"], "asApp": True}, {**USUAL, "exec": ["/own"]}),
+        (CHECK, {"exec": ["/own"]}, {"exec": ["/own"]}),
+        (None, {}, None),
+    ],
+)
+def test_checks_as_docker_has_them(of_image: Any, own: Any, check: Any) -> None:
+    """The check of an image counts with the fields that the user chooses, and can be left out."""
+    chosen = image()
+    annotations = () if of_image is None else (("appc.io/docker/healthcheck", json.dumps(of_image)),)
+    chosen = replace(chosen, manifest=replace(chosen.manifest, annotations=annotations))
+    given = (("minit/health", json.dumps({"liveness": own})),) if own else ()
+
+    def planned(**fields: Any) -> Any:
+        app = plan_one(chosen, AppOverrides(annotations=given, **fields))
+        found = {each["name"]: each["value"] for each in app.get("annotations", [])}
+        return json.loads(found["minit/health"])["liveness"] if "minit/health" in found else None
+
+    assert planned() == check
+    assert planned(ignores_healthcheck=True) == (own or None)
+
+
+@pytest.mark.parametrize("text", ['{"action": "stop-pod"}', '{"asApp": false}', "[]", "{"])
+def test_checks_of_hostile_images(text: str) -> None:
+    """An image says how it is checked, and neither as whom nor what follows."""
+    chosen = image()
+    annotations = (("appc.io/docker/healthcheck", text),)
+    chosen = replace(chosen, manifest=replace(chosen.manifest, annotations=annotations))
+    with pytest.raises(MinitError, match="healthcheck"):
+        plan_one(chosen)
+
+
 def image_with(*isolators: dict[str, Any]) -> StoredImage:
     """Return an image whose app has these isolators."""
     return image(app={**APP, "isolators": list(isolators)})

@@ -390,12 +390,9 @@ def _pids_limit(flag: str, text: str) -> Annotations:
 
 
 def _health(field: str, read: Callable[[str, str], object]) -> Callable[[str, str], Annotations]:
-    return lambda flag, text: {Annotation.HEALTH: health_check({field: read(flag, text)})}
-
-
-def health_check(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the value of minit/health for a check of docker's: the app goes on when it has failed."""
-    return {"liveness": {**fields, "action": "none"}}
+    return lambda flag, text: {
+        Annotation.HEALTH: {"liveness": {field: read(flag, text), "asApp": True, "action": "none"}}
+    }
 
 
 def _health_command(flag: str, text: str) -> object:

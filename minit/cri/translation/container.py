@@ -84,6 +84,7 @@ def app_request(
     mode = "tty" if config.tty else "stream"
     overrides = AppOverrides(
         name=app_name(config.metadata),
+        ignores_healthcheck=True,
         # By text, as with other runtimes: the directory before a .. need not exist.
         working_directory=posixpath.normpath(f"/./{config.working_dir}") if config.working_dir else None,
         mounts=mounts,

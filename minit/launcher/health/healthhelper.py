@@ -367,7 +367,7 @@ def _make(check: HealthCheck, pod: int, app: str) -> int:
     # A second line: the helper ends the process in time.
     timeout_seconds = check.timeout_seconds + _SPARE_SECONDS
     if check.target is None:
-        return enter_pod(pod, app, check.command or (), timeout_seconds=timeout_seconds)
+        return enter_pod(pod, app, check.command or (), as_app=check.as_app, timeout_seconds=timeout_seconds)
     _reach(check.target, timeout_seconds)
     return 0
 

@@ -24,7 +24,7 @@ _LONGEST_SECONDS = 366 * 24 * 3600.0
 _SHORTEST_SECONDS = 0.1
 _MOST_RESULTS = 1000
 _MAX_TEXT = 4096
-_FIELDS = ("exec", "http", "tcp", "delay", "interval", "timeout", "failures", "successes", "action")
+_FIELDS = ("exec", "asApp", "http", "tcp", "delay", "interval", "timeout", "failures", "successes", "action")
 _HTTP_FIELDS = ("port", "path", "host", "headers")
 _TCP_FIELDS = ("port", "host")
 
@@ -48,6 +48,8 @@ class HealthCheck(Value):
 
     kind: str
     command: tuple[str, ...] | None = None
+    as_app: bool = False
+    """The command has the user and the groups of the app, and is not root."""
     target: Target | None = None
     delay_seconds: float = 0.0
     interval_seconds: float = 10.0
@@ -102,6 +104,9 @@ def _read_check(node: Node, kind: str) -> HealthCheck:
     command = node["exec"].each(Node.string) if node["exec"].given else None
     if command is not None and not (command and command[0]):
         raise node["exec"].error("a command and its arguments")
+    as_app = node["asApp"].optional(Node.boolean) or False
+    if as_app and command is None:
+        raise node["asApp"].error("nothing without exec")
     actions = (NONE,) if kind == READINESS else (RESTART, STOP_POD, NONE)
     successes = node["successes"].optional(_read_count) or 1
     if kind != READINESS and successes != 1:
@@ -113,6 +118,7 @@ def _read_check(node: Node, kind: str) -> HealthCheck:
     return HealthCheck(
         kind=kind,
         command=command,
+        as_app=as_app,
         target=target,
         delay_seconds=_read_seconds(node["delay"], 0.0, usual.delay_seconds),
         interval_seconds=_read_seconds(node["interval"], _SHORTEST_SECONDS, usual.interval_seconds),

@@ -42,7 +42,7 @@ from minit.stage0.images.storedimage import (
     reference_to,
 )
 
-_RULES = b"1"  # to be changed with the rules of conversion, or images by older rules would be used
+_RULES = b"2"  # to be changed with the rules of conversion, or images by older rules would be used
 _ID_LIMIT_BYTES = 100
 _OF_DOCKER = "vnd.docker."  # in a media type: skopeo writes such documents anew
 

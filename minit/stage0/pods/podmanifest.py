@@ -15,7 +15,7 @@ from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
 from minit.manifest.excess import excess_of
-from minit.manifest.image import APPC_VERSION, ImageManifest
+from minit.manifest.image import ANNOTATION_HEALTHCHECK, APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
 from minit.podfiles import paths
@@ -54,6 +54,11 @@ class PlannedApp(Value):
 
     name: str
     image: StoredImage
+
+
+_CHECK_FIELDS = {"exec", "interval", "timeout", "delay", "failures"}
+_DOCKERS_CHECK = {"asApp": True, "interval": "30s", "timeout": "30s", "failures": 3, "action": "none"}
+"""The fields of a check of Docker's that says no more than its command."""
 
 
 def plan_apps(
@@ -245,6 +250,8 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     mounts = merge_mounts(overrides.mounts, defaults.mounts)
     modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
     annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
+    if not overrides.ignores_healthcheck and not defaults.is_mutable:
+        annotations |= _healthcheck(image.manifest, annotations)
     if defaults.private_users:
         # Shared files have the owners of the disk: each pod has other ids.
         named = _named_volumes(mounts, section, defaults)
@@ -262,6 +269,36 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
         "app": app_json(section),
         **{field: value for field, value in optional.items() if value},
     }
+
+
+def _healthcheck(image: ImageManifest, annotations: dict[str, str]) -> dict[str, str]:
+    """
+    Return the annotation for a check as Docker has it: of the image, with the fields that the user has chosen.
+
+    A check of the user's of another kind, or with a way of its own, is no such check. A failure is told, and no more.
+    """
+    of_image = _check_of_image(image)
+    text = annotations.get(Annotation.HEALTH)
+    own = {} if text is None else jsontext.parse(text.encode(), Annotation.HEALTH)
+    if not isinstance(own, dict) or not own.keys() <= {"liveness"} or not isinstance(own.get("liveness", {}), dict):
+        return {}
+    chosen = own.get("liveness", {})
+    if (not chosen and not of_image) or (chosen and "asApp" not in chosen):
+        return {}
+    check = {**_DOCKERS_CHECK, **of_image, **chosen}
+    return {Annotation.HEALTH: jsontext.dump({"liveness": check}).decode()}
+
+
+def _check_of_image(image: ImageManifest) -> dict[str, object]:
+    """Return the fields of the check of an image, which may be hostile."""
+    text = image.annotation(ANNOTATION_HEALTHCHECK)
+    if text is None:
+        return {}
+    place = f'image "{image.name}": annotation {ANNOTATION_HEALTHCHECK}'
+    check = jsontext.parse(text.encode(), place)
+    if not isinstance(check, dict) or not check.keys() <= _CHECK_FIELDS:
+        raise PodError(f"{place}: expected an object with some of {', '.join(sorted(_CHECK_FIELDS))}")
+    return check
 
 
 def _named_volumes(mounts: Sequence[Mount], section: App, defaults: PodDefaults) -> str:
