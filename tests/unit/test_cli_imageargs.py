@@ -238,7 +238,8 @@ def test_flags_that_stand_for_annotations() -> None:
         "minit/sysctls": '{"net.core.somaxconn":"9","net.ipv4.ip_forward":"1"}',
         "minit/limits": '{"cpus":"0-1","memoryAndSwap":134217728}',
         "minit/shm-size": str(1 << 30),
-        "minit/health": '{"liveness":{"exec":["/bin/sh","-c","true x"],"asApp":true,"action":"none","interval":"5s","failures":2}}',
+        "minit/health": '{"liveness":{"exec":["/bin/sh","-c","true x"],"asApp":true,"action":"none",'
+        '"interval":"5s","failures":2}}',
     }
 
 
