@@ -647,10 +647,8 @@ def test_the_healthcheck(path: Path, check: Json, fields: Json | None) -> None:
     layout = Layout()
     layout.add(ONE, tag="a", config={"Healthcheck": check})
     layout.write_archive(path)
-    annotations = {
-        each["name"]: each["value"]
-        for each in cast(list[Json], manifest_of(f"oci-archive:{path}").get("annotations", []))
-    }
+    given = cast(list[dict[str, str]], manifest_of(f"oci-archive:{path}").get("annotations", []))
+    annotations = {each["name"]: each["value"] for each in given}
     text = annotations.get("appc.io/docker/healthcheck")
     assert (None if text is None else json.loads(text)) == fields
 
