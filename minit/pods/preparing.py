@@ -153,10 +153,13 @@ def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *,
     try:
         try:
             return find_image(caller, store, app, progress)
-        except MissingImage:
+        except MissingImage as missing:
             if app.pull_policy is PullPolicy.NEVER or app.reference.startswith("sha512-") or which("skopeo") is None:
                 raise
-            return find_image_or_fetch(caller, store, app, progress)
+            try:
+                return find_image_or_fetch(caller, store, app, progress)
+            except StoreError as failure:
+                raise StoreError(f"{missing.problem}, and {describe(failure)}") from failure
     except (ImageError, StoreError) as error:
         if is_first:
             raise

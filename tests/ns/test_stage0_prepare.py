@@ -286,14 +286,17 @@ def test_bad_input(world: World) -> None:
     )
 
 
-def test_arguments_that_are_taken_for_an_image(world: World) -> None:
-    """A word behind an image that is no image is one line, which says where arguments of an app stand."""
-    for words, is_told in (((world.app, "echo"), True), (("echo", world.app), False)):
-        error = world.minit("prepare", f"--stage1-path={world.stage1}", *words, code=254).stderr
-        assert error.startswith('prepare: image "echo" is not in the store')
-        assert error.endswith(" (arguments of an app follow --)\n") == is_told
-    error = world.minit("prepare", f"--stage1-path={world.stage1}", world.app, "/bin/sh", code=254).stderr
-    assert error.startswith("prepare: /bin/sh: ") and error.endswith(" (arguments of an app follow --)\n")
+def test_words_behind_an_image(world: World) -> None:
+    """A word that means no image begins the arguments; one that means an image is one, also where it is missing."""
+    stage1 = f"--stage1-path={world.stage1}"
+    uuid = world.minit("prepare", stage1, world.app, "echo", "-n", "x", "--", "y").stdout.strip()
+    [app] = json.loads((world.data / "pods/prepared" / uuid / "pod").read_text())["apps"]
+    assert app["app"]["exec"][-5:] == ["echo", "-n", "x", "--", "y"]
+    uuid = world.minit("prepare", stage1, world.app, "example.com/busybox", "--name=b").stdout.strip()
+    assert len(json.loads((world.data / "pods/prepared" / uuid / "pod").read_text())["apps"]) == 2
+    error = world.minit("prepare", stage1, world.app, "example.com/none", code=254).stderr
+    assert error.startswith('prepare: image "example.com/none" is not in the store')
+    assert error.endswith(" (arguments of an app follow --)\n")
 
 
 def test_old_kernel(world: World) -> None:

@@ -33,7 +33,8 @@ _LOSSES = re.compile(
     r'|pod "[^"]+" is no longer [a-z ]+: it was moved by another command'
     r"|pod is not exited. Only exited pods can be exported"
     r'|app "app" of pod "[^"]+" was never started: .*'
-    r'|image "?\S+"? is not in the store \S+(, which has .*)?: import it with: minit fetch \S+'
+    r'|image "?\S+"? is not in the store \S+(, which has .*)?'
+    r"(: import it with: minit fetch \S+|: minit image list shows the images|, and cannot fetch .*)"
     r"|failed to (verify|remove) one or more (images|pods)"
     r'|moving (pod|failed prepare) "[^"]+" to garbage'
     r'|removed treestore "deps-sha512-[0-9a-f]{64}"'
