@@ -313,7 +313,7 @@ INSTEAD_OF_FLAGS: dict[str, dict[str, str]] = {
         "-v": "named volumes stay: minit volume rm removes them",
     },
     "stop": {
-        "--grace-period": "apps have the grace period of minit/stop-grace",
+        "--grace-period": "--timeout",
         "--latest": "the name of the pod is needed",
         "-l": "the name of the pod is needed",
     },

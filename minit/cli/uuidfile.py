@@ -62,6 +62,12 @@ def some_pods(command: F) -> F:
     return _option(stands_alone=True)(argument(command))
 
 
+def some_or_all_pods(which: str) -> Callable[[F], F]:
+    """Return the decorator for the operands of `some_pods`, or `every` for --all, which means `which`."""
+    every = click.option("-a", "--all", "every", is_flag=True, is_eager=True, help=f"All {which}, without operands.")
+    return lambda command: every(some_pods(command))
+
+
 def with_uuids_of_files(ctx: click.Context, found: Iterable[tuple[str, str]], operands: list[str]) -> list[str]:
     """Return the operands of a command line, after the UUIDs of the files named by flags."""
     options = {
@@ -83,6 +89,9 @@ def _read_uuid(path: Path, exit_code: int) -> str:
 
 
 def _require(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
-    if not value and not ctx.resilient_parsing:
+    is_all = bool(ctx.params.get("every"))
+    if value and is_all:
+        raise click.UsageError("--all is for all pods: it has no operands beside it", ctx)
+    if not value and not is_all and not ctx.resilient_parsing:
         raise click.UsageError(_EITHER, ctx)
     return value

@@ -50,6 +50,7 @@ from minit.pods.ending import cleanup_of, take_down
 from minit.pods.images import remove_all
 from minit.pods.networks import create_network, remove_network
 from minit.pods.requests import AppRequest, Stage1Request, StartRequest
+from minit.pods.stopping import stop
 from minit.stage0.garbage.storegc import remove_volume
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
@@ -69,7 +70,7 @@ from minit.stage0.pods.poddirectory import (
     walk_pods,
 )
 from minit.stage0.pods.podstatus import Pauses, is_ready, read_exit_code, read_pod_manifest, wait_until_ended
-from minit.stage0.stage1.calls import read_live, stop_pod
+from minit.stage0.stage1.calls import read_live
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.volumes import create_volume, list_volumes
 
@@ -630,19 +631,8 @@ def stop_pods(caller: Caller, pods: Sequence[ProjectPod], timeout_seconds: float
     for each in reversed_order(pods):
         with suppress(PodError), open_pod(caller.data, each.uuid) as pod:
             if pod.state is PodState.RUNNING:
-                _stop(pod, timeout_seconds)
+                stop(pod, grace_seconds=timeout_seconds)
                 tell(f"Pod {each.shown}  Stopped")
-
-
-def _stop(pod: Pod, timeout_seconds: float | None) -> None:
-    """Stop a running pod; it is killed after the time, None for its own grace period."""
-    stop_pod(pod, force=timeout_seconds == 0)
-    if timeout_seconds:
-        try:
-            wait_until_ended(pod, timeout_seconds)
-        except PodError:
-            stop_pod(pod, force=True)
-    wait_until_ended(pod, math.inf)
 
 
 def start_pods(caller: Caller, pods: Sequence[ProjectPod], tell: Tell) -> None:
@@ -673,8 +663,7 @@ def _remove(caller: Caller, wanted: ProjectPod, timeout_seconds: float | None, t
         except PodError:
             return  # somebody else has removed it
         with opened as pod:
-            if pod.state is PodState.RUNNING:
-                _stop(pod, timeout_seconds)
+            stop(pod, grace_seconds=timeout_seconds)
         take_down(caller.data, wanted.uuid, math.inf, cleanup, caller.note)
     if tell is not None:
         tell(f"Pod {wanted.shown}  Removed")

@@ -201,7 +201,7 @@ PLAYED_IN_BACKGROUND = Forked(
 END_REMOVER = Forked(
     who="remover of a pod at its end",
     name="minit-remover",
-    keeps=("start",),
+    keeps=("start", "work"),
     streams=(NULL, NULL, SAME),
     has_session=True,
 )

@@ -1,17 +1,17 @@
-"""Stopping, releasing and removing pods."""
+"""Releasing and removing pods."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from minit.pods.caller import Caller
+from minit.pods.stopping import stop
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import DELETED_STATES, Note, Pod, PodState, find_pod, open_pod
-from minit.stage0.pods.podstatus import wait_until_ended
+from minit.stage0.pods.poddirectory import DELETED_STATES, Note, PodState, find_pod, open_pod
+from minit.stage0.pods.podstatus import wait_for_remover, wait_until_ended
 from minit.stage0.stage1.calls import stop_pod
 
 # After the grace period apps are killed; then the kernel has to free the rest.
@@ -41,6 +41,7 @@ def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanu
         if pod.state is PodState.RUNNING:
             stop_pod(pod, force=False)
             wait_until_ended(pod, grace_seconds + _KILL_SECONDS)
+            wait_for_remover(pod)
         if pod.refresh() and pod.state not in DELETED_STATES:
             podgc.remove(pod, cleanup, note)
 
@@ -48,11 +49,3 @@ def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanu
 def cleanup_of(caller: Caller, store: Store) -> Stage1Cleanup:
     """Return the cleanup of stage1, with the trees of the store, for removals of pods."""
     return Stage1Cleanup(TreeStore(caller.data, store), caller.local_config, debug=caller.debug)
-
-
-def stop(pod: Pod, *, force: bool) -> bool:
-    """Stop a running pod, wait for the end, and return whether the pod still exists."""
-    if pod.state is PodState.RUNNING:
-        stop_pod(pod, force=force)
-        wait_until_ended(pod, math.inf)
-    return pod.refresh() and pod.state not in DELETED_STATES

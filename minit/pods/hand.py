@@ -23,7 +23,7 @@ from minit.base.progress import silent
 from minit.base.value import Value
 from minit.base.valuecodec import ValueCodec
 from minit.linux.messages import Socket, receive_message, send_message
-from minit.pods import apps, ending, images, preparing, running
+from minit.pods import apps, ending, images, preparing, running, stopping
 from minit.pods.caller import DEFAULT_SYSTEM_CONFIG, Caller
 from minit.pods.requests import (
     AddRequest,
@@ -111,7 +111,7 @@ def carry_out(asked: HandRequest) -> str:
                 reopen_logs(pod, (request.app,))
     elif isinstance(request, PodStop):
         with open_pod(caller.data, request.uuid) as pod:
-            ending.stop(pod, force=request.force)
+            stopping.stop(pod, force=request.force)
     elif isinstance(request, (PodRelease, PodRemoval)):
         end = ending.release if isinstance(request, PodRelease) else ending.remove
         with Store(caller.data) as store, ending.cleanup_of(caller, store) as cleanup:

@@ -18,6 +18,7 @@ from minit.linux.stdio import flush_output, write_all
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.requests import StartRequest
+from minit.pods.stopping import await_stopping
 from minit.stage0.garbage.podgc import remove, start_remover
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -139,6 +140,14 @@ def _start_in_background(
         if isinstance(error, MinitError):
             error.reason = said.reason
         raise
+
+
+def await_name(caller: Caller, name: str) -> None:
+    """Wait for the end of the pod of a name if somebody stops the pod; with `--rm` the name is free then."""
+    uuid = uuid_of_name(caller.data, name)
+    if uuid is not None:
+        with suppress(PodError), open_pod(caller.data, uuid) as pod:
+            await_stopping(pod)
 
 
 def make_way(caller: Caller, name: str) -> None:

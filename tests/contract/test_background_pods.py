@@ -54,7 +54,7 @@ def test_the_first_steps_of_a_person(minit: Stage0) -> None:
     assert minit.quick_call("status", "web").returncode == 254
     assert "pod-name=db\n" in minit.quick_call("status", "db").stdout
     assert [pod["pod_name"] for pod in json.loads(minit.quick_call("list", "--format=json").stdout)] == ["db"]
-    assert minit.quick_call("stop", "--wait", "db").stdout == f'"{uuid}"\n'
+    assert minit.quick_call("stop", "db").stdout == f'"{uuid}"\n'
     assert "app-busybox=0\n" in minit.quick_call("status", "db").stdout
     assert minit.quick_call("rm", "db").stdout == f'"{uuid}"\n'
     assert (pods(minit), mounts(minit)) == ([], [])
@@ -169,6 +169,77 @@ def test_a_pod_that_is_started_again(minit: Stage0, flags: tuple[str, ...]) -> N
     assert minit.call("start", "web").stdout == f'pod "{out.strip()}" is already running\n'
     assert minit.quick_call("rm", "--force", "web").returncode == 0
     assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_stop_and_start_in_one_line(minit: Stage0) -> None:
+    """A stopped pod starts at once, after its end while somebody stops it, and a name of --rm is free then."""
+    ended_late = (
+        "--exec=/bin/sh",
+        "--",
+        "-c",
+        "trap 'busybox sleep 0.5; exit 0' TERM; echo up; busybox sleep 1000 & wait",
+    )
+    code, out, err = run(minit, "--net=none", "--detach", "--name=web", minit.image(), *ended_late)
+    assert code == 0, err
+    uuid = out.strip()
+    for flags in ((), ("--no-wait",)):
+        assert minit.quick_call("stop", *flags, "web").stdout == f'"{uuid}"\n'
+        assert flags or minit.quick_call("status", "web").stdout.startswith("state=exited\n")
+        started = minit.call("start", "web")
+        assert (started.returncode, started.stdout) == (0, out), started.stderr
+        assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+    assert minit.quick_call("rm", "-f", "web").returncode == 0
+    for flags in ((), ("--no-wait",)):
+        words = ("--net=none", "--detach", "--rm", "--name=web", minit.image(), *ended_late)
+        code, out, err = run(minit, *words)
+        assert code == 0, err
+        assert run(minit, *words)[0] == 254
+        assert minit.quick_call("stop", *flags, "web").stdout == f'"{out.strip()}"\n'
+        assert flags or pods(minit) == []
+    code, out, err = run(minit, *words)
+    assert code == 0, err
+    assert minit.quick_call("stop", "web").returncode == 0
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_stop_several_pods(minit: Stage0) -> None:
+    """A missing pod does not keep others from ending; a pod that ignores the signal is killed after --time."""
+    stubborn = ("--exec=/bin/sh", "--", "-c", "trap '' TERM; echo up; while :; do busybox sleep 1000; done")
+    grace = "--annotation=minit/stop-grace=1h"
+    uuids = []
+    for name in ("one", "two"):
+        code, out, err = run(minit, "--net=none", "--detach", f"--name={name}", minit.image(), grace, *stubborn)
+        assert code == 0, err
+        uuids.append(out.strip())
+    refused = minit.quick_call("stop", "none", "--wait=10ms", "one")
+    assert (refused.returncode, refused.stdout) == (254, "")
+    assert refused.stderr.splitlines() == [
+        'stop: no matches found for "none"',
+        f'stop: waiting for pod "{uuids[0]}" to exit: context deadline exceeded',
+        "stop: failed to stop one or more pods",
+    ]
+    assert sorted(minit.quick_call("stop", "--all", "--time=1").stdout.split()) == sorted(f'"{uuid}"' for uuid in uuids)
+    assert minit.quick_call("stop", "--all").returncode == 0
+    assert minit.quick_call("stop", "--all", "one").returncode == 254
+    assert minit.quick_call("rm", "one", "two").returncode == 0
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_an_interrupted_stop(minit: Stage0) -> None:
+    """Ctrl-C ends the wait without an error, and the pod goes on ending."""
+    stubborn = ("--exec=/bin/sh", "--", "-c", "trap '' TERM; echo up; while :; do busybox sleep 1000; done")
+    code, out, err = run(
+        minit, "--net=none", "--detach", "--name=web", minit.image(), "--annotation=minit/stop-grace=1h", *stubborn
+    )
+    assert code == 0, err
+    stop = minit.start("stop", "web", stdout=-1, stderr=-1)
+    wait_for(lambda: "pod.stopping" in minit.quick_call("events", "web").stdout, "the begin of the stop")
+    stop.send_signal(signal.SIGINT)
+    assert stop.communicate(timeout=90) == (b"", b"\n")  # behind the ^C of a terminal
+    assert stop.returncode == 130
+    assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+    assert minit.quick_call("stop", "--force", "web").stdout == f'"{out.strip()}"\n'
+    assert minit.quick_call("rm", "web").returncode == 0
 
 
 def test_what_cannot_start_again(minit: Stage0) -> None:

@@ -417,7 +417,7 @@ def test_stop(world: World) -> None:
     """stop calls the pod's own entrypoint, shows its output, and prints the quoted UUID."""
     with world.start() as pod:
         path = world.pod_path("run", pod.uuid)
-        result = world.minit("stop", pod.uuid)
+        result = world.minit("stop", "--no-wait", pod.uuid)
         assert result.stdout == f'stop on stdout\n"{pod.uuid}"\n'
         assert result.stderr == "stop on stderr\n"
         call = world.call("stop")
@@ -425,7 +425,7 @@ def test_stop(world: World) -> None:
         assert call.cwd == str(path)
         assert call.fds[0] == "/dev/null"
         assert {key: call.environment[key] for key in world.environment()} == world.environment()
-        world.minit("stop", "--force", f"--uuid-file={world.root / 'uuid'}", "--debug")
+        world.minit("stop", "--no-wait", "--force", f"--uuid-file={world.root / 'uuid'}", "--debug")
         assert words(world.call("stop")) == ["--force"]
         (world.dump / "stop-code").write_text("3")
         result = world.minit("stop", pod.uuid, code=254)

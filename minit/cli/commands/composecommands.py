@@ -20,7 +20,7 @@ from minit.cli.commands.appcommands import read_directory, read_environment, rea
 from minit.cli.commands.kubecommands import write_documents
 from minit.cli.commands.outputcommands import STREAMS, read_moment, read_tail
 from minit.cli.flags.appoptions import Variables
-from minit.cli.flags.sharedoptions import in_order, stage1_path_option
+from minit.cli.flags.sharedoptions import in_order, read_seconds, stage1_path_option, timeout_option
 from minit.cli.grammar import CommandTable, MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, format_age, json_text
@@ -60,22 +60,6 @@ from minit.stage0.pods.podstatus import read_pod_manifest, read_pod_status
 _WHERE = "minit.compose.where"
 _INTERRUPTED = 130
 _WITHOUT_LOGS = (PodState.EMBRYO, PodState.PREPARING, PodState.ABORTED_PREPARE, PodState.PREPARED)
-
-
-def _read_seconds(ctx: click.Context, parameter: click.Parameter, value: int | None) -> float | None:
-    if value is not None and value < 0:
-        raise click.BadParameter("expected 0 or more seconds", ctx, parameter)
-    return None if value is None else float(value)
-
-
-timeout_option = click.option(
-    "-t",
-    "--timeout",
-    type=int,
-    metavar="SECONDS",
-    callback=_read_seconds,
-    help="Kill a pod so many seconds after the stop signal.  [default: its own grace period]",
-)
 
 
 def _keep_where(
@@ -166,7 +150,7 @@ _up_options = in_order(
     click.option("--pull", type=click.Choice(("always", "missing", "never")), help="When images are fetched."),
     click.option("--wait", is_flag=True, help="Return once the services are healthy; with --detach."),
     click.option(
-        "--wait-timeout", type=int, metavar="SECONDS", callback=_read_seconds, help="The longest time for --wait."
+        "--wait-timeout", type=int, metavar="SECONDS", callback=read_seconds, help="The longest time for --wait."
     ),
     timeout_option,
     click.option("--quiet-pull", is_flag=True, help="Show no progress of images."),

@@ -17,7 +17,7 @@ from minit.stage0.images.store import Store
 
 
 @click.command("rm", cls=MinitCommand)
-@click.option("--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
+@click.option("-f", "--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
 @some_pods
 @click.pass_obj
 def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:

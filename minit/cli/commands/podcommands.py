@@ -13,12 +13,13 @@ import click
 from minit.base import jsontext
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.goflags import BOOLEANS
-from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration
+from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration, timeout_option
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import format_option, json_text
 from minit.cli.text.podtext import OwnFacts, host_place, list_text, pod_json, pod_place, port_json, status_text
-from minit.cli.uuidfile import one_pod, some_pods, uuid_file_first_option
+from minit.cli.uuidfile import one_pod, some_or_all_pods, uuid_file_first_option
+from minit.pods.stopping import Ending, await_end, begin_to_stop, running_pods
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import (
     ADDRESSABLE_PLACES,
@@ -38,7 +39,7 @@ from minit.stage0.pods.podstatus import (
     wait_until_ready,
 )
 from minit.stage0.reports.podtraces import count_restarts, read_end
-from minit.stage0.stage1.calls import read_live, stop_pod
+from minit.stage0.stage1.calls import read_live
 
 Record = dict[str, object]
 
@@ -265,37 +266,61 @@ def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
 
 
 @click.command(cls=MinitCommand)
-@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@click.option("-f", "--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@timeout_option
 @click.option(
-    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pods ended."
+    "--wait",
+    cls=OptionalValue,
+    bare="true",
+    metavar="DURATION",
+    default="true",
+    callback=read_wait,
+    help="Wait until the pods ended, at most so long.  [default: as long as it takes]",
 )
-@some_pods
+@click.option("--no-wait", is_flag=True, help="Return as soon as the pods are asked to end.")
+@some_or_all_pods("running pods")
 @click.pass_obj
-def stop(invocation: Invocation, force: bool, wait: float | None, uuids: tuple[str, ...]) -> None:
+def stop(
+    invocation: Invocation,
+    force: bool,
+    timeout: float | None,
+    wait: float | None,
+    no_wait: bool,
+    every: bool,
+    uuids: tuple[str, ...],
+) -> None:
     """
-    Returns at once, or with --wait when they have ended.
+    Returns when they have ended, and a pod of run --rm is gone.
 
     \b
       minit stop 2d381b2a 6a9c
-      minit stop --wait web
+      minit stop --time=5 web
+      minit stop --all
       minit stop --force --uuid-file=pod.uuid
 
     """
+    if no_wait and timeout:
+        raise click.UsageError("--time needs the wait that --no-wait leaves out")
     with ExitStack() as stack:
-        asked: list[Pod] = []
+        asked: list[Ending] = []
 
         def stop_one(uuid: str) -> None:
             pod = stack.enter_context(find_pod(invocation.data, uuid, invocation.note))
-            if stop_pod(pod, force=force):
-                invocation.say(f'"{pod.uuid}"')
-                asked.append(pod)
-            else:
+            ending = begin_to_stop(pod, force=force, grace_seconds=timeout)
+            if ending is None:
                 invocation.say(f'pod "{pod.uuid}" is already stopped')
+            elif no_wait or wait is None:
+                invocation.say(f'"{pod.uuid}"')
+            else:
+                asked.append(ending)
 
-        failed = _try_each(invocation, uuids, stop_one)
-        if wait is not None:
-            # All pods end at the same time.
-            failed |= _try_each(invocation, asked, lambda pod: wait_until_ended(pod, wait))
+        def await_one(ending: Ending) -> None:
+            await_end(ending, wait or 0)
+            invocation.say(f'"{ending.pod.uuid}"')
+
+        failed = _try_each(invocation, running_pods(invocation.caller) if every else uuids, stop_one)
+        # All pods end at the same time.
+        failed |= _try_each(invocation, asked, await_one)
     if failed:
         raise PodError("failed to stop one or more pods")
 

@@ -29,7 +29,8 @@ from minit.cli.uuidfile import some_pods, uuid_file_first_option
 from minit.podfiles import paths
 from minit.pods import preparing, running
 from minit.pods.requests import StartRequest
-from minit.pods.running import make_way, options_for, start_again
+from minit.pods.running import await_name, make_way, options_for, start_again
+from minit.pods.stopping import await_stopping
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
@@ -90,6 +91,8 @@ def run(
         if request.name is None:
             raise click.UsageError("--replace needs the name of the pod: --name before the first image")
         make_way(invocation.caller, request.name)
+    elif request.name is not None:
+        await_name(invocation.caller, request.name)
     with Store(invocation.data) as store:
         with show_progress(invocation, quiet=quiet) as progress:
             pod = preparing.prepare(invocation.caller, store, request, progress, partial(save_uuid, uuid_file_save))
@@ -186,7 +189,7 @@ def save_uuid(path: Path | None, uuid: str) -> None:
 def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
     """
     A pod has the options of its last run, its UUID, name and volumes, and all that its apps have written. One with
-    --interactive is run in the foreground.
+    --interactive is run in the foreground. A pod that somebody stops is started after its end.
 
     \b
       minit start web
@@ -201,6 +204,7 @@ def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
 
         def start_one(uuid: str) -> None:
             with find_pod(invocation.data, uuid, invocation.note) as pod:
+                _require_there(pod)
                 if pod.state is PodState.RUNNING:
                     invocation.say(f'pod "{pod.uuid}" is already running')
                 else:
@@ -213,7 +217,14 @@ def _start_in_foreground(invocation: Invocation, uuids: tuple[str, ...]) -> NoRe
     if len(uuids) != 1:
         raise click.UsageError("--attach takes one pod")
     with Store(invocation.data) as store, find_pod(invocation.data, uuids[0], invocation.note) as pod:
+        _require_there(pod)
         if pod.state is PodState.RUNNING:
             raise PodError(f'pod "{pod.uuid}" is already running')
         start_again(invocation.caller, store, pod, in_foreground=True)
     raise AssertionError("the process has become the pod's stage1")
+
+
+def _require_there(pod: Pod) -> None:
+    """Wait while somebody stops the pod; PodError for a pod of `--rm`, which is gone then."""
+    if not await_stopping(pod):
+        raise PodError(f'pod "{pod.uuid}" is gone: it was run with --rm, or removed meanwhile')

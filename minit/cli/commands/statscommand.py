@@ -16,7 +16,8 @@ from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.usagetext import prometheus_text, samples_text, stats_json
 from minit.cli.uuidfile import uuid_file_first_option
-from minit.stage0.pods.poddirectory import RUN, PodState, find_pod, walk_pods
+from minit.pods.stopping import running_pods
+from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.stats import PodMeter, PodSample
 
 _MIN_INTERVAL_SECONDS = 0.1
@@ -81,19 +82,12 @@ def _meters(
         yield PodMeter(stack.enter_context(find_pod(invocation.data, uuid, invocation.note)), apps)
     if uuids:
         return
-    for running in list(running_uuids(invocation)):
+    for running in running_pods(invocation.caller):
         try:
             pod = stack.enter_context(find_pod(invocation.data, running, invocation.note))
             yield PodMeter(pod, apps)
         except (OSError, MinitError) as error:
             invocation.note(f'skipping pod "{running}": {describe(error)}')
-
-
-def running_uuids(invocation: Invocation) -> Iterator[str]:
-    """Yield the UUIDs of the running pods."""
-    for pod in walk_pods(invocation.data, (RUN,), invocation.note):
-        if pod.state is PodState.RUNNING:
-            yield pod.uuid
 
 
 def _show(

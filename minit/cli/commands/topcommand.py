@@ -18,12 +18,13 @@ from rich.live import Live
 from rich.text import Text
 
 from minit.base.errors import MinitError
-from minit.cli.commands.statscommand import read_interval, running_uuids
+from minit.cli.commands.statscommand import read_interval
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.usagetext import SORT_KEYS, TopRow, screen_lines, sort_rows, table_lines, top_rows
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.linux.loop import wait_readable
+from minit.pods.stopping import running_pods
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.stats import PodMeter, PodSample
 
@@ -98,7 +99,7 @@ class _Meters:
     def read(self) -> list[PodSample]:
         """Return a sample of each pod; pods that have ended, or cannot be looked at now, have none."""
         if self._chosen is None:
-            for uuid in set(running_uuids(self._invocation)) - set(self._open):
+            for uuid in set(running_pods(self._invocation.caller)) - set(self._open):
                 try:
                     self._add(uuid)
                 except (OSError, MinitError):

@@ -23,6 +23,23 @@ def in_order(*decorators: Decorator) -> Decorator:
     return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
 
 
+def read_seconds(ctx: click.Context, parameter: click.Parameter, value: int | None) -> float | None:
+    """Return a number of seconds, 0 or more; a callback of options."""
+    if value is not None and value < 0:
+        raise click.BadParameter("expected 0 or more seconds", ctx, parameter)
+    return None if value is None else float(value)
+
+
+timeout_option = click.option(
+    "-t",
+    "--timeout",
+    "--time",
+    type=int,
+    metavar="SECONDS",
+    callback=read_seconds,
+    help="Kill a pod so many seconds after the stop signal.  [default: its own grace period]",
+)
+
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 no_legend_option = click.option("--no-legend", is_flag=True, help="Leave out the headings.")

@@ -17,6 +17,7 @@ from pathlib import Path
 from minit.base.errors import MinitError, PodError, UnfinishedError, describe
 from minit.base.goduration import format_duration
 from minit.linux.forks import END_REMOVER, fork
+from minit.podfiles import paths
 from minit.stage0.files.durable import sync_directory
 from minit.stage0.files.locks import flock
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
@@ -172,7 +173,8 @@ def start_remover(pod: Pod, local_config: str, note: Note, *, debug: bool, start
     """
     Start the process that removes a pod at the pod's end, and return the pid; `note` gets failures of the process.
 
-    The process waits for the end of file on `start`, if `start` is given.
+    The process waits for the end of file on `start`, if `start` is given, and holds the lock of a file of the pod until
+    the process ends.
     """
     data, uuid = pod.data, pod.uuid
 
@@ -181,7 +183,12 @@ def start_remover(pod: Pod, local_config: str, note: Note, *, debug: bool, start
             os.read(start, 1)
         _remove_at_end(data, uuid, local_config, note, debug=debug)
 
-    return fork(END_REMOVER, run, {"start": start})
+    work = os.open(paths.POD_REMOVER, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=pod.fd)
+    try:
+        flock(work, exclusive=True)
+        return fork(END_REMOVER, run, {"start": start, "work": work})
+    finally:
+        os.close(work)
 
 
 def _remove_at_end(data: Path, uuid: str, local_config: str, note: Note, *, debug: bool) -> None:

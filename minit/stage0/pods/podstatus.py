@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from functools import lru_cache
 
 from minit.base import jsontext
@@ -20,6 +21,7 @@ from minit.linux import syscalls
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.podfiles import paths
+from minit.stage0.files.locks import flock
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, read_name
 
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
@@ -422,6 +424,16 @@ def wait_until_ended(pod: Pod, timeout_seconds: float) -> None:
     deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
     while pod.refresh() and pod.state not in _OVER:
         _pause(pauses, deadline, f'waiting for pod "{pod.uuid}" to exit')
+
+
+def wait_for_remover(pod: Pod) -> None:
+    """Return when no process is left that removes the pod at the end; at once for a pod without `--rm`."""
+    with suppress(FileNotFoundError):
+        work = os.open(paths.POD_REMOVER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=pod.fd)
+        try:
+            flock(work, exclusive=False)
+        finally:
+            os.close(work)
 
 
 def wait_until_ready(pod: Pod, timeout_seconds: float) -> None:

@@ -15,6 +15,7 @@ from minit.stage0.pods.podstatus import status_root
 
 # Of a larger file only the end is read.
 _MAX_BYTES = 1 << 18
+_EVENTS_OF_A_STOP = 1000
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -81,6 +82,12 @@ def read_last_event(pod: Pod) -> dict[str, object]:
 def has_ended_in_order(pod: Pod) -> bool:
     """Return whether PID 1 has reported the end of the whole pod."""
     return read_last_event(pod).get("event") == paths.PodEvent.POD_ENDED
+
+
+def is_stopping(pod: Pod) -> bool:
+    """Return whether the shutdown of a running pod has begun, as far as minit's stage1 tells."""
+    begun = [f'"event":"{event}"' for event in (paths.PodEvent.POD_STOPPING, paths.PodEvent.POD_KILLED)]
+    return any(event in line for line in read_events(pod, _EVENTS_OF_A_STOP) or () for event in begun)
 
 
 def read_kill(pod: Pod) -> dict[str, object] | None:
