@@ -85,6 +85,11 @@ COMMANDS = {
         help="Start pods again that have ended, in the background; print their UUIDs when they are ready.",
         section=_MANAGING,
     ),
+    "restart": Listing(
+        place="commands.runcommands:restart",
+        help="Stop pods, and start them again; print their UUIDs when they are ready.",
+        section=_MANAGING,
+    ),
     "rename": Listing(
         place="commands.podcommands:rename",
         help="Give a pod a name, or another one.",

@@ -15,19 +15,27 @@ from minit.base.harmless import harmless
 from minit.base.hostname import find_fault
 from minit.base.value import replace
 from minit.linux.stdio import flush_output, write_all
+from minit.podfiles import paths
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.requests import StartRequest
-from minit.pods.stopping import await_stopping
+from minit.pods.stopping import await_stopping, stop
 from minit.stage0.garbage.podgc import remove, start_remover
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.nameservice import find_name_fault
-from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, open_pod, uuid_of_name
+from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, open_pod, uuid_of_name
 from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
 from minit.stage0.reports.podtraces import read_end
 from minit.stage0.stage1.entrypoints import RunOptions
-from minit.stage0.start.detached import claim_ended, clear_last_run, is_interactive, run_again, start_detached
+from minit.stage0.start.detached import (
+    claim_ended,
+    clear_last_run,
+    is_interactive,
+    require_startable,
+    run_again,
+    start_detached,
+)
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.start.run import run_pod
 
@@ -121,6 +129,19 @@ def start_again(
     uuid = pod.uuid
     _start_in_background(caller, pod, run, is_up=is_ready if waits_for_checks else _has_begun)
     return uuid
+
+
+def restart(caller: Caller, store: Store, pod: Pod, grace_seconds: float | None) -> str:
+    """
+    Stop a pod that runs, run the pod as the last time, and return the UUID.
+
+    PodError for a pod that cannot run again; such a pod is not stopped.
+    """
+    require_startable(pod)
+    if pod.state is PodState.RUNNING and pod.has_file(paths.POD_REMOVER):
+        raise PodError(f'pod "{pod.uuid}" was run with --rm, so that a stop removes it: stop it, and run it anew')
+    stop(pod, grace_seconds=grace_seconds)
+    return start_again(caller, store, pod)
 
 
 def _start_in_background(

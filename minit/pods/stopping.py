@@ -8,7 +8,7 @@ import time
 from minit.base.errors import PodError
 from minit.base.value import Value
 from minit.pods.caller import Caller
-from minit.stage0.pods.poddirectory import DELETED_STATES, RUN, Pod, PodState, walk_pods
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, RUN, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import wait_for_remover, wait_until_ended
 from minit.stage0.reports.podtraces import is_stopping
 from minit.stage0.stage1.calls import stop_pod
@@ -63,6 +63,12 @@ def await_stopping(pod: Pod) -> bool:
     if pod.state is not PodState.RUNNING:
         wait_for_remover(pod)
     return pod.refresh()
+
+
+def removable_pods(caller: Caller) -> list[str]:
+    """Return the UUIDs of the pods that run, have ended, or were never run."""
+    states = (PodState.PREPARED, PodState.RUNNING, PodState.EXITED, PodState.EXITED_GARBAGE)
+    return [pod.uuid for pod in walk_pods(caller.data, ADDRESSABLE_PLACES, caller.note) if pod.state in states]
 
 
 def running_pods(caller: Caller) -> list[str]:

@@ -202,6 +202,30 @@ def test_stop_and_start_in_one_line(minit: Stage0) -> None:
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
+def test_restarts_of_pods(minit: Stage0) -> None:
+    """A running pod ends and starts, an ended pod starts, a pod that cannot start again goes on; a list has UUIDs."""
+    words = ("--net=none", "--detach", minit.image(), *SLEEP)
+    uuids = [run(minit, f"--name={name}", *flags, *words)[1].strip() for name, *flags in (("web",), ("gone", "--rm"))]
+    assert sorted(minit.quick_call("list", "--quiet").stdout.split()) == sorted(uuids)
+    pids = set()
+    for stopped in (False, True, False):
+        if stopped:
+            assert minit.quick_call("stop", "web").returncode == 0
+        assert minit.call("restart", "--time=30", "web").stdout == f"{uuids[0]}\n"
+        pids |= {line for line in minit.quick_call("status", "web").stdout.splitlines() if line.startswith("pid=")}
+    assert len(pids) == 3
+    refused = minit.call("restart", "--all")
+    assert (refused.returncode, refused.stdout) == (254, f"{uuids[0]}\n")
+    assert f'pod "{uuids[1]}" was run with --rm' in refused.stderr
+    assert minit.quick_call("status", "gone").stdout.startswith("state=running\n")
+    assert minit.quick_call("stop", "web").returncode == 0
+    refused = minit.quick_call("rm", "--all")
+    assert (refused.returncode, refused.stdout) == (254, f'"{uuids[0]}"\n')
+    assert f'pod "{uuids[1]}" is running, not removed (stop it first)' in refused.stderr
+    assert minit.quick_call("rm", "-a", "-f").stdout == f'"{uuids[1]}"\n'
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
 def test_stop_several_pods(minit: Stage0) -> None:
     """A missing pod does not keep others from ending; a pod that ignores the signal is killed after --time."""
     stubborn = ("--exec=/bin/sh", "--", "-c", "trap '' TERM; echo up; while :; do busybox sleep 1000; done")

@@ -18,7 +18,7 @@ from minit.cli.main import run
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
-    *("logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
+    *("restart", "logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
     *("generate", "volume", "cp", "diff", "port", "system"),
     *(
         "build",

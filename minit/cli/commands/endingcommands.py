@@ -9,23 +9,25 @@ from minit.cli.commands.podcommands import for_each
 from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.uuidfile import some_pods
+from minit.cli.uuidfile import some_or_all_pods, some_pods
 from minit.pods import ending
 from minit.pods.ending import cleanup_of
+from minit.pods.stopping import removable_pods
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.images.store import Store
 
 
 @click.command("rm", cls=MinitCommand)
 @click.option("-f", "--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
-@some_pods
+@some_or_all_pods("pods")
 @click.pass_obj
-def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
+def remove(invocation: Invocation, force: bool, every: bool, uuids: tuple[str, ...]) -> None:
     """
     \b
       minit rm 2d381b2a
       minit rm --uuid-file=pod.uuid
       minit rm --force web
+      minit rm --all
 
     """
     invocation.require_root()
@@ -35,7 +37,8 @@ def remove(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None:
             removed = ending.remove(invocation.caller, cleanup, uuid, force=force)
             invocation.say(f'"{removed}"')
 
-        for_each(invocation, uuids, remove_one, "failed to remove one or more pods")
+        names = removable_pods(invocation.caller) if every else uuids
+        for_each(invocation, names, remove_one, "failed to remove one or more pods")
 
 
 @click.command(cls=MinitCommand)

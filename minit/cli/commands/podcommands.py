@@ -63,17 +63,21 @@ def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 @click.command("list", cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
+@click.option("-q", "--quiet", is_flag=True, help="Show the UUIDs alone.")
 @no_legend_option
 @format_option
 @click.pass_obj
-def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
+def list_pods(invocation: Invocation, full: bool, quiet: bool, no_legend: bool, output_format: str | None) -> None:
     """
     \b
       minit list
       minit list --full --no-legend
       minit list --format=json-pretty
+      minit rm $(minit list --quiet)
 
     """
+    if quiet and output_format is not None:
+        raise click.UsageError("--quiet and --format exclude each other")
     statuses, own = [], {}
     for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
         try:
@@ -88,7 +92,10 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
             continue
         statuses.append(status)
         own[status.uuid] = facts
-    if output_format is not None:
+    if quiet:
+        for status in statuses:
+            invocation.say(status.uuid)
+    elif output_format is not None:
         # No pods are null to Go, and so to the readers of this output.
         shown = [pod_json(status, own[status.uuid].fields, own[status.uuid].ports) for status in statuses]
         invocation.say(json_text(shown or None, output_format))

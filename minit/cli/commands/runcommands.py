@@ -1,4 +1,4 @@
-"""The commands that run pods: run, prepare, run-prepared, start."""
+"""The commands that run pods: run, prepare, run-prepared, start, restart."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from minit.cli.flags.runoptions import (
     run_options,
     uuid_file_save_option,
 )
+from minit.cli.flags.sharedoptions import timeout_option
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
-from minit.cli.uuidfile import some_pods, uuid_file_first_option
+from minit.cli.uuidfile import some_or_all_pods, some_pods, uuid_file_first_option
 from minit.podfiles import paths
 from minit.pods import preparing, running
 from minit.pods.requests import StartRequest
 from minit.pods.running import await_name, make_way, options_for, start_again
-from minit.pods.stopping import await_stopping
+from minit.pods.stopping import await_stopping, running_pods
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
@@ -211,6 +212,32 @@ def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
                     invocation.say(start_again(invocation.caller, store, pod))
 
         for_each(invocation, uuids, start_one, "failed to start one or more pods")
+
+
+@click.command(cls=MinitCommand)
+@timeout_option
+@some_or_all_pods("running pods")
+@click.pass_obj
+def restart(invocation: Invocation, timeout: float | None, every: bool, uuids: tuple[str, ...]) -> None:
+    """
+    A pod that has ended is only started. A pod that cannot start again is not stopped.
+
+    \b
+      minit restart web
+      minit restart --time=5 2d381b2a 6a9c
+      minit restart --all
+
+    """
+    invocation.require_root()
+    check_kernel()
+    with Store(invocation.data) as store:
+
+        def restart_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                invocation.say(running.restart(invocation.caller, store, pod, timeout))
+
+        names = running_pods(invocation.caller) if every else uuids
+        for_each(invocation, names, restart_one, "failed to restart one or more pods")
 
 
 def _start_in_foreground(invocation: Invocation, uuids: tuple[str, ...]) -> NoReturn:

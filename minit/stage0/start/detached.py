@@ -37,7 +37,15 @@ from minit.stage0.start.run import RUN_RECORD, become_stage1, mount_overlays, re
 _CHUNK_BYTES = 65536
 _EVENTS = 1000
 
-_OF_A_RUN = (paths.POD_PID, paths.POD_PPID, paths.POD_NETNS, paths.POD_NET, paths.POD_NET_INFO, paths.POD_ENTER)
+_OF_A_RUN = (
+    paths.POD_REMOVER,
+    paths.POD_PID,
+    paths.POD_PPID,
+    paths.POD_NETNS,
+    paths.POD_NET,
+    paths.POD_NET_INFO,
+    paths.POD_ENTER,
+)
 _INTERACTIVE, _MUTABLE = "--interactive", "--mutable"
 
 
@@ -135,6 +143,11 @@ def claim_ended(pod: Pod) -> list[str]:
             raise PodError(f'pod "{pod.uuid}" cannot start again: its state is "{pod.state}"')
         if not pod.lock(blocking=False):
             raise PodError(f'pod "{pod.uuid}" is already being started')
+    return require_startable(pod)
+
+
+def require_startable(pod: Pod) -> list[str]:
+    """Return the arguments of a pod's last run; PodError if the pod cannot run again after its end."""
     arguments = _read_arguments(pod)
     if _MUTABLE in arguments:
         raise PodError(f'pod "{pod.uuid}" cannot start again: apps were added to it, which only a new pod can be given')
