@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNNING := $(VENV)/.running
 STAMP := $(VENV)/.installed
+RUNNING_LOCK := requirements.txt
 LOCK := tests/requirements.txt
 KERNEL := build/kernel
 FULL_KERNEL := build/full-kernel
@@ -33,17 +35,24 @@ packages:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
 
 # Nothing but what is in the lock, and minit is built by the setuptools in it.
-$(STAMP): pyproject.toml $(LOCK) | packages
+$(RUNNING): pyproject.toml $(RUNNING_LOCK) | packages
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/pip install --quiet --require-hashes --requirement $(RUNNING_LOCK)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-# The newest of what pyproject.toml allows, for all versions of Python and processors.
+# The test kit is four times as large.
+$(STAMP): $(RUNNING) $(LOCK)
+	$(BIN)/pip install --quiet --require-hashes --requirement $(LOCK)
+	touch $@
+
+# The newest of what pyproject.toml allows, for all versions of Python and processors; both locks have the same versions.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes
 lock:
 	$(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv
-	UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --upgrade --universal \
-		--python-version 3.11 --generate-hashes --extra test --extra fuzz --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra test --extra fuzz --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra checkout --constraint $(LOCK) --output-file $(RUNNING_LOCK) pyproject.toml
 
 # The messages of cri, of their description.
 proto: $(STAMP)
@@ -53,7 +62,7 @@ proto: $(STAMP)
 numbers: $(STAMP)
 	$(BIN)/python contrib/syscallnumbers.py
 
-demo: $(STAMP)
+demo: $(RUNNING)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
 
 # A worker more than processors, up to eight, since many tests wait.
