@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from minit.cli.invocation import Invocation
 from minit.cli.otherwords import ABSENT, INSTEAD, INSTEAD_OF_FLAGS, answer_flag
 
 COMPARISON = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
-COMMANDS, ABSENCES, OPTIONS = (part.partition("\n|---")[2] for part in COMPARISON.split("\n## ")[1:])
+COMMANDS, ABSENCES, HABITS, OPTIONS = (part.partition("\n|---")[2] for part in COMPARISON.split("\n## ")[1:])
 
 
 def cells(table: str) -> Iterator[list[str]]:
@@ -101,6 +102,25 @@ def test_there_are_three_hundred_words() -> None:
 def test_the_comparison_has_every_command() -> None:
     """Each command of minit begins a row, and no row begins with anything else."""
     assert sorted(quoted(row[0])[0] for row in cells(COMMANDS)) == sorted(words(commands))
+
+
+def test_habits() -> None:
+    """At least sixty lines of podman's have one of minit's, which its options allow, and another line has a reason."""
+    rows = [cells for cells in map(tuple, cells(HABITS)) if cells[0].startswith("`")]
+    assert len(rows) >= 60
+    for line, other, reason in rows:
+        [typed] = (
+            quoted(line) if other == "the same" else [text.removeprefix("minit ") for text in quoted(other)] or [""]
+        )
+        assert (other == "the same") != bool(reason), line
+        words = shlex.split(typed)
+        command: click.Command = commands
+        context = click.Context(commands, info_name="minit", obj=Invocation())
+        while words and isinstance(command, click.Group):
+            _, found, words = command.resolve_command(context, words)
+            assert found is not None, line
+            command = found
+        assert not words or command.make_context(command.name, words, parent=context), line
 
 
 def test_the_comparison_has_every_option_of_run() -> None:
