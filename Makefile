@@ -34,10 +34,10 @@ packages:
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
 
-# Nothing but what is in the lock, and minit is built by the setuptools in it.
+# Nothing but what is in the lock, and minit is built by the setuptools in it. Python compiles what is imported.
 $(RUNNING): pyproject.toml $(RUNNING_LOCK) | packages
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --requirement $(RUNNING_LOCK)
+	$(BIN)/pip install --quiet --no-compile --require-hashes --requirement $(RUNNING_LOCK)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
