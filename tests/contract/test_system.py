@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 
 def test_df_and_prune(minit: Stage0, tmp_path: Path) -> None:
-    """Ended pods and what only they have are reclaimable and removed; running pods, stage1 and volumes stay."""
+    """Ended pods and what only they have go; running pods, stage1 and volumes stay, and without --all named images."""
 
     def say(*words: object, code: int = 0) -> str:
         result = minit.quick_call(*words)
@@ -43,11 +43,21 @@ def test_df_and_prune(minit: Stage0, tmp_path: Path) -> None:
         assert rows["TYPE"] == ["TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"]
         assert rows["Pods"][:2] == ["2", "1"] and rows["Pods"][3].endswith("MiB")
         listed = say("system", "prune", "--dry-run", "--volumes").splitlines()
+        assert [line.partition("\t")[0] for line in listed] == ["pod", "tree", "volume"]
+        listed = say("system", "prune", "--dry-run", "--all", "--volumes").splitlines()
+        assert listed[2].split("\t")[2] == "example.com/other:1.0"
         assert [line.partition("\t")[0] for line in listed] == ["pod", "tree", "image", "volume"]
         assert (listed[0].split()[1], listed[3].split()[1]) == (ended, "old")
         assert "--force" in say("system", "prune", code=254)
         assert numbers("pods") == (2, 1)
         assert "Total reclaimed space: " in say("system", "prune", "--force")
+        assert numbers("images") == (3, 2)
+        write_app(other, "example.com/other", files={"newer": b""})
+        newer = say("image", "fetch", "--full", str(other)).strip()
+        assert numbers("images") == (4, 2)
+        say("system", "prune", "--force")
+        assert numbers("images") == (3, 2) and newer in say("image", "list", "--full")
+        say("system", "prune", "--force", "--all")
         assert [numbers(kind) for kind in ("images", "trees", "pods", "volumes")] == [(2, 2), (2, 2), (1, 1), (2, 1)]
         assert 'removed volume "old"' in say("system", "prune", "-f", "--volumes")
         assert numbers("volumes") == (1, 1)

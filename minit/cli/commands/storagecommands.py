@@ -45,7 +45,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only print what 
 @click.pass_obj
 def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
     """
-    That is what `minit system prune --volumes` removes.
+    That is what `minit system prune --all --volumes` removes.
 
     \b
       minit system df
@@ -66,44 +66,47 @@ def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> No
 
 
 @click.command(cls=MinitCommand)
+@click.option("-a", "--all", "every", is_flag=True, help="Remove the images with a name that no pod has, too.")
 @click.option("--volumes", is_flag=True, help="Remove the named volumes that no pod has, too.")
 @_force_option
 @_dry_run_option
 @click.pass_obj
-def prune(invocation: Invocation, volumes: bool, force: bool, dry_run: bool) -> None:
+def prune(invocation: Invocation, every: bool, volumes: bool, force: bool, dry_run: bool) -> None:
     """
-    minit's own stage1 image stays, and so do prepared pods. Named volumes are only removed with --volumes.
+    minit's own stage1 image stays, and so do prepared pods. Of several imports of a name the last one has the name.
+    Images with a name are only removed with --all, named volumes only with --volumes.
 
     \b
-      minit system prune --dry-run --volumes
+      minit system prune --dry-run --all --volumes
       minit system prune --force
 
     """
     invocation.require_root()
-    found = _survey(invocation)
+    found = _survey(invocation, keeps_named=not every)
     kinds = ("pods", "trees", "images", "layers", *(("volumes",) if volumes else ()))
     unneeded = [(kind, item) for kind in kinds for item in getattr(found, kind) if not item.is_needed]
     total = readable_size(sum(item.size_bytes for _, item in unneeded))
     if dry_run:
         for kind, item in unneeded:
-            invocation.say(f"{kind.removesuffix('s')}\t{item.name}")
+            invocation.say("\t".join((kind.removesuffix("s"), item.name, *item.labels)))
         invocation.note(f"{len(unneeded)} would be removed, {total}")
         return
-    what = "pods that have ended and images that no other pod has"
-    confirm(f"Remove all {what}{', and volumes that no pod has' if volumes else ''} ({total})?", force=force)
-    is_finished = _prune(invocation, volumes=volumes)
+    images = "all images" if every else "images without a name"
+    what = f"pods that have ended, {images} that no other pod has{', and volumes that no pod has' if volumes else ''}"
+    confirm(f"Remove {what} ({len(unneeded)}, {total}; --dry-run lists them)?", force=force)
+    is_finished = _prune(invocation, keeps_named=not every, volumes=volumes)
     invocation.say(f"Total reclaimed space: {total}")
     if not is_finished:
         raise click.exceptions.Exit(EXIT_FAILURE)
 
 
-def _survey(invocation: Invocation) -> Survey:
+def _survey(invocation: Invocation, *, keeps_named: bool = False) -> Survey:
     data = invocation.data
     with Store(data) as store, stage1_kept(data, store) as kept:
-        return survey(data, store, TreeStore(data, store), kept, (PROGRAMS,), invocation.note)
+        return survey(data, store, TreeStore(data, store), kept, (PROGRAMS,), invocation.note, keeps_named=keeps_named)
 
 
-def _prune(invocation: Invocation, *, volumes: bool) -> bool:
+def _prune(invocation: Invocation, *, keeps_named: bool, volumes: bool) -> bool:
     """Remove what nobody needs now, and return whether all of it is gone."""
     data, note = invocation.data, invocation.note
     failures: list[MinitError] = []
@@ -113,7 +116,7 @@ def _prune(invocation: Invocation, *, volumes: bool) -> bool:
             is_finished = podgc.collect(data, 0, cleanup, invocation.say, note)
         with stage1_kept(data, store) as kept:
             collect_trees(data, TreeStore(data, store), kept, note)
-            collect_images(data, store, kept, 0, invocation.say, note, running_only=False)
+            collect_images(data, store, kept, 0, invocation.say, note, running_only=False, keeps_named=keeps_named)
     if volumes:
         prune_volumes(data, lambda name: invocation.say(f'removed volume "{name}"'), note, failures.append)
     for error in failures:

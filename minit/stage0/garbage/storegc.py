@@ -18,7 +18,7 @@ from minit.base.value import Value
 from minit.podfiles.paths import CRI_RECORDS, POD_MANIFEST
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import StoredImage, named_images
 from minit.stage0.images.treestore import TreeStore, images_in, trees_in
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
@@ -156,21 +156,26 @@ def collect_images(
     note: Note,
     *,
     running_only: bool = True,
+    keeps_named: bool = False,
 ) -> int:
     """
     Remove minit's images that no pod was prepared from for `grace_seconds` and no running pod has, but for `kept`.
 
-    Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. Steps of builds
-    that no build has used for so long are forgotten, too. Return the number of removed images.
+    Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. With
+    `keeps_named` images stay that have a name. Steps of builds that no build has used for so long are forgotten, too.
+    Return the number of removed images.
     """
     running_only = running_only and not (data / CRI_RECORDS).exists()
     needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
     images = store.list()
+    named = named_images(images) if keeps_named else ()
     configurations = {image.digests.configuration for image in images if image.id in needed and image.digests}
     now_ns = time.time_ns()
     removed = 0
     for image in images:
-        is_needed = image.id in needed or (image.digests and image.digests.configuration in configurations)
+        is_needed = (
+            image.id in needed or image.id in named or (image.digests and image.digests.configuration in configurations)
+        )
         if is_needed or now_ns - image.last_used_ns <= grace_seconds * 1e9:
             continue
         try:

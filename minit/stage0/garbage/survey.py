@@ -14,7 +14,7 @@ from minit.stage0.files.untrusted import used_bytes
 from minit.stage0.garbage.storegc import needs_of
 from minit.stage0.images.imagefiles import OF_IMAGES
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.storedimage import StoredImage, named_images
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, PodState, walk_pods
 from minit.stage0.volumes import list_volumes
@@ -25,11 +25,12 @@ _NO_CACHES = OF_IMAGES | {"layer"}
 
 
 class Item(Value):
-    """A directory or file that takes room: the name, the size, and whether a pod needs the file."""
+    """A directory or file that takes room: the name, the size, whether a pod needs the file, and names of an image."""
 
     name: str
     size_bytes: int
     is_needed: bool
+    labels: tuple[str, ...] = ()
 
 
 class Survey(Value):
@@ -48,12 +49,20 @@ class Survey(Value):
 
 
 def survey(
-    data: Path, store: Store, trees: TreeStore, kept: StoredImage | None, caches: Sequence[Path], note: Note
+    data: Path,
+    store: Store,
+    trees: TreeStore,
+    kept: StoredImage | None,
+    caches: Sequence[Path],
+    note: Note,
+    *,
+    keeps_named: bool = False,
 ) -> Survey:
     """
     Return the disk usage of a data directory, and of the directories `caches` elsewhere.
 
-    The image `kept` and the tree of `kept` are needed. StoreError for unreadable files of a pod that has not ended.
+    The image `kept` and the tree of `kept` are needed, and with `keeps_named` images that have a name. StoreError for
+    unreadable files of a pod that has not ended.
     """
     images, needed_trees, volumes = set[str](), set[str](), set[str]()
     pods = []
@@ -69,7 +78,10 @@ def survey(
         images.add(kept.id)
         needed_trees.add(trees.tree_id_of(kept.id))
     beside = data / "minit/cas"
-    stored = {image.id: image.id in images or not store.is_own(image.id) for image in store.list()}
+    listed = {image.id: image for image in store.list()}
+    if keeps_named:
+        images |= named_images([*listed.values()])
+    stored = {image_id: image_id in images or not store.is_own(image_id) for image_id in listed}
     recipes = {image: recipe for image in stored if (recipe := store.recipe(image)) is not None}
     files = {image: recipes[image].path if image in recipes else store.blob_path(image) for image in stored}
     needed_layers = {layer for image, recipe in recipes.items() if stored[image] for layer in recipe.layers}
@@ -77,7 +89,12 @@ def survey(
     layers = _directories({layer.diff_id: layer.path for layer in store.layers.layers()}, needed_layers, shared)
     return Survey(
         images=tuple(
-            Item(name=image, size_bytes=files[image].stat().st_blocks * 512, is_needed=is_needed)
+            Item(
+                name=image,
+                size_bytes=files[image].stat().st_blocks * 512,
+                is_needed=is_needed,
+                labels=listed[image].all_names,
+            )
             for image, is_needed in stored.items()
         ),
         layers=layers,

@@ -197,6 +197,17 @@ def choose_named(images: Sequence[StoredImage], reference: ImageReference, proce
     return fitting[-1][2] if fitting else None
 
 
+def named_images(images: Sequence[StoredImage]) -> frozenset[str]:
+    """Return the ids of images that a name means; an earlier image of a name, for the same processor, has no name."""
+    latest: dict[tuple[str, str | None], tuple[int, str]] = {}
+    for image in images:
+        own = [(image.own_name, image.import_time_ns)] if image.names.keeps_own else []
+        for name, time_ns in (*own, *((tag.shown, tag.time_ns) for tag in image.names.tags)):
+            key, found = (name, image.manifest.label("arch")), (time_ns, image.id)
+            latest[key] = max(found, latest.get(key, found))
+    return frozenset(image_id for _, image_id in latest.values())
+
+
 def tag_meant(image: StoredImage, reference: ImageReference) -> Tag | None:
     """Return the tag of an image that a reference means, None for the image's own name."""
     found = [tag for tag in image.names.tags if _is_named(image, tag, reference)]
