@@ -31,7 +31,7 @@ from minit.containerfile.ignore import NAMES as IGNORE_NAMES
 from minit.containerfile.ignore import Ignored, parse_ignored
 from minit.containerfile.plan import SCRATCH, Plan, Stage, at, origin_of, plan
 from minit.containerfile.running import Site
-from minit.containerfile.state import DEFAULT_PATH, Action, Copy, Pairs, Run, State, advance
+from minit.containerfile.state import DEFAULT_PATH, HOST, Action, Copy, Pairs, Run, State, advance
 from minit.linux import syscalls
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of
@@ -95,6 +95,7 @@ def build(caller: Caller, store: Store, request: ImageBuild, progress: Progress)
     obstacle = overlay_obstacle(caller.data)
     if obstacle is not None:
         raise PodError(f"cannot build images without overlayfs: {obstacle}")
+    _refuse_host_network(planned, request.networks)
     ignored = _read_ignored(request)
     with ExitStack() as stack:
         context = _open_context(request.context)
@@ -105,6 +106,17 @@ def build(caller: Caller, store: Store, request: ImageBuild, progress: Progress)
         origin = Origin(root=context, label=f"the context {request.context}", ignored=ignored)
         building = _Build(site, request, planned, origin, scratch)
         return building.build(names)
+
+
+def _refuse_host_network(planned: Plan, networks: tuple[str, ...]) -> None:
+    """Raise ImageError if a file asks for the host's network, which only the caller can give."""
+    if HOST in networks:
+        return
+    for stage in planned.stages:
+        for instruction in stage.instructions:
+            with at(planned.source, instruction):
+                if instruction.name == "RUN" and ("network", HOST) in instruction.flags:
+                    raise ImageError("--network=host: the caller has to give the host's network, too: --net=host")
 
 
 def _site(caller: Caller, store: Store, request: ImageBuild, progress: Progress, stack: ExitStack) -> Site:

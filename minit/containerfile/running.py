@@ -97,6 +97,7 @@ def _overrides(action: Run, name: str, mounts: tuple[manifests.Mount, ...]) -> A
         exec=action.command[0],
         arguments=action.command[1:],
         only_arguments=True,
+        ignores_healthcheck=True,
         user=user or "0",
         group=group or "0",
         working_directory=action.directory,

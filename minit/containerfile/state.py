@@ -30,7 +30,8 @@ _PORT = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?(?:/(tcp|udp|sctp))?", re.ASCII | r
 _PORT_LIMIT = 65535
 _URL = re.compile(r"(?:https?|ftp|git|ssh)://|git@", re.IGNORECASE)
 _SIGNAL = re.compile(r"(?:SIG)?[A-Z0-9+-]{1,16}", re.ASCII | re.IGNORECASE)
-_NETWORKS = ("default", "none", "host")
+HOST = "host"
+_NETWORKS = ("default", "none", HOST)
 
 
 CACHE, TMPFS = "cache", "tmpfs"

@@ -152,6 +152,7 @@ class Builder(Value):
             exec=_SHELL,
             arguments=("-c", _SCRIPT, _APP, *commands),
             only_arguments=True,
+            ignores_healthcheck=True,
             user="0",
             group="0",
             working_directory=working_directory,

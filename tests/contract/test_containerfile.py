@@ -205,3 +205,6 @@ def test_the_unsupported_is_told_before_anything_is_built(minit: Stage0, base: s
     result = build(minit, context, code=254)
     assert result.stderr.startswith(f"build: {context}/Containerfile:3: ADD: https://a/b: minit downloads nothing")
     assert "no Containerfile and no Dockerfile there" in build(minit, tmp_path, code=254).stderr
+    context = context_of(tmp_path / "host", f"FROM {base}\nRUN exit 3\nRUN --network=host x\n")
+    result = build(minit, context, code=254)
+    assert result.stderr.startswith(f"build: {context}/Containerfile:3: RUN: --network=host: the caller has to give")
