@@ -383,6 +383,10 @@ _SYSTEM_COMMANDS = {
         place="commands.storagecommands:prune",
         help="Remove pods that have ended, and the images, packed and unpacked, that no other pod has.",
     ),
+    "uninstall": Listing(
+        place="commands.storagecommands:uninstall",
+        help="Remove all that minit has made on this machine outside its package.",
+    ),
 }
 _GENERATE_COMMANDS = {
     "kube": Listing(

@@ -1,16 +1,29 @@
-"""Releasing and removing pods."""
+"""Releasing and removing pods, and all that minit has made on a machine."""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
+from minit.base.errors import PodError
 from minit.pods.caller import Caller
+from minit.pods.images import PROGRAMS
 from minit.pods.stopping import stop
+from minit.stage0.files.durable import disk_errors
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import DELETED_STATES, Note, PodState, find_pod, open_pod
+from minit.stage0.pods.poddirectory import (
+    ADDRESSABLE_PLACES,
+    DELETED_STATES,
+    Note,
+    PodState,
+    find_pod,
+    open_pod,
+    walk_pods,
+)
 from minit.stage0.pods.podstatus import wait_for_remover, wait_until_ended
 from minit.stage0.stage1.calls import stop_pod
 
@@ -44,6 +57,28 @@ def take_down(data: Path, uuid: str, grace_seconds: float, cleanup: Stage1Cleanu
             wait_for_remover(pod)
         if pod.refresh() and pod.state not in DELETED_STATES:
             podgc.remove(pod, cleanup, note)
+
+
+def uninstall(caller: Caller, *, with_data: bool) -> None:
+    """
+    Undo all that minit has made on the machine outside its package; with `with_data` the data directory goes, too.
+
+    PodError, and nothing is undone, while pods run.
+    """
+    data = caller.data
+    running = [pod.uuid for pod in walk_pods(data, ADDRESSABLE_PLACES, caller.note) if pod.state is PodState.RUNNING]
+    if running:
+        raise PodError(f"pods are running: {', '.join(running)}: stop them first, as with: minit stop --all")
+    if data.is_dir():
+        with Store(data) as store, cleanup_of(caller, store) as cleanup:
+            end = podgc.remove if with_data else podgc.release
+            for pod in walk_pods(data, ADDRESSABLE_PLACES, caller.note):
+                end(pod, cleanup, caller.note)
+            if with_data:
+                podgc.collect(data, 0, cleanup, caller.note, caller.note)
+    for directory in (PROGRAMS, *((data,) if with_data else ())):
+        with disk_errors(f"remove {directory}", directory.parent), suppress(FileNotFoundError):
+            shutil.rmtree(directory)
 
 
 def cleanup_of(caller: Caller, store: Store) -> Stage1Cleanup:

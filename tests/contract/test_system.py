@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +65,25 @@ def test_df_and_prune(minit: Stage0, tmp_path: Path) -> None:
         assert numbers("volumes") == (1, 1)
         assert say("status", uuid).startswith("state=running")
         assert stage1 in say("image", "list", "--full")
+
+
+def test_uninstall(minit: Stage0, tmp_path: Path) -> None:
+    """Nothing goes while a pod runs; then what minit has made goes, and the data directory if asked for."""
+    image = tmp_path / "app.aci"
+    write_app(image, "example.com/app")
+    script = 'mount -t tmpfs tmpfs /var/cache && mkdir /var/cache/minit && "$@"; code=$?; ls /var/cache; exit $code'
+    words = [sys.executable, "-m", "minit", f"--dir={minit.data}", f"--local-config={minit.local_config}"]
+
+    def call(*flags: str) -> subprocess.CompletedProcess[str]:
+        command = ["unshare", "--mount", "sh", "-c", script, "sh", *words, "system", "uninstall", *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with minit.running(*minit.run_words(image, "--exec=/bin/busybox", "--", "sleep", "100")) as uuid:
+        refused = call("--force", "--data")
+        assert refused.returncode == 254 and uuid in refused.stderr and "minit" in refused.stdout
+    assert str(minit.data) in call("--data", "--dry-run").stdout
+    kept = call("--force")
+    assert kept.returncode == 0 and "stays" in kept.stdout and "minit" not in kept.stdout.splitlines(), kept
+    assert (minit.data / "pods/run" / uuid).exists()
+    result = call("--force", "--data")
+    assert (result.returncode, minit.data.exists()) == (0, False), result

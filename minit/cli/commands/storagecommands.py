@@ -15,6 +15,7 @@ from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, format_age, format_option, json_text, readable_size
+from minit.pods import ending
 from minit.pods.ending import cleanup_of
 from minit.pods.images import PROGRAMS
 from minit.stage0.garbage import podgc
@@ -98,6 +99,33 @@ def prune(invocation: Invocation, every: bool, volumes: bool, force: bool, dry_r
     invocation.say(f"Total reclaimed space: {total}")
     if not is_finished:
         raise click.exceptions.Exit(EXIT_FAILURE)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--data", "with_data", is_flag=True, help="Remove pods, images and volumes, too: the data directory.")
+@_force_option
+@_dry_run_option
+@click.pass_obj
+def uninstall(invocation: Invocation, with_data: bool, force: bool, dry_run: bool) -> None:
+    """
+    These are networks and addresses of ended pods, the quick form of the command, and with --data the data directory.
+    Files that were written where somebody said so, as units and completions, stay.
+
+    \b
+      minit system uninstall --dry-run --data
+      minit system uninstall && pip uninstall minit
+
+    """
+    invocation.require_root()
+    gone = [str(PROGRAMS), "networks and addresses of ended pods", *([str(invocation.data)] if with_data else ())]
+    if dry_run:
+        for name in gone:
+            invocation.say(name)
+        return
+    confirm(f"Remove {', '.join(gone)}?", force=force)
+    ending.uninstall(invocation.caller, with_data=with_data)
+    stays = "" if with_data else f" {invocation.data} stays: --data removes it, with all pods, images and volumes."
+    invocation.say(f"Removed. The package goes with pip uninstall minit, or apt remove minit.{stays}")
 
 
 def _survey(invocation: Invocation, *, keeps_named: bool = False) -> Survey:
