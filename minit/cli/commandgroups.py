@@ -90,6 +90,11 @@ COMMANDS = {
         help="Stop pods, and start them again; print their UUIDs when they are ready.",
         section=_MANAGING,
     ),
+    "kill": Listing(
+        place="commands.endingcommands:kill",
+        help="Send a signal to the apps of running pods.",
+        section=_MANAGING,
+    ),
     "rename": Listing(
         place="commands.podcommands:rename",
         help="Give a pod a name, or another one.",

@@ -265,6 +265,14 @@ class ResumeApp(Request):
     app: str
 
 
+class SignalApp(Request):
+    """Sends a signal to the main process of an app that runs."""
+
+    op = "app-signal"
+    app: str
+    signal: int
+
+
 class AppRequest(Request):
     """A request about an app of a mutable pod; its answer waits for the app."""
 
@@ -303,7 +311,7 @@ REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
     for kind in (
         *(Ping, AskState, StopPod, ReopenLogs, AskEvents, NoteHealth, FindNamespace, EnterApp, FindHelpers, Note),
-        *(PauseApp, ResumeApp),
+        *(PauseApp, ResumeApp, SignalApp),
         *(AddApp, StartApp, StopApp, RemoveApp),
     )
 }

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.manifest.limits import Limits
-from minit.podfiles.controlmessages import PauseApp, ResumeApp
+from minit.podfiles.controlmessages import AskState, LivePod, PauseApp, ResumeApp, SignalApp
 from minit.pods.caller import Caller
 from minit.pods.preparing import find_image, settled_overrides
 from minit.pods.requests import AppRequest
+from minit.pods.stopping import stop as stop_whole
 from minit.stage0.apps import appadd, appcontrol
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -93,13 +95,36 @@ def resume(pod: Pod, app: str) -> None:
     _ask("error resuming app", pod, ResumeApp(app=app))
 
 
-def _ask(action: str, pod: Pod, request: PauseApp | ResumeApp) -> None:
+def kill(pod: Pod, number: int, names: Sequence[str] = ()) -> None:
+    """
+    Send a signal to the main processes of apps, or of all apps that run.
+
+    SIGKILL for all apps kills the pod, so that no app is started again, and waits for the end.
+    """
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+    if number == signal.SIGKILL and not names:
+        stop_whole(pod, force=True)
+        return
+    for name in names or _running_apps(pod):
+        _ask("error signalling app", pod, SignalApp(app=name, signal=number))
+
+
+def _running_apps(pod: Pod) -> list[str]:
+    state = ask_stage1(pod, AskState())
+    apps = [app.name for app in state.apps if app.pid is not None] if isinstance(state, LivePod) else []
+    if not apps:
+        raise PodError(f'pod "{pod.uuid}": no app runs that a signal reaches')
+    return apps
+
+
+def _ask(action: str, pod: Pod, request: PauseApp | ResumeApp | SignalApp) -> None:
     with _failing_as(action):
         if pod.state is not PodState.RUNNING:
             raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
         require_app(read_pod_manifest(pod), request.app)
         if ask_stage1(pod, request) is None:
-            raise PodError(f'pod "{pod.uuid}": its stage1 cannot pause apps')
+            raise PodError(f'pod "{pod.uuid}": its stage1 neither pauses nor signals apps')
 
 
 @contextmanager

@@ -226,6 +226,27 @@ def test_restarts_of_pods(minit: Stage0) -> None:
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
+def test_signals_of_a_person(minit: Stage0) -> None:
+    """A signal reaches the main process of an app; KILL for a pod ends the pod, whatever its restart policy."""
+    script = "trap 'echo hup' HUP; echo up; while :; do busybox sleep 0.1; done"
+    words = ("--net=none", "--detach", "--name=web", "--annotation=minit/restart=always", minit.image())
+    code, out, err = run(minit, *words, "--exec=/bin/sh", "--", "-c", script)
+    assert code == 0, err
+    uuid = out.strip()
+    wait_for(lambda: "up" in minit.quick_call("logs", "web").stdout, "the app")
+    assert minit.quick_call("kill", "-s", "SIGHUP", "web").stdout == f'"{uuid}"\n'
+    wait_for(lambda: "hup" in minit.quick_call("logs", "web").stdout, "the signal")
+    assert 'nonexistent app "none"' in minit.quick_call("kill", "--signal=1", "--app=none", "web").stderr
+    assert 'no signal "FOO"' in minit.quick_call("kill", "-s", "FOO", "web").stderr
+    assert minit.quick_call("kill", "--app=busybox", "web").returncode == 0
+    wait_for(lambda: "app.started-again" in minit.quick_call("events", "web").stdout, "the restart")
+    assert minit.quick_call("kill", "web").stdout == f'"{uuid}"\n'
+    assert minit.quick_call("status", "web").stdout.startswith("state=exited\n")
+    assert f'pod "{uuid}" is not running' in minit.quick_call("kill", "web").stderr
+    assert minit.quick_call("rm", "web").returncode == 0
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
 def test_stop_several_pods(minit: Stage0) -> None:
     """A missing pod does not keep others from ending; a pod that ignores the signal is killed after --time."""
     stubborn = ("--exec=/bin/sh", "--", "-c", "trap '' TERM; echo up; while :; do busybox sleep 1000; done")

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
+from minit.base.signals import parse_signal
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.life.stopping import Stopping, parse_signal, plan_pod_grace, plan_stopping
+from minit.plan.life.stopping import Stopping, plan_pod_grace, plan_stopping
 
 SIGNAL, GRACE = "minit/stop-signal", "minit/stop-grace"
 GRACE_SECONDS = 30.0

@@ -1,20 +1,23 @@
-"""The commands that remove pods, or what they have beside their files: rm, release, gc."""
+"""The commands that kill or remove pods, or what they have beside their files: rm, kill, release, gc."""
 
 from __future__ import annotations
 
 import click
 
 from minit.base.errors import EXIT_FAILURE
+from minit.base.signals import parse_signal
 from minit.cli.commands.podcommands import for_each
-from minit.cli.flags.sharedoptions import read_duration
+from minit.cli.flags.sharedoptions import apps_option, read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.uuidfile import some_or_all_pods, some_pods
+from minit.pods import apps as pods_of_apps
 from minit.pods import ending
 from minit.pods.ending import cleanup_of
-from minit.pods.stopping import removable_pods
+from minit.pods.stopping import removable_pods, running_pods
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.images.store import Store
+from minit.stage0.pods.poddirectory import find_pod
 
 
 @click.command("rm", cls=MinitCommand)
@@ -39,6 +42,45 @@ def remove(invocation: Invocation, force: bool, every: bool, uuids: tuple[str, .
 
         names = removable_pods(invocation.caller) if every else uuids
         for_each(invocation, names, remove_one, "failed to remove one or more pods")
+
+
+def _read_signal(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    try:
+        return parse_signal(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: expected a name as in signal(7), or a number", ctx, parameter) from error
+
+
+@click.command(cls=MinitCommand)
+@click.option(
+    "-s",
+    "--signal",
+    "number",
+    metavar="SIGNAL",
+    default="KILL",
+    callback=_read_signal,
+    help="A name, with or without SIG, or a number.  [default: KILL]",
+)
+@apps_option
+@some_or_all_pods("running pods")
+@click.pass_obj
+def kill(invocation: Invocation, number: int, apps: tuple[str, ...], every: bool, uuids: tuple[str, ...]) -> None:
+    """
+    Each app's main process gets the signal. KILL without --app kills whole pods, as stop --force does.
+
+    \b
+      minit kill web
+      minit kill --signal=HUP --app=nginx web
+
+    """
+
+    def kill_one(uuid: str) -> None:
+        with find_pod(invocation.data, uuid, invocation.note) as pod:
+            pods_of_apps.kill(pod, number, apps)
+            invocation.say(f'"{pod.uuid}"')
+
+    names = running_pods(invocation.caller) if every else uuids
+    for_each(invocation, names, kill_one, "failed to kill one or more pods")
 
 
 @click.command(cls=MinitCommand)

@@ -6,6 +6,7 @@ import signal
 
 from minit.base.errors import PlanError
 from minit.base.goduration import parse_duration
+from minit.base.signals import parse_signal
 from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.image import ImageManifest
@@ -13,7 +14,6 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 
 STOP_GRACE_SECONDS = 10.0
 
-_LAST_SIGNAL = 64
 _SHORTEST_SECONDS = 0.1
 _LONGEST_SECONDS = 366 * 24 * 3600.0
 
@@ -62,36 +62,6 @@ def plan_deadline(manifest: PodManifest) -> float | None:
         expected = 'expected a duration from 100ms to a year, such as "1h"'
         raise PlanError(f'annotation {Annotation.DEADLINE}: {expected}, got "{text}"')
     return seconds
-
-
-def parse_signal(text: str) -> int:
-    """
-    Return the number of a signal; ValueError for what is none.
-
-    A name with or without SIG in any case, RTMIN+N, RTMAX-N, or a number from 1 to 64, as Docker's STOPSIGNAL.
-    """
-    # Letters beyond ASCII have upper cases within it.
-    name = text.upper().removeprefix("SIG") if text.isascii() else ""
-    if name.isdecimal() and name == text:
-        number = int(name) if len(name) <= 2 else 0
-    elif name.startswith("RTMIN+"):
-        number = signal.SIGRTMIN + _offset(name)
-    elif name.startswith("RTMAX-"):
-        number = signal.SIGRTMAX - _offset(name)
-    elif name.isalnum():
-        # SIG_BLOCK and its like are no signals; their names have an underscore.
-        number = getattr(signal, f"SIG{name}", 0)
-    else:
-        number = 0
-    if not 1 <= number <= _LAST_SIGNAL or (name.startswith("RT") and number < signal.SIGRTMIN):
-        raise ValueError(f'no signal "{text}"')
-    return number
-
-
-def _offset(name: str) -> int:
-    digits = name[len("RTMIN+") :]
-    # Two digits are enough for any; others lead out of the range.
-    return int(digits) if digits.isdecimal() and len(digits) <= 2 else _LAST_SIGNAL
 
 
 def _read_signal(text: str | None, where: str) -> int | None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from minit.base.errors import MinitError, describe
 from minit.base.jsontext import parse
+from minit.linux import syscalls
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.podfiles.controlmessages import (
@@ -42,6 +45,7 @@ from minit.podfiles.controlmessages import (
     ReopenLogs,
     Request,
     ResumeApp,
+    SignalApp,
     StartApp,
     StopApp,
     StopPod,
@@ -360,6 +364,19 @@ def _pause(supervisor: Supervisor, request: PauseApp | ResumeApp) -> Reply:
     return Answer(), []
 
 
+def _signal(supervisor: Supervisor, request: SignalApp) -> Reply:
+    app = supervisor.apps.get(request.app)
+    if app is None:
+        return _refuse_unknown(request.app)
+    if not 1 <= request.signal < signal.NSIG:
+        return Refusal(error='"signal": expected the number of a signal'), []
+    if app.state != State.RUNNING or not app.run.has_started or app.run.pidfd is None:
+        return Refusal(error=f'app "{app.name}" does not run'), []
+    with suppress(ProcessLookupError):  # its end is about to be read
+        syscalls.pidfd_send_signal(app.run.pidfd, request.signal)
+    return Answer(), []
+
+
 def _profile_file(app: App) -> int:
     # Not in the answer, which could outgrow a message.
     fd = os.memfd_create("profile")
@@ -418,4 +435,5 @@ _OPERATIONS: dict[type[Request], Callable[[Supervisor, Any], Reply]] = {
     Note: _note,
     PauseApp: _pause,
     ResumeApp: _pause,
+    SignalApp: _signal,
 }
