@@ -13,6 +13,7 @@ ARM64 := build/arm64/disk
 FIRMWARE := build/firmware
 PEERS := build/peers
 CLEAN := build/clean
+SITE := build/site
 KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
@@ -21,7 +22,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
+.PHONY: demo site proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
 	supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
@@ -185,6 +186,13 @@ test-long: $(STAMP) kernel firmware supervisors
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 # docs/man/minit.1.in and what --help shows, in one page.
+# The documents as pages, with every link checked.
+site:
+	@test -x $(SITE)/venv/bin/mkdocs || { $(PYTHON) -m venv $(SITE)/venv && $(SITE)/venv/bin/pip install --quiet 'mkdocs>=1.6,<2'; }
+	@rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages/contrib
+	@cp *.md LICENSE $(SITE)/pages && cp -r docs $(SITE)/pages && cp contrib/README.md $(SITE)/pages/contrib
+	$(SITE)/venv/bin/mkdocs build --strict
+
 man: $(STAMP)
 	$(BIN)/python -m minit.cli.manual docs/man/minit.1.in build/man/minit.1
 	cp docs/man/minit-stage1.7 build/man/
