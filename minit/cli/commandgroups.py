@@ -120,6 +120,11 @@ COMMANDS = {
         help="Show what the apps of all running pods use, the busiest first, and go on doing so.",
         section=_MANAGING,
     ),
+    "stats": Listing(
+        place="commands.statscommand:stats",
+        help="Show what the apps of running pods use: processors, memory, processes, block devices and networks.",
+        section=_MANAGING,
+    ),
     "diagnose": Listing(
         place="commands.diagnosecommand:diagnose",
         help="Show why a pod does not do what it should, and everything that is known about it.",

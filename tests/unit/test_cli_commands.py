@@ -18,37 +18,9 @@ from minit.cli.main import run
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
-    *(
-        "restart",
-        "kill",
-        "logs",
-        "events",
-        "stop",
-        "rm",
-        "release",
-        "gc",
-        "export",
-        "top",
-        "diagnose",
-        "play",
-        "cri",
-        "init",
-    ),
-    *("generate", "volume", "cp", "diff", "port", "system", "kill"),
-    *(
-        "build",
-        "fetch",
-        "push",
-        "tag",
-        "image",
-        "stage1",
-        "version",
-        "completion",
-        "help",
-        "trust",
-        "compose",
-        "network",
-    ),
+    *("restart", "logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
+    *("generate", "volume", "cp", "diff", "port", "system", "kill", "stats", "build", "fetch", "push", "tag", "image"),
+    *("stage1", "version", "completion", "help", "trust", "compose", "network"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 
@@ -134,7 +106,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("login x", 'minit: unknown command "login": skopeo login keeps credentials (see minit --help)'),
         ("help ps", 'help: unknown command "ps", use minit list (see minit help --help)'),
         ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
-        ("st x", 'minit: unknown command "st": could be status, stop, start, stage1 (see minit --help)'),
+        ("st x", 'minit: unknown command "st": could be status, stop, start, stats, stage1 (see minit --help)'),
         ("run --mds-register a.aci", None),
         (
             "prepare --stage1-url=https://x/y.aci a.aci",
@@ -238,7 +210,7 @@ def test_usage_errors(line: str, message: str | None, tmp_path: Path, capsys: py
 def test_unique_prefixes_of_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A command may be shortened as long as it stays unique, and is called by its name in messages."""
     assert call(capsys, "vers")[0] == 0
-    _, _, err = call(capsys, f"--dir={tmp_path}", "stat", UUID)
+    _, _, err = call(capsys, f"--dir={tmp_path}", "statu", UUID)
     assert err == f'status: no matches found for "{UUID}"\n'
 
 

@@ -62,9 +62,9 @@ def stats(
     JSON.
 
     \b
-      minit app stats 2d381b2a
-      minit app stats --watch=5s --format=json 2d381b2a
-      minit app stats --format=prometheus > /var/lib/node-exporter/minit.prom
+      minit stats
+      minit stats --watch=5s --format=json 2d381b2a
+      minit stats --format=prometheus > /var/lib/node-exporter/minit.prom
 
     """
     if watch is not None and output_format == "prometheus":
