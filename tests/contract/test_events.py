@@ -62,6 +62,24 @@ def test_following_ends_with_the_pod(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+def test_events_of_all_pods(make_pod: MakePod) -> None:
+    """Without a UUID the events of all pods are shown by their times, each with its pod."""
+    pods = [make_pod({"a": shell("exit 0")}) for _ in range(2)]
+    for pod in pods:
+        assert pod.run().returncode == 0
+    command = [sys.executable, "-m", "minit", f"--dir={pods[0].data}", "events"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [event["time"] for event in shown] == sorted(event["time"] for event in shown)
+    for pod in pods:
+        assert [event for event in shown if event["pod"] == pod.uuid] == [
+            {**one, "pod": pod.uuid} for one in events(pod)
+        ]
+    refused = subprocess.run([*command, "--follow"], env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 254 and "give the UUID" in refused.stderr
+
+
 def test_going_on_after_a_number(make_pod: MakePod) -> None:
     """--since and the control socket's `events` leave out what was there before."""
     pod = make_pod({"a": shell(FOREVER)})

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import click
 
 from minit.base import jsontext
+from minit.base.errors import MinitError, describe
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -17,7 +18,7 @@ from minit.cli.text.logview import Choice, parse_moment, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.stdio import flush_output
 from minit.stage0.apps.enter import attach as attach_app
-from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, find_pod, walk_pods
 from minit.stage0.reports.logreader import Wanted, pod_events
 
 STREAMS = ("stdout", "stderr")
@@ -117,7 +118,8 @@ def logs(
     default="json",
     help="Text, or one JSON object a line.  [default: json]",
 )
-@one_pod()
+@uuid_file_first_option
+@click.argument("uuid", metavar="[UUID]", required=False)
 @click.pass_obj
 def events(
     invocation: Invocation,
@@ -125,24 +127,45 @@ def events(
     follow: bool,
     since: int | None,
     output_format: str,
-    uuid: str,
+    uuid: str | None,
 ) -> None:
     """
-    Each event has a number, so that a later call can go on after it. Where some are no longer there, a "gap" tells how
-    many.
+    Without a UUID the events of all pods are shown by their times, with the pod of each.
+
+    Each event has a number in its pod, so that a later call can go on after it. Where some are no longer there, a "gap"
+    tells how many.
 
     \b
+      minit events
       minit events 2d381b2a
       minit events --follow --format=text 2d381b2a
 
     """
     line = _json_line if output_format == "json" else text_line
+    if uuid is None:
+        if follow or since is not None:
+            raise click.UsageError("--follow and --since are for the events of one pod: give the UUID")
+        for event in _events_of_all(invocation, Wanted(apps=frozenset(apps), since=None)):
+            invocation.say(line(event))
+        return
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         wanted = Wanted(apps=frozenset(apps), since=since)
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):
             for event in some:
                 invocation.say(line(event))
             sys.stdout.flush()
+
+
+def _events_of_all(invocation: Invocation, wanted: Wanted) -> list[Mapping[str, object]]:
+    """Return the events of all pods in the order of their times; those of a gap have none, and come first."""
+    found: list[Mapping[str, object]] = []
+    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
+        try:
+            for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=False):
+                found += ({**event, "pod": pod.uuid} for event in some)
+        except (MinitError, OSError) as error:
+            invocation.note(f'pod "{pod.uuid}": {describe(error)}')
+    return sorted(found, key=lambda event: str(event.get("time", "")))
 
 
 # Events as `minit events` prints them: JSON as it is, or text that is harmless for a terminal. Pure.
