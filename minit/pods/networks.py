@@ -18,10 +18,10 @@ from pathlib import Path
 from minit.base import jsontext
 from minit.base.errors import NetworkError, describe
 from minit.base.utctime import utc_text
+from minit.linux.hostlinks import delete_bridge, route_destinations
 from minit.manifest.creatednetwork import (
     IPNetwork,
     Network,
-    NetworkDriver,
     NetworkRequest,
     bridge_name,
     check_network_name,
@@ -29,7 +29,6 @@ from minit.manifest.creatednetwork import (
     networks_in,
     read_network,
 )
-from minit.network.netlink.links import Links
 from minit.podfiles.networkfiles import host_directories
 from minit.podfiles.paths import NETWORK_LEASES
 from minit.pods.caller import Caller
@@ -76,7 +75,7 @@ def remove_network(caller: Caller, name: str) -> None:
         remove_file(Path(network.path))
         shutil.rmtree(f"{NETWORK_LEASES}/{name}", ignore_errors=True)
         if network.link == bridge_name(name):
-            _remove_bridge(network.link)
+            delete_bridge(network.link)
 
 
 def prune_networks(caller: Caller) -> list[str]:
@@ -118,16 +117,7 @@ def _lessees(name: str) -> set[str]:
 
 def _host_subnets() -> list[IPNetwork]:
     """Return the destinations of the host's routes but for the default routes, and the image's subnets."""
-    with Links() as links:
-        routes = [route.destination for route in links.routes()]
-    return [*(route for route in routes if route.prefixlen), *map(IPv4Network, _OF_IMAGE)]
-
-
-def _remove_bridge(name: str) -> None:
-    with Links() as links:
-        bridge = links.find(name)
-        if bridge is not None and bridge.kind == NetworkDriver.BRIDGE:
-            links.delete(bridge)
+    return [*route_destinations(), *map(IPv4Network, _OF_IMAGE)]
 
 
 @contextmanager
