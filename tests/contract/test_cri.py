@@ -507,14 +507,16 @@ async def test_open_files(minit: Stage0, tmp_path: Path) -> None:
 def test_who_serves(daemon: Daemon) -> None:
     """The socket is root's alone, and a data directory has one daemon."""
     assert daemon.socket.stat().st_mode & 0o777 == 0o600
-    second = daemon.minit.call("cri", f"--listen=unix://{daemon.socket}.2")
+    second = daemon.minit.call("cri", "--insecure-options=none", f"--listen=unix://{daemon.socket}.2")
     assert (second.returncode, second.stderr) == (254, f"cri: another `minit cri` serves {daemon.minit.data}\n")
-    insecure = daemon.minit.call("--insecure-options=paths", "cri", f"--listen=unix://{daemon.socket}.2")
+    insecure = daemon.minit.call("cri", "--insecure-options=paths", f"--listen=unix://{daemon.socket}.2")
     assert insecure.stderr.startswith("cri: --insecure-options: a node has none")
-    wrong = daemon.minit.call("cri", "--listen=tcp://127.0.0.1:80")
+    wrong = daemon.minit.call("cri", "--insecure-options=none", "--listen=tcp://127.0.0.1:80")
     assert wrong.stderr.startswith(
         'cri: --listen: expected unix://PATH with an absolute path, got "tcp://127.0.0.1:80"'
     )
     for name in ("", "Kata", "-a", "a" * 64, "a\n"):
-        wrong = daemon.minit.call("cri", f"--listen=unix://{daemon.socket}.2", f"--runtime-handler={name}")
+        wrong = daemon.minit.call(
+            "cri", "--insecure-options=none", f"--listen=unix://{daemon.socket}.2", f"--runtime-handler={name}"
+        )
         assert "'--runtime-handler': expected a name that Kubernetes allows" in wrong.stderr

@@ -308,7 +308,6 @@ def test_what_cannot_be_added(world: World, flat_pod: RunningPod) -> None:
         (["busybox.aci"], "multiple apps with name busybox: give it another one with --name"),
         (["busybox.aci", "--name=b", "--mount=volume=none,target=/a"], 'the pod has no volume "none"'),
         (["bare.aci", "--name=b"], '"app" section (try --exec=BINARY)'),
-        (["--name=b", "busybox.aci"], "--name must follow an image"),
         (["busybox.aci", "bare.aci"], "must give only one app"),
         ([], "must provide the pod UUID and an IMAGE"),
         (["none.aci"], "no such file or directory"),

@@ -35,6 +35,7 @@ _LOSSES = re.compile(
     r'|app "app" of pod "[^"]+" was never started: .*'
     r'|image "?\S+"? is not in the store \S+(, which has .*)?'
     r"(: import it with: minit fetch \S+|: minit image list shows the images|, and cannot fetch .*)"
+    r'|image "\S+": nobody signed it'
     r"|failed to (verify|remove) one or more (images|pods)"
     r'|moving (pod|failed prepare) "[^"]+" to garbage'
     r'|removed treestore "deps-sha512-[0-9a-f]{64}"'

@@ -102,7 +102,7 @@ def scan_images(
             words.pop(0)  # ends no arguments, but people write it between any two images
             is_separated = True
         elif not is_flag(words[0]):
-            if not images or is_separated or (not one_image and is_image(words[0], found)):
+            if not images or is_separated or is_image(words[0], found):
                 images.append(_Image(words.pop(0)))
                 is_separated = False
             else:
