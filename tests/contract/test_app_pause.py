@@ -190,6 +190,6 @@ def test_another_stage1(make_pod: MakePod) -> None:
     value["annotations"] = [each for each in value["annotations"] if not each["name"].endswith("/control")]
     manifest.write_text(json.dumps(value))
     failed = run_minit(pod.data, "app", "pause", "--app=web", pod.uuid, code=254)
-    assert failed.stderr.endswith("its stage1 cannot pause apps\n")
+    assert failed.stderr.endswith("its stage1 neither pauses nor signals apps\n")
     assert pod.stop("--force").returncode == 0
     pod.wait_exited()

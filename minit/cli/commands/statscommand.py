@@ -64,7 +64,7 @@ def stats(
     \b
       minit stats
       minit stats --watch=5s --format=json 2d381b2a
-      minit stats --format=prometheus > /var/lib/node-exporter/minit.prom
+      minit app stats --format=prometheus > /var/lib/node-exporter/minit.prom
 
     """
     if watch is not None and output_format == "prometheus":
