@@ -151,10 +151,12 @@ def each_of(read: Read) -> Read:
     return read_all
 
 
-def named_of(read: Read, is_name: Callable[[str], object] = bool, form: str = "a name") -> Read:
+def named_of(
+    read: Read, is_name: Callable[[str], object] = bool, form: str = "a name"
+) -> Callable[[Node, Reading], tuple[tuple[str, Any], ...]]:
     """Return the reader of a mapping from names to values, as pairs."""
 
-    def read_all(node: Node, reading: Reading) -> tuple[tuple[str, object], ...]:
+    def read_all(node: Node, reading: Reading) -> tuple[tuple[str, Any], ...]:
         value = node.raw()
         if not isinstance(value, dict):
             raise node.error("a mapping")

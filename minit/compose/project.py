@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from minit.base.errors import ManifestError
 from minit.base.value import Value
 from minit.compose.keys import (
-    EXTENSION,
     Keys,
     Reading,
     ignored,
@@ -120,24 +119,12 @@ class Project(Value):
 
 
 def _read_services(node: Node, reading: Reading) -> tuple[tuple[str, Service], ...]:
-    found: list[tuple[str, Service]] = []
-    value = node.raw()
-    if not isinstance(value, dict):
-        raise node.error("a mapping")
-    for name in value:
-        if name.startswith(EXTENSION):
-            continue
-        field = Node(value[name], node, name)
-        if not is_service_name(name):
-            reading.faults.append(f"{field.where}: expected a name of letters, digits, dots, dashes and underscores")
-            continue
-        try:
-            fields = read_fields(field, SERVICE, reading)
-        except ManifestError as error:
-            reading.faults.append(str(error))
-            continue
-        found.append((name, Service(name=name, **{key: each for key, each in fields.items() if each is not None})))
-    return tuple(found)
+    form = "a name of letters, digits, dots, dashes and underscores"
+    read_all = named_of(lambda field, reading: read_fields(field, SERVICE, reading), is_service_name, form)
+    return tuple(
+        (name, Service(name=name, **{key: each for key, each in fields.items() if each is not None}))
+        for name, fields in read_all(node, reading)
+    )
 
 
 def read_project(document: PlacedFields, name: str, reading: Reading) -> Project:

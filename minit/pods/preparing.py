@@ -157,7 +157,7 @@ def _named(caller: Caller, store: Store, app: AppRequest, progress: Progress, *,
             if app.pull_policy is PullPolicy.NEVER or app.reference.startswith("sha512-") or which("skopeo") is None:
                 raise
             try:
-                return find_image_or_fetch(caller, store, app, progress)
+                return find_image(caller, store, replace(app, reference=f"docker://{app.reference}"), progress)
             except StoreError as failure:
                 raise StoreError(f"{missing.problem}, and {describe(failure)}") from failure
     except (ImageError, StoreError) as error:

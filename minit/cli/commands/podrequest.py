@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -127,17 +127,18 @@ def pod_request(
 
 
 def pod_annotations(
-    apps: Sequence[AppRequest], of_pod: dict[str, str]
+    apps: Sequence[AppRequest], given: Mapping[str, str]
 ) -> tuple[tuple[AppRequest, ...], tuple[tuple[str, str], ...]]:
     """Return apps without the annotations that only pods have, and the pod's; FlagError if two of one name differ."""
     only = known_annotations(Place.POD) - known_annotations(Place.APP)
+    of_pod = dict(given)
     changed = []
     for app in apps:
-        given = app.overrides.annotations
-        for name, value in given:
+        annotations = app.overrides.annotations
+        for name, value in annotations:
             if name in only and of_pod.setdefault(name, value) != value:
                 raise FlagError(f"annotation {name}: it is the pod's, and said twice")
-        own = tuple(pair for pair in given if pair[0] not in only)
+        own = tuple(pair for pair in annotations if pair[0] not in only)
         changed.append(replace(app, overrides=replace(app.overrides, annotations=own)))
     return tuple(changed), tuple(of_pod.items())
 
