@@ -449,6 +449,41 @@ class Policed:
         """Fetch an image by a tag or a digest."""
         return self.signed.minit("--insecure-options=http", *words, "fetch", f"docker://{self.name}{end}", code=code)
 
+    def refused(self, tag: str, reason: str, rule: str) -> None:
+        """Fetch an image in vain: a line names image, reason, rule and remedy, and the store is as before."""
+        before = self.stored()
+        error = self.fetch(f":{tag}", code=254)
+        assert error.count("\n") == 1
+        assert error.startswith(f'fetch: cannot fetch "docker://{self.name}:{tag}": skopeo: ')
+        assert reason in error
+        assert f"the rule of {self._home}/policy.json is {rule}: " in error
+        assert error.endswith("or fetch the image unverified with --insecure-options=image\n")
+        assert self.signed.minit("image", "list", "--no-legend") == ""
+        assert self.stored() == before
+
+    def stored(self) -> set[Path]:
+        """Return the files of the store."""
+        return {path for path in (self.signed.root / "data/minit/cas").rglob("*") if path.is_file()}
+
+    def move(self, tag: str, end: str) -> None:
+        """Let a tag of the registry mean the image of another tag."""
+        index = self.layout.index
+        entry = {**next(one for one in index if one["annotations"] == {REF_NAME: end}), "annotations": {REF_NAME: tag}}
+        index[:] = [*(one for one in index if one["annotations"] != {REF_NAME: tag}), entry]
+
+    def sign_by_skopeo(self, key: Path, passphrase: Path, tag: str) -> None:
+        """Push the image of a tag to its place again, with a signature of sigstore's by skopeo."""
+        layout = self.layout.write_directory(self.signed.root / "pushed")
+        options = (f"--sign-by-sigstore-private-key={key}", f"--sign-passphrase-file={passphrase}")
+        self.skopeo(
+            "copy", "-q", "--dest-tls-verify=false", *options, f"oci:{layout}:{tag}", f"docker://{self.name}:{tag}"
+        )
+
+    def skopeo(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the machine's skopeo to a good end."""
+        command = ["skopeo", "--insecure-policy", *map(str, words)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=90)
+
 
 @pytest.fixture
 def policed(signed: Signed, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Iterator[Policed]:
@@ -493,11 +528,50 @@ def test_a_policy_of_signatures(policed: Policed) -> None:
     assert "nobody signed it" in policed.signed.verified(f"{policed.name}:other")
 
 
+def test_a_simple_signature_of_another_image(policed: Policed) -> None:
+    """A tag that means another image now is refused, without a signature and with that of the image before."""
+    rule = policed.signed_by()
+    policed.obey(rule)
+    policed.refused("other", "A signature was required, but no signature exists", f"signedBy {rule['keyPath']}")
+    good, other = (digest_of(policed.layout, tag) for tag in ("good", "other"))
+    policed.move("good", "other")
+    policed.refused("good", "A signature was required, but no signature exists", f"signedBy {rule['keyPath']}")
+    place = policed.signed.root / "lookaside/team"
+    (place / f"box@{good.replace(':', '=')}").rename(place / f"box@{other.replace(':', '=')}")
+    policed.refused("good", f"Signature for digest {good} does not match", f"signedBy {rule['keyPath']}")
+
+
+def test_a_signature_by_skopeo_itself(policed: Policed) -> None:
+    """An image that skopeo has signed for sigstore is fetched; no, another's and an older signature are refused."""
+    if "generate-sigstore-key" not in policed.skopeo("--help").stdout:
+        pytest.skip("the machine's skopeo makes no keys of sigstore")
+    passphrase = policed.signed.root / "passphrase"
+    passphrase.write_text("word\n")
+    for key in ("own", "foreign"):
+        prefix = policed.signed.root / key
+        policed.skopeo("generate-sigstore-key", f"--output-prefix={prefix}", f"--passphrase-file={passphrase}")
+    public, foreign = policed.signed.root / "own.pub", policed.signed.root / "foreign.pub"
+    policed.sign_by_skopeo(policed.signed.root / "own.private", passphrase, "good")
+    path = policed.obey({"type": "sigstoreSigned", "keyPaths": [str(foreign), str(public)]})
+    policed.fetch(":good")
+    assert f"allowed by {path}: sigstoreSigned {foreign} {public}" in policed.signed.verified(f"{policed.name}:good")
+    policed.signed.minit("image", "rm", f"{policed.name}:good")
+    policed.obey({"type": "sigstoreSigned", "keyPath": str(foreign)})
+    policed.refused("good", "signature verification failed", f"sigstoreSigned {foreign}")
+    policed.obey({"type": "sigstoreSigned", "keyPath": str(public)})
+    policed.refused("other", "A signature was required, but no signature exists", f"sigstoreSigned {public}")
+    good, other = (digest_of(policed.layout, tag) for tag in ("good", "other"))
+    policed.move("good", "other")
+    policed.move(f"{other.replace(':', '-')}.sig", f"{good.replace(':', '-')}.sig")
+    policed.refused("good", f"Signature for digest {good} does not match", f"sigstoreSigned {public}")
+
+
 def test_a_policy_about_a_tag(policed: Policed) -> None:
     """What a policy says of a tag holds, although minit asks a registry for digests."""
     policed.obey({"type": "reject"}, scope=f"{policed.name}:other")
     policed.fetch(":good")
-    assert "is rejected by policy" in policed.fetch(":other", code=254)
+    policed.signed.minit("image", "rm", f"{policed.name}:good")
+    policed.refused("other", "is rejected by policy", "reject")
 
 
 def test_a_registry_with_two_images_for_a_tag(policed: Policed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,11 @@ _WITHOUT_TLS = (
     ": containers-registries.conf(5) says which registries have no certificates,"
     " or for one command --insecure-options=http,tls"
 )
-_UNVERIFIED = ": containers-policy.json(5) has the rule; --insecure-options=image fetches the image unverified"
 _WORDS_OF_POLICY = ("Source image rejected", "trust policy")
+_REMEDIES_OF_POLICY = {
+    "no signature exists": "sign the image, name the place of the signatures in containers-registries.d(5), ",
+    "sigstore disabled": "install a skopeo that verifies signatures of sigstore (Debian 13 has one), ",
+}
 _ACCEPT = "insecureAcceptAnything"
 _ABSENT = re.compile(r"skopeo: .*(manifest|name) unknown")
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
@@ -113,9 +116,15 @@ def _members(node: Node) -> dict[str, Node]:
 
 
 def _words(requirements: Node) -> set[str]:
-    """Return the types of requirements, and behind each the file of the key, if there is one."""
+    """Return the types of requirements, and behind each the files of keys, if there are any."""
     return {
-        f"{one['type'].string()} {one['keyPath'].optional(Node.string) or ''}".strip()
+        " ".join(
+            (
+                one["type"].string(),
+                *([one["keyPath"].string()] if one["keyPath"].given else ()),
+                *one["keyPaths"].each(Node.string),
+            )
+        )
         for one in requirements.elements()
     }
 
@@ -326,8 +335,18 @@ class Skopeo:
         reason = message[1].replace('\\"', '"') if message else last
         remedy = _WITHOUT_TLS if any(word in last for word in _WORDS_OF_TLS) else ""
         if any(word in last for word in _WORDS_OF_POLICY):
-            remedy = _UNVERIFIED
+            remedy = _remedy_of_policy(reason, self._source)
         return StoreError(f"{self._failed}: skopeo: {reason[:_SHOWN_LIMIT] or 'it failed'}{remedy}")
+
+
+def _remedy_of_policy(reason: str, source: SkopeoSource) -> str:
+    """Return the rule of the policy that refused an image, and the ways out."""
+    path = policy_file()
+    words = requirements_for(source.wanted, path) if source.is_remote else ()
+    rule = f"the rule of {path} is {', '.join(words)}" if words else f"{path} has the rule"
+    ways = "".join(way for word, way in _REMEDIES_OF_POLICY.items() if word in reason)
+    ways += "change the rule (containers-policy.json(5)), or fetch the image unverified with --insecure-options=image"
+    return f": {rule}: {ways}"
 
 
 def _last_line(output: bytes) -> str:
