@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.text.logview import SECOND_NS, json_format, parse_moment, text_format, visible
+from minit.base.moment import SECOND_NS, parse_moment
+from minit.cli.text.logview import json_format, text_format, visible
 from minit.stage0.reports.logfiles import LogLine
 
 # A Tuesday, 22:13:20 UTC.

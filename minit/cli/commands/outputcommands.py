@@ -11,10 +11,11 @@ import click
 
 from minit.base import jsontext
 from minit.base.errors import MinitError, describe
+from minit.base.moment import parse_moment
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.logview import Choice, parse_moment, reopen_logs, show_logs
+from minit.cli.text.logview import Choice, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.stdio import flush_output
 from minit.stage0.apps.enter import attach as attach_app
