@@ -176,7 +176,7 @@ COMMANDS = {
         section=_IMAGES,
     ),
     "tag": Listing(
-        place="commands.storecommands:tag",
+        place="commands.imagecommands:tag",
         help="Give an image of the store more names.",
         section=_IMAGES,
     ),

@@ -19,6 +19,7 @@ import click
 from minit.base.errors import MinitError
 from minit.base.value import Value
 from minit.cli.commandgroups import COMMANDS
+from minit.cli.flags.filters import FilterOption, words_of
 from minit.cli.flags.imageargs import ImageCommand
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
 from minit.cli.grammar import (
@@ -209,6 +210,11 @@ def _values(line: _Line, option: click.Option, word: str) -> Completions:
     if isinstance(option.type, click.Choice):
         return _words(tuple(option.type.choices))
     name, metavar = option.opts[0], option.metavar or ""
+    if isinstance(option, FilterOption):
+        keys = words_of(option.subject)
+        key, equals, _ = word.partition("=")
+        values = keys[key].values if equals and key in keys else ()
+        return _words([f"{key}={value}" for value in values] if equals else [f"{each}=" for each in keys])
     if name == "--app":
         return Completions(candidates=tuple(_apps(line)))
     if name == "--insecure-options":

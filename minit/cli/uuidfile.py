@@ -89,9 +89,9 @@ def _read_uuid(path: Path, exit_code: int) -> str:
 
 
 def _require(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
-    is_all = bool(ctx.params.get("every"))
-    if value and is_all:
-        raise click.UsageError("--all is for all pods: it has no operands beside it", ctx)
-    if not value and not is_all and not ctx.resilient_parsing:
+    option = "--all" if ctx.params.get("every") else "--filter" if ctx.params.get("filters") else None
+    if value and option:
+        raise click.UsageError(f"{option} is for all pods: it has no operands beside it", ctx)
+    if not value and not option and not ctx.resilient_parsing:
         raise click.UsageError(_EITHER, ctx)
     return value

@@ -6,7 +6,8 @@ import click
 
 from minit.base.errors import EXIT_FAILURE
 from minit.base.signals import parse_signal
-from minit.cli.commands.podcommands import for_each
+from minit.cli.commands.podcommands import for_each, pods_meant
+from minit.cli.flags.filters import Filter, Subject, filter_option
 from minit.cli.flags.sharedoptions import apps_option, read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -22,15 +23,19 @@ from minit.stage0.pods.poddirectory import find_pod
 
 @click.command("rm", cls=MinitCommand)
 @click.option("-f", "--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
+@filter_option(Subject.PODS, help_text="All pods that fit")
 @some_or_all_pods("pods")
 @click.pass_obj
-def remove(invocation: Invocation, force: bool, every: bool, uuids: tuple[str, ...]) -> None:
+def remove(
+    invocation: Invocation, force: bool, filters: tuple[Filter, ...], every: bool, uuids: tuple[str, ...]
+) -> None:
     """
     \b
       minit rm 2d381b2a
       minit rm --uuid-file=pod.uuid
       minit rm --force web
       minit rm --all
+      minit rm --filter=status=exited --filter=until=24h
 
     """
     invocation.require_root()
@@ -40,7 +45,7 @@ def remove(invocation: Invocation, force: bool, every: bool, uuids: tuple[str, .
             removed = ending.remove(invocation.caller, cleanup, uuid, force=force)
             invocation.say(f'"{removed}"')
 
-        names = removable_pods(invocation.caller) if every else uuids
+        names = pods_meant(invocation, uuids, filters, removable_pods, every=every)
         for_each(invocation, names, remove_one, "failed to remove one or more pods")
 
 

@@ -1,4 +1,4 @@
-"""The commands that bring images about or away (fetch, push, stage1 build), and version."""
+"""The commands that bring images about, name or send them (fetch, tag, push, stage1 build), and version."""
 
 from __future__ import annotations
 
@@ -101,6 +101,23 @@ def fetch(
                     signature=Path(signatures[number]) if signatures else None,
                 )
             invocation.say(image if full else image[:_SHORT_ID])
+
+
+@click.command(cls=MinitCommand)
+@click.argument("image", metavar="IMAGE")
+@click.argument("names", metavar="NAME[:TAG]...", nargs=-1, required=True)
+@click.pass_obj
+def tag(invocation: Invocation, image: str, names: tuple[str, ...]) -> None:
+    """
+    A name that another image was given goes over to this one.
+
+    \b
+      minit image tag example.com/web:1.2 web:latest registry.example.com/web:1.2
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        service.tag(store, image, names)
 
 
 @click.command(cls=MinitCommand)

@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from minit.base.harmless import harmless
+from minit.base.moment import parse_moment
 from minit.cli.commands.podcommands import for_each
 from minit.cli.commands.storagecommands import confirm
 from minit.cli.flags.appoptions import parse_pair
+from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
@@ -65,24 +67,29 @@ def create(invocation: Invocation, /, options: tuple[str, ...], labels: tuple[st
 
 @click.command("ls", cls=MinitCommand)
 @click.option("-q", "--quiet", is_flag=True, help="Print the names alone.")
+@filter_option(Subject.NETWORKS, "-f")
 @no_legend_option
 @format_option
 @click.pass_obj
-def list_configured(invocation: Invocation, quiet: bool, no_legend: bool, output_format: str | None) -> None:
+def list_configured(
+    invocation: Invocation, quiet: bool, filters: tuple[Filter, ...], no_legend: bool, output_format: str | None
+) -> None:
     """
     The networks default and default-restricted are the stage1 image's, and in the list only if a file replaces them.
 
     \b
       minit network ls
+      minit network ls --filter=driver=bridge --filter=dangling=true
       minit network ls --format=json-pretty
 
     """
     found = list_networks(invocation.local_config, invocation.note)
+    members = {} if quiet and not filters else network_members(invocation.data, invocation.note)
+    found = chosen(filters, found, lambda network: _listed(network, is_dangling=network.name not in members))
     if quiet:
         for network in found:
             invocation.say(harmless(network.name))
         return
-    members = network_members(invocation.data, invocation.note)
     if output_format is not None:
         invocation.say(json_text([_document(each, members.get(each.name, [])) for each in found], output_format))
         return
@@ -144,6 +151,16 @@ def prune_created(invocation: Invocation, force: bool) -> None:
     confirm("Remove all created networks that no pod has?", force=force)
     for name in prune_networks(invocation.caller):
         invocation.say(name)
+
+
+def _listed(network: Network, *, is_dangling: bool) -> Listed:
+    return Listed(
+        names=(network.name,),
+        labels=network.labels,
+        created_ns=parse_moment(network.created, 0) if network.created else None,
+        driver=network.driver,
+        is_dangling=is_dangling,
+    )
 
 
 def _pairs(flag: str, texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -13,12 +13,14 @@ import click
 from minit.base import jsontext
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.goflags import BOOLEANS
+from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option, listed_pod
 from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration, timeout_option
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import format_option, json_text
 from minit.cli.text.podtext import OwnFacts, host_place, list_text, pod_json, pod_place, port_json, status_text
 from minit.cli.uuidfile import one_pod, some_or_all_pods, uuid_file_first_option
+from minit.pods.caller import Caller
 from minit.pods.stopping import Ending, await_end, begin_to_stop, running_pods
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import (
@@ -64,14 +66,23 @@ def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.command("list", cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
 @click.option("-q", "--quiet", is_flag=True, help="Show the UUIDs alone.")
+@filter_option(Subject.PODS, "-f")
 @no_legend_option
 @format_option
 @click.pass_obj
-def list_pods(invocation: Invocation, full: bool, quiet: bool, no_legend: bool, output_format: str | None) -> None:
+def list_pods(
+    invocation: Invocation,
+    full: bool,
+    quiet: bool,
+    filters: tuple[Filter, ...],
+    no_legend: bool,
+    output_format: str | None,
+) -> None:
     """
     \b
       minit list
       minit list --full --no-legend
+      minit list --filter=status=running --filter=label=tier=web
       minit list --format=json-pretty
       minit rm $(minit list --quiet)
 
@@ -79,10 +90,11 @@ def list_pods(invocation: Invocation, full: bool, quiet: bool, no_legend: bool, 
     if quiet and output_format is not None:
         raise click.UsageError("--quiet and --format exclude each other")
     statuses, own = [], {}
+    is_asked = _is_always if _asks_for_health(filters) else _is_in_crash_loop
     for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
         try:
             status = read_pod_status(pod)
-            facts = _own_facts(invocation, pod, status, _is_in_crash_loop)
+            facts = _own_facts(invocation, pod, status, is_asked)
         except (OSError, MinitError) as error:
             if pod.refresh() and pod.state not in DELETED_STATES:  # else somebody is deleting it
                 invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
@@ -92,6 +104,7 @@ def list_pods(invocation: Invocation, full: bool, quiet: bool, no_legend: bool, 
             continue
         statuses.append(status)
         own[status.uuid] = facts
+    statuses = chosen(filters, statuses, lambda status: listed_pod(status, _health(own[status.uuid])))
     if quiet:
         for status in statuses:
             invocation.say(status.uuid)
@@ -157,6 +170,48 @@ def status(
 def _is_in_crash_loop(end: Record, restarts: int) -> bool:
     """Tell whether an app may wait for another start: an app that runs again has begun more often."""
     return "finished" in end and restarts > 0 and restarts == end.get("restarts")
+
+
+def _asks_for_health(filters: Sequence[Filter]) -> bool:
+    return any("health" in each.key.words for each in filters)
+
+
+def _is_always(end: Record, restarts: int) -> bool:
+    return True
+
+
+def _health(facts: OwnFacts) -> str:
+    """Return the word for the results of the checks of a pod's apps, nothing without results."""
+    checks = [each for fields in facts.fields.values() if isinstance(each := fields.get("health"), Mapping)]
+    results = [result["healthy"] for check in checks for result in check.values()]
+    return "" if not results else "healthy" if all(results) else "unhealthy"
+
+
+def pods_meant(
+    invocation: Invocation,
+    uuids: Sequence[str],
+    filters: Sequence[Filter],
+    candidates: Callable[[Caller], list[str]],
+    *,
+    every: bool,
+) -> Sequence[str]:
+    """Return the operands of a command, or with --all or filters the candidates that fit."""
+    if not every and not filters:
+        return uuids
+    found = candidates(invocation.caller)
+    if not filters:
+        return found
+    things: list[tuple[str, Listed]] = []
+    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
+        try:
+            shown = read_pod_status(pod)
+            health = _health(_own_facts(invocation, pod, shown, _is_always)) if _asks_for_health(filters) else ""
+            things.append((pod.uuid, listed_pod(shown, health)))
+        except (OSError, MinitError) as error:
+            if pod.refresh() and pod.state not in DELETED_STATES:
+                invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
+    fitting = {uuid for uuid, _ in chosen(filters, things, lambda thing: thing[1])}
+    return [uuid for uuid in found if uuid in fitting]
 
 
 def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Callable[[Record, int], bool]) -> OwnFacts:
@@ -285,6 +340,7 @@ def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
     help="Wait until the pods ended, at most so long.  [default: as long as it takes]",
 )
 @click.option("--no-wait", is_flag=True, help="Return as soon as the pods are asked to end.")
+@filter_option(Subject.PODS, help_text="All running pods that fit")
 @some_or_all_pods("running pods")
 @click.pass_obj
 def stop(
@@ -293,6 +349,7 @@ def stop(
     timeout: float | None,
     wait: float | None,
     no_wait: bool,
+    filters: tuple[Filter, ...],
     every: bool,
     uuids: tuple[str, ...],
 ) -> None:
@@ -303,11 +360,13 @@ def stop(
       minit stop 2d381b2a 6a9c
       minit stop --time=5 web
       minit stop --all
+      minit stop --filter=label=tier=web
       minit stop --force --uuid-file=pod.uuid
 
     """
     if no_wait and timeout:
         raise click.UsageError("--time needs the wait that --no-wait leaves out")
+    meant = pods_meant(invocation, uuids, filters, running_pods, every=every)
     with ExitStack() as stack:
         asked: list[Ending] = []
 
@@ -325,7 +384,7 @@ def stop(
             await_end(ending, wait or 0)
             invocation.say(f'"{ending.pod.uuid}"')
 
-        failed = _try_each(invocation, running_pods(invocation.caller) if every else uuids, stop_one)
+        failed = _try_each(invocation, meant, stop_one)
         # All pods end at the same time.
         failed |= _try_each(invocation, asked, await_one)
     if failed:

@@ -11,9 +11,10 @@ import click
 
 from minit.base.errors import PodError, describe
 from minit.cli.commandgroups import COMMANDS
-from minit.cli.commands.podcommands import for_each
+from minit.cli.commands.podcommands import for_each, pods_meant
 from minit.cli.commands.podrequest import pod_request, refuse_ports
 from minit.cli.commands.podrequest import run_options as run_options_of
+from minit.cli.flags.filters import Filter, Subject, filter_option
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
 from minit.cli.flags.runoptions import (
     app_options,
@@ -216,9 +217,12 @@ def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
 
 @click.command(cls=MinitCommand)
 @timeout_option
+@filter_option(Subject.PODS, help_text="All running pods that fit")
 @some_or_all_pods("running pods")
 @click.pass_obj
-def restart(invocation: Invocation, timeout: float | None, every: bool, uuids: tuple[str, ...]) -> None:
+def restart(
+    invocation: Invocation, timeout: float | None, filters: tuple[Filter, ...], every: bool, uuids: tuple[str, ...]
+) -> None:
     """
     A pod that has ended is only started. A pod that cannot start again is not stopped.
 
@@ -236,7 +240,7 @@ def restart(invocation: Invocation, timeout: float | None, every: bool, uuids: t
             with find_pod(invocation.data, uuid, invocation.note) as pod:
                 invocation.say(running.restart(invocation.caller, store, pod, timeout))
 
-        names = running_pods(invocation.caller) if every else uuids
+        names = pods_meant(invocation, uuids, filters, running_pods, every=every)
         for_each(invocation, names, restart_one, "failed to restart one or more pods")
 
 

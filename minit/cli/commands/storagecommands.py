@@ -11,6 +11,7 @@ import click
 from minit.base.errors import EXIT_FAILURE, MinitError, StoreError, describe
 from minit.base.harmless import harmless
 from minit.cli.commands.podcommands import for_each
+from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
@@ -181,18 +182,26 @@ def create_named(invocation: Invocation, names: tuple[str, ...]) -> None:
 
 
 @click.command("ls", cls=MinitCommand)
+@filter_option(Subject.VOLUMES, "-f")
 @no_legend_option
 @format_option
 @click.pass_obj
-def list_named(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
+def list_named(invocation: Invocation, filters: tuple[Filter, ...], no_legend: bool, output_format: str | None) -> None:
     """
     \b
       minit volume ls
+      minit volume ls --filter=dangling=true
       minit volume ls --format=json-pretty
 
     """
     users = volume_users(invocation.data, invocation.note)
-    volumes = list_volumes(invocation.data)
+    volumes = chosen(
+        filters,
+        list_volumes(invocation.data),
+        lambda volume: Listed(
+            names=(volume.name,), created_ns=volume.created_ns, is_dangling=not users.get(volume.name)
+        ),
+    )
     if output_format is not None:
         listed = [
             {"name": volume.name, "path": volume.path, "created": volume.created_ns, "pods": users.get(volume.name, [])}

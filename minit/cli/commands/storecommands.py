@@ -12,6 +12,7 @@ from minit.base import jsontext
 from minit.base.errors import MinitError, StoreError, describe
 from minit.base.harmless import harmless
 from minit.base.progress import Progress
+from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option
 from minit.cli.flags.sharedoptions import (
     image_format_option,
     no_legend_option,
@@ -31,7 +32,7 @@ from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.extract import extract_image_to
 from minit.stage0.images.signatures import Signature, SignatureKind
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import MissingImage, StoredImage
+from minit.stage0.images.storedimage import MissingImage, StoredImage, named_images
 from minit.stage0.images.treestore import TreeStore
 
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
@@ -57,6 +58,7 @@ _LISTED_ID = len("sha512-") + 12
 )
 @click.option("--order", type=click.Choice(["asc", "desc"], case_sensitive=False), default="asc", help="[default: asc]")
 @click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
+@filter_option(Subject.IMAGES, "-f")
 @no_legend_option
 @format_option
 @click.pass_obj
@@ -66,6 +68,7 @@ def list_images(
     sort: str,
     order: str,
     full: bool,
+    filters: tuple[Filter, ...],
     no_legend: bool,
     output_format: str | None,
 ) -> None:
@@ -73,6 +76,7 @@ def list_images(
     \b
       minit image list
       minit image list --sort=size --order=desc --fields=name,size
+      minit image list --filter=reference=nginx --filter=dangling=false
 
     """
     try:
@@ -81,6 +85,8 @@ def list_images(
         raise click.UsageError(str(error)) from error
     with Store(invocation.data) as store:
         images = store.list(lambda error: invocation.note(f"skipping image: {describe(error)}"))
+    named = named_images(images)
+    images = chosen(filters, images, lambda image: listed_image(image, is_dangling=image.id not in named))
     images = _sort_images(images, sorted_by, descending=order.lower() == "desc")
     if output_format is not None:
         invocation.say(json_text([_image_json(image) for image in images] or None, output_format))
@@ -89,23 +95,6 @@ def list_images(
             list_text(images, shown, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
             end="",
         )
-
-
-@click.command(cls=MinitCommand)
-@click.argument("image", metavar="IMAGE")
-@click.argument("names", metavar="NAME[:TAG]...", nargs=-1, required=True)
-@click.pass_obj
-def tag(invocation: Invocation, image: str, names: tuple[str, ...]) -> None:
-    """
-    A name that another image was given goes over to this one.
-
-    \b
-      minit image tag example.com/web:1.2 web:latest registry.example.com/web:1.2
-
-    """
-    invocation.require_root()
-    with Store(invocation.data) as store:
-        service.tag(store, image, names)
 
 
 @click.command("rm", cls=MinitCommand)
@@ -372,6 +361,19 @@ def _unpack(
 def _tell_removed(invocation: Invocation, count: int) -> None:
     if count:
         invocation.note(f"{count} image(s) successfully removed")
+
+
+def listed_image(image: StoredImage, *, is_dangling: bool) -> Listed:
+    """Return what filters look at in an image; one that `is_dangling` is meant by no name."""
+    digests = () if image.digests is None else (image.digests.configuration, *image.digests.manifests)
+    original = () if image.original_name is None else (image.original_name,)
+    return Listed(
+        ids=(image.id, *digests),
+        names=(*image.all_names, *original) if image.all_names else (),
+        labels=() if image.manifest.app is None else image.manifest.app.user_labels,
+        created_ns=image.import_time_ns,
+        is_dangling=is_dangling,
+    )
 
 
 # The output of `image list`: fields of the images, their order, and text or JSON. Pure.
