@@ -215,6 +215,11 @@ COMMANDS = {
         help="Show what takes room, and remove what nobody needs.",
         section=_OTHER,
     ),
+    "unshare": Listing(
+        place="commands.runcommands:unshare",
+        help="Run a command, by default $SHELL, as root of the user's namespace, where files of pods can be changed.",
+        section=_OTHER,
+    ),
     "version": Listing(
         place="commands.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",

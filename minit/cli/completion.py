@@ -30,7 +30,7 @@ from minit.cli.grammar import (
     SharedAppOption,
     flag_table,
 )
-from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS, Invocation
+from minit.cli.invocation import INSECURE_OPTIONS, Invocation
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG
 from minit.stage0.images.store import Store
 from minit.stage0.networks import list_networks
@@ -81,7 +81,7 @@ class _Line(Value):
     def data(self) -> Path:
         """The data directory of the line."""
         given = [value for name, value in self.values if name == "--dir"]
-        return Path(given[-1]) if given else DEFAULT_DATA
+        return Path(given[-1]) if given else Invocation().data
 
     @property
     def local_config(self) -> str:

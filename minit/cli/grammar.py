@@ -122,7 +122,7 @@ def _global_options() -> list[click.Parameter]:
             metavar="DIR",
             type=click.Path(path_type=Path),
             callback=_keep_data,
-            help=f"The data directory.  [default: {DEFAULT_DATA}]",
+            help=f"The data directory.  [default: {DEFAULT_DATA}, or $XDG_DATA_HOME/minit of a user without root]",
         ),
         GlobalOption(
             ["--insecure-options"],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
+from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, data_directory, is_of_user, require_own
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG, Caller
 
 DEFAULT_DATA = Path("/var/lib/rkt")
@@ -35,12 +36,12 @@ class Invocation:
         self.insecure: frozenset[str] = frozenset()
         self.failure_kind: FailureKind | None = None
         """Of a command that has failed, if it is known."""
-        self._data = DEFAULT_DATA
+        self._data: Path | None = None
 
     @property
     def data(self) -> Path:
         """The data directory, without symbolic links: paths below it end up in mount tables."""
-        return Path(os.path.realpath(self._data))
+        return Path(os.path.realpath(self._data or (data_directory() if is_of_user() else DEFAULT_DATA)))
 
     @data.setter
     def data(self, path: Path) -> None:
@@ -80,6 +81,17 @@ class Invocation:
             sys.stderr = open(os.devnull, "w")
 
     def require_root(self) -> None:
-        """Raise MinitError unless root runs the command."""
-        if os.geteuid() != 0:
+        """Raise MinitError unless root of the machine runs the command."""
+        if is_of_user():
             raise MinitError(f"cannot run as unprivileged user: minit {self.command} needs root")
+
+    def become_root(self) -> None:
+        """Go on as root, where need be of the user's namespace; MinitError if that cannot be."""
+        if is_of_user():
+            from minit.pods.rootless import become_root  # not in the image of a machine, which has no users
+
+            become_root(self.data, self.note)
+        else:
+            # Of a user who has become root, and has kept the environment.
+            os.environ.pop(RUNTIME_VARIABLE, None)
+            require_own(self.data)

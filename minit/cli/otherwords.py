@@ -196,7 +196,6 @@ ABSENT: dict[str, str] = {
     "taint": _OF_A_CLUSTER,
     "uncordon": _OF_A_CLUSTER,
     "unmount": "image render makes a directory, and nothing is mounted",
-    "unshare": "minit runs as root",
     "volume export": "tar reads the directory that volume ls --format=json shows",
     "volume import": "tar fills the directory that volume ls --format=json shows",
     "volume inspect": "volume ls --format=json has all of every volume",

@@ -69,6 +69,15 @@ NETWORK_HELPER = Forked(
     has_session=True,
 )
 USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
+NAMESPACE_MAKER = Forked(who="maker of a user's namespace", keeps=("pipe", "report"))
+# The keeper outlives the terminal of the first command.
+NAMESPACE_KEEPER = Forked(
+    who="keeper of a user's namespace",
+    keeps=("pipe", "report"),
+    streams=(NULL, NULL, NULL),
+    has_session=True,
+    unblocks=True,
+)
 # Signals of the terminal reach the launcher. With a user namespace of the pod's PID 1 becomes dumpable again.
 PID_1 = Forked(
     who="PID 1",

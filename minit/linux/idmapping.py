@@ -11,6 +11,15 @@ from minit.base.idrange import IdRange
 from minit.linux import syscalls
 from minit.linux.forks import USER_NAMESPACE_HOLDER, clone
 
+_ALL_IDS = ["0", "0", str((1 << 32) - 1)]
+
+
+def in_user_namespace() -> bool:
+    """Tell whether this process is in another user namespace than the first, user_namespaces(7)."""
+    # Not kept: the command enters such a namespace.
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != _ALL_IDS
+
 
 def map_ids(pid: int, mapped: IdRange) -> None:
     """Map the ids of a process's new user namespace; LaunchError if the kernel refuses."""

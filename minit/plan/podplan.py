@@ -244,6 +244,7 @@ def _plan_mounts(pod: PodInput, *, own_network: bool) -> tuple[MountOp, ...]:
         own_network=own_network,
         has_queues=pod.has_queues,
         shm_bytes=plan_shared_memory(pod.manifest),
+        shown_devices=pod.facts.shown_devices,
     )
     return (*mounts, *cover_of(pod.facts.shown_hierarchies), *memory_mounts(pod.manifest))
 

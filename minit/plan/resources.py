@@ -65,9 +65,12 @@ class ResourcePlan(Value):
 def plan_resources(given: AppInput, isolation: Isolation | None) -> ResourcePlan:
     """Return the resources of an app with the effect of its isolators, None without any."""
     limits = Limits() if isolation is None else isolation.limits
+    pod = given.pod
+    # The kernel lets an app of a user namespace use no device that it has made.
+    is_free = pod.flags.disable_paths or given.is_privileged or pod.facts.shown_devices is not None
     return ResourcePlan(
         limits=None if limits == Limits() else limits,
         oom_score_adj=None if isolation is None else isolation.oom_score_adj,
-        devices=None if given.pod.flags.disable_paths or given.is_privileged else DEFAULT_RULES,
+        devices=None if is_free else DEFAULT_RULES,
         hotplug=given.has_hotplug,
     )

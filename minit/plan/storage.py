@@ -87,7 +87,12 @@ def plan_pod_volumes(pod: PodInput) -> tuple[list[tuple[VolumeMount, ...]], list
 def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool) -> StoragePlan:
     """Return the storage of an app, which may have the pod's console and a PID namespace of its own."""
     pod, flags, facts = given.pod, given.pod.flags, given.pod.facts
-    mounts = app_mounts(console=has_console, private_users=bool(flags.private_users), has_queues=pod.has_queues)
+    mounts = app_mounts(
+        console=has_console,
+        private_users=bool(flags.private_users),
+        has_queues=pod.has_queues,
+        shown_devices=facts.shown_devices,
+    )
     if own_pids:
         mounts = tuple(PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in mounts)
     hidden = plan_hidden_files(given.runtime, given.volumes)
@@ -98,7 +103,9 @@ def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool) -> Stora
     storage = StoragePlan(
         mounts=mounts,
         # Stage1 contract 9.2.
-        sysfs=SYSFS_AND_CGROUPS if facts.is_unified or pod.mapped is not None else SYSFS,
+        sysfs=SYSFS
+        if facts.shown_devices is None and pod.mapped is None and not facts.is_unified
+        else SYSFS_AND_CGROUPS,
         volumes=tuple(each for each in given.volumes if each not in late and each.kind != MEMORY),
         late_volumes=late,
         memory_volumes=tuple(each for each in given.volumes if each.kind == MEMORY),

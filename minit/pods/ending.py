@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit.base.errors import PodError
+from minit.podfiles.usersdirectory import program_directory
 from minit.pods.caller import Caller
-from minit.pods.images import PROGRAMS
 from minit.pods.stopping import stop
 from minit.stage0.files.durable import disk_errors
 from minit.stage0.garbage import podgc
@@ -76,7 +76,7 @@ def uninstall(caller: Caller, *, with_data: bool) -> None:
                 end(pod, cleanup, caller.note)
             if with_data:
                 podgc.collect(data, 0, cleanup, caller.note, caller.note)
-    for directory in (PROGRAMS, *((data,) if with_data else ())):
+    for directory in (program_directory(), *((data,) if with_data else ())):
         with disk_errors(f"remove {directory}", directory.parent), suppress(FileNotFoundError):
             shutil.rmtree(directory)
 

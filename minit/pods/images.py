@@ -32,6 +32,7 @@ from minit.image.stage1 import (
     stage1_fingerprint,
     stage1_sources,
 )
+from minit.podfiles.usersdirectory import is_of_user, program_directory
 from minit.pods.caller import INSECURE_IMAGES, Caller
 from minit.pods.requests import Stage1Request
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
@@ -49,10 +50,8 @@ from minit.stage0.images.storedimage import PullPolicy, StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.images.trustedkeys import KeyPlaces
 
-PROGRAMS = Path("/var/cache/minit")
-"""Below it every command has the program of its own path."""
-
 _PLAIN = "-plain"
+_NOBODY = 65534  # user_namespaces(7), the id of all that are not mapped
 
 
 def key_places(caller: Caller) -> KeyPlaces:
@@ -118,7 +117,8 @@ def renew_program(fingerprint: str, progress: Progress) -> None:
     # The interpreter of a dump has this module built in.
     if "_syscalls" in sys.builtin_module_names or os.geteuid() != 0 or not command.endswith(_PLAIN):
         return
-    program = Path(f"{PROGRAMS}{os.path.abspath(command).removesuffix(_PLAIN)}")
+    # Below the directory every command has the program of its own path.
+    program = Path(f"{program_directory()}{os.path.abspath(command).removesuffix(_PLAIN)}")
     if obstacle() is not None or _has_failed(program, fingerprint) or is_current(program):
         return
     with suppress(MinitError, OSError):
@@ -153,7 +153,9 @@ def _has_failed(program: Path, fingerprint: str) -> bool:
 def _is_roots_alone(directory: Path) -> bool:
     """Tell whether nobody else can write to the path, or replace the path."""
     states = [path.stat() for path in (directory, *directory.parents)]
-    return all(state.st_uid == 0 and not state.st_mode & 0o022 for state in states)
+    # Directories of the machine's root are of nobody in a user's namespace.
+    owners = (0, _NOBODY) if is_of_user() else (0,)
+    return all(state.st_uid in owners and not state.st_mode & 0o022 for state in states)
 
 
 def means_image(data: Path, word: str) -> bool:

@@ -15,6 +15,7 @@ from minit.base.value import replace
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.capabilities import capability_isolators
 from minit.manifest.seccomp import WORD_CAPABILITIES
+from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
 from minit.pods.images import choose_stage1, trust_of
@@ -199,6 +200,8 @@ def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tupl
 
 def _choose_overlay(caller: Caller, request: PodRequest) -> bool:
     """Return whether the pod gets overlays; PodError if the pod wants a user namespace and the kernel has none."""
+    if request.private_users and is_of_user():
+        raise PodError("--private-users needs root: the apps of a user without root have only that user's ids as it is")
     if request.private_users and not supports_user_namespaces():
         raise PodError("--private-users is not supported, kernel compiled without user namespace support")
     if not request.wants_overlay:

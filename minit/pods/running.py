@@ -16,6 +16,7 @@ from minit.base.hostname import find_fault
 from minit.base.value import replace
 from minit.linux.stdio import flush_output, write_all
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.requests import StartRequest
@@ -91,6 +92,8 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     fault_of_name = find_fault(options.hostname) if options.hostname else None
     if fault_of_name is not None:
         raise _invalid(f'host name: "{options.hostname}" {fault_of_name}')
+    if is_of_user() and not {"host", "none"} & {*options.networks}:
+        raise _invalid("networks need root of the machine: use --net=host or --net=none")
     return replace(
         options,
         debug=caller.debug,

@@ -21,7 +21,7 @@ from minit.archives.tarentry import Entry, Kind
 from minit.archives.unpackedlayer import FILES, ROOTFS, UnpackedLayer
 from minit.base.errors import ImageError, PodError, describe
 from minit.linux import syscalls
-from minit.stage0.apps.applayer import OPAQUE_ATTRIBUTE, spool_overlay
+from minit.stage0.apps.applayer import mark_opaque, spool_overlay
 from minit.stage0.files.untrusted import remove_content
 from minit.stage0.images.making import LIMITS
 from minit.stage0.images.store import Store
@@ -199,7 +199,7 @@ def unfold(layer: UnpackedLayer, directory: Path) -> None:
 
 def _unfold(entry: Entry, number: int, name: str, parent: int, files: int, root: int) -> None:
     if name == OPAQUE:
-        os.setxattr(parent, OPAQUE_ATTRIBUTE, b"y")
+        mark_opaque(parent)
     elif name.startswith(WHITEOUT_PREFIX):
         os.mknod(name.removeprefix(WHITEOUT_PREFIX), stat.S_IFCHR, 0, dir_fd=parent)
     elif entry.kind is Kind.FILE:

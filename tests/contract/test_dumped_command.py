@@ -23,7 +23,7 @@ import pytest
 from minit.image.dump.command import build_command
 from minit.image.dump.program import can_trace, obstacle
 from minit.image.libraries import LibrarySearch
-from minit.pods.images import PROGRAMS
+from minit.podfiles.usersdirectory import program_directory
 from minit.stage0.images.layerstore import SMALL_BYTES
 from tests import tars
 from tests.ns.test_app_commands import (
@@ -120,7 +120,7 @@ class Installed:
         shutil.copy(REPOSITORY / "bin/minit", self.command)
         self.plain.write_text(_PLAIN.replace("SOURCES", str(self.sources)))
         self.plain.chmod(0o755)
-        self.program = Path(f"{PROGRAMS}{self.command}")
+        self.program = Path(f"{program_directory()}{self.command}")
         self.interpreter = root / "bin/python"
         self.interpreter.symlink_to(Path(sys.executable).resolve())
 

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from minit.base.progress import silent
-from minit.cli.commands.imagecommands import MACHINES
 from minit.image.foreign import foreign_stage1
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import program_directory
 from tests.support.commands import Stage0
 from tests.support.elf import AARCH64, module_bytes
 from tests.support.foreignmachine import stand_in
@@ -262,7 +262,7 @@ def arm64(stage1_image: Path, tmp_path: Path) -> Iterator[None]:
                 data = data.replace(b'"amd64"', b'"aarch64"')
                 member.size = len(data)
             new.addfile(member, io.BytesIO(data))
-    directory = MACHINES / "arm64"
+    directory = program_directory() / "machines/arm64"
     processor = stand_in(directory, tmp_path, f"cd {tmp_path} && tar -cf $result stage1.aci")
     add_module(directory / "kernel", AARCH64)
     foreign_stage1(processor, directory, silent)

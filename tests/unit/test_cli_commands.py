@@ -20,7 +20,7 @@ COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("restart", "logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
     *("generate", "volume", "cp", "diff", "port", "system", "kill", "stats", "build", "fetch", "push", "tag", "image"),
-    *("stage1", "version", "completion", "help", "trust", "compose", "network"),
+    *("stage1", "version", "unshare", "completion", "help", "trust", "compose", "network"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 
@@ -301,24 +301,20 @@ def test_full_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's privileges")
-@pytest.mark.parametrize(
-    "line", ["run a.aci", "prepare a.aci", "run-prepared x", "enter x ls", "rm x", "gc", "fetch a.aci"]
-)
-def test_commands_for_root_only(line: str) -> None:
-    """Commands that need root say so in one line."""
-    name = line.split()[0]
+def test_a_command_for_root_only() -> None:
+    """A command that needs root of the machine says so in one line."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.dup2(writer, 2)
         os.setuid(65534)
         sys.stderr = open(2, "w", closefd=False)
-        code = run(line.split())
+        code = run(["cri"])
         sys.stderr.flush()
         os._exit(code)
     os.close(writer)
     with open(reader) as stderr:
-        assert stderr.read() == f"{name}: cannot run as unprivileged user: minit {name} needs root\n"
+        assert stderr.read() == "cri: cannot run as unprivileged user: minit cri needs root\n"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 254
 
 

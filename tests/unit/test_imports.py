@@ -48,6 +48,7 @@ def test_the_help_of_minit_imports_no_command() -> None:
         *("minit.cli.otherwords", "minit.cli.uuidfile"),
         *("minit.base", "minit.base.errors", "minit.base.goflags", "minit.base.harmless", "minit.base.value"),
         *("minit.linux", "minit.linux.loop", "minit.linux.stdio", "minit.pods", "minit.pods.caller"),
+        *("minit.podfiles", "minit.podfiles.usersdirectory"),
     }
 
 

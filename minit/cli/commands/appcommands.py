@@ -260,7 +260,7 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 @contextmanager
 def app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb: str) -> Iterator[tuple[Pod, str]]:
     """Open the pod of a command for one app, and look at the app's name."""
-    invocation.require_root()
+    invocation.become_root()
     if not uuid:
         raise click.UsageError("must provide the pod UUID")
     if not app:
@@ -283,7 +283,7 @@ def _enter(
     uuid: str,
     command: tuple[str, ...],
 ) -> None:
-    invocation.require_root()
+    invocation.become_root()
     if privileged and as_app:
         raise click.UsageError("--as-app: a command with --privileged is root")
     if user[0] is not None and (as_app or privileged):

@@ -179,7 +179,7 @@ def up(
       minit compose -f compose.yaml -f production.yaml up -d --wait web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation, scale)
     since_ns = time.time_ns()
     with _interruptible():
@@ -312,7 +312,7 @@ def execute(
       minit compose exec web sh -c 'ps aux'
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation, by_name=True)
     pods = [pod for pod in _pods(invocation, loaded, (service,)) if pod.state is PodState.RUNNING]
     pods = [pod for pod in pods if index is None or pod.number == index]
@@ -344,7 +344,7 @@ def stop(invocation: Invocation, timeout: float | None, services: tuple[str, ...
       minit compose stop --timeout=2 web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     stop_pods(invocation.caller, _pods(invocation, _load(invocation, by_name=True), services), timeout, invocation.note)
 
 
@@ -359,7 +359,7 @@ def start(invocation: Invocation, services: tuple[str, ...]) -> None:
       minit compose start
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation, by_name=True)
     pods = _pods(invocation, loaded, services)
     if not pods:
@@ -377,7 +377,7 @@ def restart(invocation: Invocation, timeout: float | None, services: tuple[str, 
       minit compose restart web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation, by_name=True)
     chosen = _pods(invocation, loaded, services)
     if services:
@@ -402,7 +402,7 @@ def pull(invocation: Invocation, policy: str, quiet: bool, ignore_buildable: boo
       minit compose pull
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation)
     fetched = [replace(each, build=None) for each in loaded.chosen(services) if each.image is not None]
     if ignore_buildable:
@@ -439,7 +439,7 @@ def build_images(
       minit compose build --no-cache web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation)
     built = []
     for service in loaded.chosen(services):
@@ -513,7 +513,7 @@ def down(
       minit compose down --volumes
 
     """
-    invocation.require_root()
+    invocation.become_root()
     loaded = _load(invocation, by_name=True)
     pods = _pods(invocation, loaded, services)
     known = {name for name, _ in loaded.project.services}

@@ -38,7 +38,7 @@ def remove(
       minit rm --filter=status=exited --filter=until=24h
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
 
         def remove_one(uuid: str) -> None:
@@ -78,6 +78,7 @@ def kill(invocation: Invocation, number: int, apps: tuple[str, ...], every: bool
       minit kill --signal=HUP --app=nginx web
 
     """
+    invocation.become_root()
 
     def kill_one(uuid: str) -> None:
         with find_pod(invocation.data, uuid, invocation.note) as pod:
@@ -101,7 +102,7 @@ def release(invocation: Invocation, force: bool, uuids: tuple[str, ...]) -> None
       minit release --force web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with Store(invocation.data) as store, cleanup_of(invocation.caller, store) as cleanup:
 
         def release_one(uuid: str) -> None:
@@ -135,7 +136,7 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
       minit gc --grace-period=0s
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with Store(invocation.data) as store:
         collection.mark(invocation.data, invocation.note)
         if mark_only:

@@ -83,7 +83,7 @@ def copy(invocation: Invocation, archive: bool, source: str, target: str) -> Non
       minit cp db:/var/lib/data - | gzip > data.tar.gz
 
     """
-    invocation.require_root()
+    invocation.become_root()
     try:
         words = parse_copy_words(source, target)
     except FlagError as error:
@@ -154,7 +154,7 @@ def export(
       minit export --format=oci-archive --name=web:2 2d381b2a web.tar
 
     """
-    invocation.require_root()
+    invocation.become_root()
     is_aci = image_format == ImageFormat.ACI
     if is_aci and output.suffix != ".aci":
         raise PodError(f"extension must be .aci (given {output})")
@@ -192,7 +192,7 @@ def diff(invocation: Invocation, app: str | None, output_format: str | None, qui
       minit diff --app=web --format=json web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,

@@ -23,15 +23,14 @@ from minit.image.kernelmodules import KernelModules
 from minit.image.stage1 import appc_architecture, build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles.boundedfile import read_at_most
+from minit.podfiles.usersdirectory import program_directory
 from minit.pods import images as service
-from minit.pods.images import PROGRAMS
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import PullPolicy, StoredImage
 
 _AUTHFILE_LIMIT_BYTES = 1 << 20
 _SHORT_ID = len("sha512-") + 32
 
-MACHINES = PROGRAMS / "machines"
 """Below it are the machines that build stage1 images, each in the directory of its processor, and these images."""
 
 # What elf(5) calls e_machine.
@@ -83,7 +82,7 @@ def fetch(
       minit fetch --arch=arm64 docker://debian:12
 
     """
-    invocation.require_root()
+    invocation.become_root()
     if signatures and len(signatures) != len(images):
         raise click.UsageError(f"--signature: {len(signatures)} signatures for {len(images)} images")
     credentials = None if authfile is None else _read_authfile(authfile)
@@ -115,7 +114,7 @@ def tag(invocation: Invocation, image: str, names: tuple[str, ...]) -> None:
       minit image tag example.com/web:1.2 web:latest registry.example.com/web:1.2
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with Store(invocation.data) as store:
         service.tag(store, image, names)
 
@@ -137,7 +136,7 @@ def push(invocation: Invocation, authfile: Path | None, quiet: bool, image: str,
       minit --insecure-options=http,tls push web:2 localhost:5000/web:2
 
     """
-    invocation.require_root()
+    invocation.become_root()
     credentials = None if authfile is None else _read_authfile(authfile)
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
         name, digest = service.push(invocation.caller, store, image, target, progress, credentials)
@@ -261,7 +260,8 @@ def _first_use(progress: Progress) -> Progress:
 @contextmanager
 def _machine_of(processor: ForeignProcessor) -> Iterator[Path]:
     """Give the directory of builders for a processor; ImageError if the directory cannot be written."""
+    machines = program_directory() / "machines"
     try:
-        yield MACHINES / processor.name
+        yield machines / processor.name
     except OSError as error:
-        raise ImageError(f"cannot make a machine of {processor.name} in {MACHINES}: {describe(error)}") from error
+        raise ImageError(f"cannot make a machine of {processor.name} in {machines}: {describe(error)}") from error

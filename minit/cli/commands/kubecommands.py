@@ -100,7 +100,7 @@ def play(
       minit play --down web.yaml
 
     """
-    invocation.require_root()
+    invocation.become_root()
     if down and (replace or detach or net or stage1_path or no_overlay):
         raise click.UsageError("--down excludes the options about running")
     pods = _read(invocation, file, forgiving=ignore_unsupported or down, silent=down)
@@ -209,7 +209,7 @@ def kube(invocation: Invocation, seccomp_profile_root: str | None, uuid: str) ->
       minit play web.yaml
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         invocation.say(_kube_text(invocation, pod, seccomp_profile_root), end="")
 
@@ -299,7 +299,7 @@ def quadlet(invocation: Invocation, files: bool, uuid: str) -> None:
       minit generate quadlet web > web.container
 
     """
-    invocation.require_root()
+    invocation.become_root()
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         name = read_name(pod.fd) or pod.uuid
         if len(read_pod_manifest(pod).apps) == 1:
@@ -316,7 +316,7 @@ def quadlet(invocation: Invocation, files: bool, uuid: str) -> None:
 
 def _start_command(invocation: Invocation, uuid: str) -> tuple[str, list[str]]:
     """Return a name of a pod for files, and the words that start the pod in the foreground."""
-    invocation.require_root()
+    invocation.become_root()
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         name = read_name(pod.fd) or pod.uuid
         if not pod.has_file(RUN_RECORD):

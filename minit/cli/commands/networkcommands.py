@@ -59,7 +59,7 @@ def create(invocation: Invocation, /, options: tuple[str, ...], labels: tuple[st
       minit run --net=front --net=back web.aci
 
     """
-    invocation.require_root()
+    invocation.become_root()
     settings["driver"] = NetworkDriver(settings["driver"])
     request = NetworkRequest(options=_pairs("--opt", options), labels=_pairs("--label", labels), **settings)
     invocation.say(create_network(invocation.caller, request).name)
@@ -129,7 +129,7 @@ def remove_created(invocation: Invocation, names: tuple[str, ...]) -> None:
       minit network rm front back
 
     """
-    invocation.require_root()
+    invocation.become_root()
 
     def remove_one(name: str) -> None:
         remove_network(invocation.caller, name)
@@ -147,7 +147,7 @@ def prune_created(invocation: Invocation, force: bool) -> None:
       minit network prune --force
 
     """
-    invocation.require_root()
+    invocation.become_root()
     confirm("Remove all created networks that no pod has?", force=force)
     for name in prune_networks(invocation.caller):
         invocation.say(name)

@@ -235,7 +235,7 @@ def attach(
       minit attach --mode=list 2d381b2a
 
     """
-    invocation.require_root()
+    invocation.become_root()
     options = {"detach-keys": detach_keys, "on-slow": on_slow}
     switches = {"read-only": read_only, "take-stdin": take_stdin, "no-replay": no_replay}
     given = {name: value for name, value in options.items() if value is not None}

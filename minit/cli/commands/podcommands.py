@@ -319,7 +319,7 @@ def rename(invocation: Invocation, words: tuple[str, ...]) -> None:
       minit rename web web-old
 
     """
-    invocation.require_root()
+    invocation.become_root()
     if len(words) != 2:
         raise click.UsageError("must provide the pod's UUID and its new name")
     uuid, name = words
@@ -366,6 +366,7 @@ def stop(
     """
     if no_wait and timeout:
         raise click.UsageError("--time needs the wait that --no-wait leaves out")
+    invocation.become_root()
     meant = pods_meant(invocation, uuids, filters, running_pods, every=every)
     with ExitStack() as stack:
         asked: list[Ending] = []

@@ -28,7 +28,9 @@ from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.uuidfile import some_or_all_pods, some_pods, uuid_file_first_option
+from minit.linux.stdio import flush_output
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 from minit.pods import preparing, running
 from minit.pods.requests import StartRequest
 from minit.pods.running import await_name, make_way, options_for, start_again
@@ -83,7 +85,7 @@ def run(
 
     """
     invocation = invocation_of(ctx)
-    invocation.require_root()
+    invocation.become_root()
     chosen = options_for(invocation.caller, run_options_of(**options, quiet=quiet))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_detached_terminal(how)
@@ -120,7 +122,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 
     """
     invocation = invocation_of(ctx)
-    invocation.require_root()
+    invocation.become_root()
     request = pod_request(ctx.meta[IMAGES], **options)
     with Store(invocation.data) as store:
         with show_progress(invocation, quiet=quiet) as progress:
@@ -146,7 +148,7 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
       minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a
 
     """
-    invocation.require_root()
+    invocation.become_root()
     check_kernel()
     chosen = options_for(invocation.caller, run_options_of(**options))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
@@ -198,7 +200,7 @@ def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
       minit start 2d381b2a 6a9c
 
     """
-    invocation.require_root()
+    invocation.become_root()
     check_kernel()
     if attach:
         _start_in_foreground(invocation, uuids)
@@ -232,7 +234,7 @@ def restart(
       minit restart --all
 
     """
-    invocation.require_root()
+    invocation.become_root()
     check_kernel()
     with Store(invocation.data) as store:
 
@@ -259,3 +261,24 @@ def _require_there(pod: Pod) -> None:
     """Wait while somebody stops the pod; PodError for a pod of `--rm`, which is gone then."""
     if not await_stopping(pod):
         raise PodError(f'pod "{pod.uuid}" is gone: it was run with --rm, or removed meanwhile')
+
+
+@click.command(cls=MinitCommand, stop_at_operand=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def unshare(invocation: Invocation, command: tuple[str, ...]) -> NoReturn:
+    """
+    For users without root: files of apps with other users belong to ids that only this namespace maps, and overlays
+    are mounted in no other. Commands of minit work there as outside.
+
+    
+      minit unshare ls -l ~/.local/share/minit
+      minit unshare
+
+    """
+    if not is_of_user():
+        raise click.UsageError("root needs no namespace")
+    invocation.become_root()
+    words = command or (os.environ.get("SHELL") or "/bin/sh",)
+    flush_output()
+    os.execvp(words[0], words)

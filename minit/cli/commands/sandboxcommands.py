@@ -88,7 +88,7 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, 
 
     """
     invocation = invocation_of(ctx)
-    invocation.require_root()
+    invocation.become_root()
     images = ctx.meta[IMAGES]
     if not uuid or not images:
         raise click.UsageError("must provide the pod UUID and an IMAGE")
@@ -149,7 +149,7 @@ def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, re
 def _run_sandbox(
     invocation: Invocation, uuid_file_save: Path | None, options: dict[str, Any], *, detach: bool, removed: bool
 ) -> None:
-    invocation.require_root()
+    invocation.become_root()
     chosen = options_for(invocation.caller, run_options(**options, mutable=True))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_ports(options["net"], options["port"])

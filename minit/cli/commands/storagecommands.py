@@ -16,9 +16,9 @@ from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import align, format_age, format_option, json_text, readable_size
+from minit.podfiles.usersdirectory import program_directory
 from minit.pods import ending
 from minit.pods.ending import cleanup_of
-from minit.pods.images import PROGRAMS
 from minit.stage0.garbage import podgc
 from minit.stage0.garbage.storegc import (
     collect_images,
@@ -54,7 +54,7 @@ def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> No
       minit system df --format=json
 
     """
-    invocation.require_root()
+    invocation.become_root()
     found = _survey(invocation)
     if output_format is not None:
         invocation.say(json_text({kind: _json(getattr(found, kind)) for kind in _KINDS}, output_format))
@@ -83,7 +83,7 @@ def prune(invocation: Invocation, every: bool, volumes: bool, force: bool, dry_r
       minit system prune --force
 
     """
-    invocation.require_root()
+    invocation.become_root()
     found = _survey(invocation, keeps_named=not every)
     kinds = ("pods", "trees", "images", "layers", *(("volumes",) if volumes else ()))
     unneeded = [(kind, item) for kind in kinds for item in getattr(found, kind) if not item.is_needed]
@@ -117,8 +117,12 @@ def uninstall(invocation: Invocation, with_data: bool, force: bool, dry_run: boo
       minit system uninstall && pip uninstall minit
 
     """
-    invocation.require_root()
-    gone = [str(PROGRAMS), "networks and addresses of ended pods", *([str(invocation.data)] if with_data else ())]
+    invocation.become_root()
+    gone = [
+        str(program_directory()),
+        "networks and addresses of ended pods",
+        *([str(invocation.data)] if with_data else ()),
+    ]
     if dry_run:
         for name in gone:
             invocation.say(name)
@@ -132,7 +136,9 @@ def uninstall(invocation: Invocation, with_data: bool, force: bool, dry_run: boo
 def _survey(invocation: Invocation, *, keeps_named: bool = False) -> Survey:
     data = invocation.data
     with Store(data) as store, stage1_kept(data, store) as kept:
-        return survey(data, store, TreeStore(data, store), kept, (PROGRAMS,), invocation.note, keeps_named=keeps_named)
+        return survey(
+            data, store, TreeStore(data, store), kept, (program_directory(),), invocation.note, keeps_named=keeps_named
+        )
 
 
 def _prune(invocation: Invocation, *, keeps_named: bool, volumes: bool) -> bool:
@@ -175,7 +181,7 @@ def create_named(invocation: Invocation, names: tuple[str, ...]) -> None:
       minit run --volume=pgdata:/var/lib/postgresql/data docker://postgres
 
     """
-    invocation.require_root()
+    invocation.become_root()
     for name in names:
         create_volume(invocation.data, name)
         invocation.say(name)
@@ -226,7 +232,7 @@ def remove_named(invocation: Invocation, names: tuple[str, ...]) -> None:
       minit volume rm pgdata
 
     """
-    invocation.require_root()
+    invocation.become_root()
 
     def remove_one(name: str) -> None:
         remove_volume(invocation.data, name, invocation.note)
@@ -246,7 +252,7 @@ def prune_named(invocation: Invocation, force: bool, dry_run: bool) -> None:
       minit volume prune --force
 
     """
-    invocation.require_root()
+    invocation.become_root()
     if dry_run:
         for name in unused_volumes(invocation.data, invocation.note):
             invocation.say(name)

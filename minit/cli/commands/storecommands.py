@@ -109,7 +109,7 @@ def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...
       minit image rm example.com/web:1.2 sha512-78c08a541997
 
     """
-    invocation.require_root()
+    invocation.become_root()
     removed, failed = 0, False
     with Store(invocation.data) as store:
         for reference in images:
@@ -155,7 +155,7 @@ def collect(invocation: Invocation, grace_period: float) -> None:
       minit image gc --grace-period=0s
 
     """
-    invocation.require_root()
+    invocation.become_root()
     data, note = invocation.data, invocation.note
     with Store(data) as store, stage1_kept(data, store) as kept:
         collect_trees(data, TreeStore(data, store), kept, note)
@@ -267,7 +267,7 @@ def verify(invocation: Invocation, output_format: str | None, quiet: bool, image
       minit image verify --format=json example.com/web
 
     """
-    invocation.require_root()
+    invocation.become_root()
     failed = False
     found: list[dict[str, object]] = []
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
@@ -345,7 +345,7 @@ def _unpack(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    invocation.require_root()
+    invocation.become_root()
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
         extract_image_to(
             store,

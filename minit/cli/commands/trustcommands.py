@@ -73,7 +73,7 @@ def add(
       minit trust --prefix=example.com/app key.asc               (as in rkt)
 
     """
-    invocation.require_root()
+    invocation.become_root()
     _check_scope(prefix, root=root)
     if not keys:
         raise click.UsageError("no key given: minit discovers no keys, so download one, and give the file")
@@ -184,7 +184,7 @@ def remove(invocation: Invocation, prefix: str | None, root: bool, fingerprints:
       minit trust rm --prefix=example.com/app 8b86de38890ddb7291867b025210bd8888182190
 
     """
-    invocation.require_root()
+    invocation.become_root()
     _check_scope(prefix, root=root)
     places = key_places(invocation.caller)
     for_each(

@@ -56,6 +56,7 @@ from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
+from minit.podfiles.usersdirectory import hold_namespace
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.supervisor import WATCHED_SIGNALS
@@ -115,6 +116,7 @@ class _Launch:
         self._network: NetworkHelper | None = None
         self._helpers: list[PodHelper] = []
         self._host: Host | None = None
+        self._namespace: int | None = None
         self._kubernetes_log: int | None = None
         # The control groups of a pod without a PID namespace: the processes do not end with PID 1.
         self._left: tuple[Sequence[Hierarchy], str] | None = None
@@ -122,7 +124,8 @@ class _Launch:
     def run(self) -> int:
         """Start the pod, wait for the end and return the exit code."""
         with Step("shed what the caller left"):
-            attributes, inherited = _shed(self._lock)
+            self._namespace = hold_namespace()
+            attributes, inherited = _shed(self._lock, self._namespace)
         start = Start(
             plan=self._plan,
             place=place_groups,
@@ -186,8 +189,7 @@ class _Launch:
         """Wait for PID 1, with nothing else open; returns the code, and the reason if the pod failed."""
         kept = [helper.fileno() for helper in self._helpers]
         assert self._host is not None
-        if self._host.descriptor is not None:
-            kept.append(self._host.descriptor)
+        kept += [fd for fd in (self._host.descriptor, self._namespace) if fd is not None]
         syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
         watch = Watch(
             pidfd,
@@ -257,7 +259,7 @@ class _Launch:
         self._network = None
 
 
-def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
+def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[InheritedSocket]]:
     """
     Undo the caller's changes to the process.
 
@@ -266,7 +268,7 @@ def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     sockets = _find_sockets()
-    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ)) if fd is not None]
+    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ), namespace) if fd is not None]
     # Callers leak descriptors into rkt; a descriptor that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)

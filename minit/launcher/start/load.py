@@ -13,6 +13,7 @@ from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.linux import syscalls
 from minit.linux.hostnotify import is_expected
+from minit.linux.idmapping import in_user_namespace
 from minit.linux.stdio import complain
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
@@ -29,7 +30,7 @@ from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.refusals import refuse_shared_files
 from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id, plan_image_groups
 from minit.plan.root.etcfiles import EtcTexts, text_sources
-from minit.plan.root.mountoperations import DEV
+from minit.plan.root.mountoperations import DEV, DEVICES, MakeNode
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 
@@ -125,6 +126,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
         loaded_profiles=_read_profiles(pod.manifest),
+        shown_devices=_find_shown_devices(),
         device_nodes=_find_host_nodes() if may_be_privileged(pod.manifest) else (),
         shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )
@@ -298,6 +300,14 @@ def read_loaded_profiles(sysfs: str = "/sys") -> frozenset[str] | None:
 
 def _read_text(path: str) -> str:
     return os.fsdecode(read_bounded(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, _MAXIMUM_BYTES))
+
+
+def _find_shown_devices() -> frozenset[str] | None:
+    """Return the nodes of every app that root of a user namespace can open on the host; None for root of the host."""
+    if not in_user_namespace():
+        return None
+    nodes = (operation.target for operation in DEVICES if isinstance(operation, MakeNode))
+    return frozenset(node for node in nodes if os.access(node, os.R_OK | os.W_OK))
 
 
 def _find_host_nodes() -> tuple[HostNode, ...]:

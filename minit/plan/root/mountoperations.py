@@ -6,6 +6,8 @@ Targets are absolute paths inside the root that is being built; sources of binds
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from minit.base.value import Value
 
 
@@ -80,17 +82,18 @@ class BindTree(Value):
     """
     The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all mounts below.
 
-    With `writable` the new mount can be written even if the other cannot.
+    With `writable` the new mount can be written even if the other cannot, with `read_only` nothing can be written.
     """
 
     source: str
     target: str
     recursive: bool = False
     writable: bool = False
+    read_only: bool = False
 
     def describe(self) -> str:
         """Return the operation as a line for --debug."""
-        attribute = ", writable" if self.writable else ""
+        attribute = ", writable" if self.writable else ", read-only" if self.read_only else ""
         return f"{'rbind' if self.recursive else 'bind'} {self.source} on {self.target}{attribute}"
 
 
@@ -156,6 +159,7 @@ def pod_mounts(
     own_network: bool = True,
     has_queues: bool = True,
     shm_bytes: int | None = None,
+    shown_devices: Collection[str] | None = None,
 ) -> tuple[MountOp, ...]:
     """
     Return the mounts in the stage1 root, for PID 1 and as the source of the apps' mounts.
@@ -163,13 +167,14 @@ def pod_mounts(
     `writable` leaves /sys to users with the right. Root of a user namespace (`private_users`) may make no devices, and
     may mount sysfs only if the network namespace is made with the user namespace (`own_network`): the launcher provides
     both. `has_queues` is for mq_overview(7), `shm_bytes` the size of the shared memory, None for the kernel's.
+    `shown_devices` are nodes of the host that a caller shows who may make none, None for a caller who makes nodes; such
+    a caller shows the host's /sys in a network namespace that is not the caller's own.
     """
     size = () if shm_bytes is None else (("size", str(shm_bytes)),)
-    sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
     return (
         PROC,
-        MadeFilesystem(filesystem=sysfs) if private_users and not own_network else sysfs,
-        *_dev(private_users),
+        _sysfs(writable, private_users, own_network, shown_devices is not None),
+        *_dev(private_users, shown_devices),
         MakeDirectory(target="/dev/pts"),
         MakeDirectory(target="/dev/shm"),
         *_LINKS,
@@ -189,15 +194,41 @@ def pod_mounts(
     )
 
 
-def _dev(private_users: bool) -> tuple[MountOp, ...]:
-    return (MadeFilesystem(filesystem=DEV_FILESYSTEM),) if private_users else (DEV_FILESYSTEM, *DEVICES)
+def _sysfs(writable: bool, private_users: bool, own_network: bool, is_shown: bool) -> MountOp:
+    sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
+    if own_network:
+        return sysfs
+    if is_shown:
+        return BindTree(source=SYS, target=SYS, recursive=True, read_only=True)
+    return MadeFilesystem(filesystem=sysfs) if private_users else sysfs
 
 
-def app_mounts(*, console: bool = False, private_users: bool = False, has_queues: bool = True) -> tuple[MountOp, ...]:
+def _dev(private_users: bool, shown: Collection[str] | None) -> tuple[MountOp, ...]:
+    if private_users:
+        return (MadeFilesystem(filesystem=DEV_FILESYSTEM),)
+    return (DEV_FILESYSTEM, *(DEVICES if shown is None else _shown(shown)))
+
+
+def _shown(nodes: Collection[str]) -> Iterator[MountOp]:
+    for operation in DEVICES:
+        if not isinstance(operation, MakeNode):
+            yield operation
+        elif operation.target in nodes:
+            yield MakeFile(target=operation.target)
+            yield BindTree(source=operation.target, target=operation.target)
+
+
+def app_mounts(
+    *,
+    console: bool = False,
+    private_users: bool = False,
+    has_queues: bool = True,
+    shown_devices: Collection[str] | None = None,
+) -> tuple[MountOp, ...]:
     """
     Return the mounts in an app's root: an own /dev, the pod's proc, devpts, shared memory and queues.
 
-    `console` is for an app with a stream on the pod's console, `private_users` and `has_queues` as for the pod.
+    `console` is for an app with a stream on the pod's console, the other arguments are those of the pod.
 
     rkt's stage1 makes the same directories in every image (stage1/prepare-app/prepare-app.c).
     """
@@ -209,7 +240,7 @@ def app_mounts(*, console: bool = False, private_users: bool = False, has_queues
         MakeDirectory(target="/run"),
         MakeDirectory(target="/tmp", mode=0o1777),
         BindTree(source="/proc", target="/proc"),
-        *_dev(private_users),
+        *_dev(private_users, shown_devices),
         MakeDirectory(target="/dev/pts"),
         MakeDirectory(target="/dev/shm"),
         *_LINKS,

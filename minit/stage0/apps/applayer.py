@@ -42,6 +42,7 @@ from minit.stage0.images.making import spooled
 from minit.stage0.images.sending import full_name, outgoing, with_layer, write_image
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.overlay import overlay_attribute
 from minit.stage0.pods.poddirectory import Note, Pod
 from minit.stage0.pods.podstatus import read_app_life, read_app_tree_id, read_pod_manifest
 from minit.stage0.pods.privateusers import read_ids
@@ -52,8 +53,7 @@ HIDDEN = "hidden"
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 # Documentation/filesystems/overlayfs.rst of Linux
-OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
-_RENAMED_ATTRIBUTE = "trusted.overlay.redirect"
+_OPAQUE, _RENAMED = "opaque", "redirect"
 
 
 def export_layered(
@@ -87,6 +87,11 @@ def export_layered(
             history: dict[str, object] = {"created": created, "created_by": f"minit: changes of app {name}"}
             changed = with_layer(sent, layer, history, {"created": created})
             write_image(changed, kind, output, overwrite=overwrite, progress=progress)
+
+
+def mark_opaque(directory: int) -> None:
+    """Have overlays show nothing of lower layers in a directory of an upper layer."""
+    os.setxattr(directory, overlay_attribute(_OPAQUE), b"y")
 
 
 def spool_app_layer(
@@ -168,8 +173,8 @@ def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
                 yield Change(kind=ADDED if was is None else CHANGED, path=path)
                 continue
             was_directory = was is not None and stat.S_ISDIR(was[0].st_mode)
-            is_whole = is_own and _has_attribute(upper, path, _RENAMED_ATTRIBUTE)
-            is_opaque = is_whole or (is_own and _has_attribute(upper, path, OPAQUE_ATTRIBUTE, b"y"))
+            is_whole = is_own and _has_attribute(upper, path, overlay_attribute(_RENAMED))
+            is_opaque = is_whole or (is_own and _has_attribute(upper, path, overlay_attribute(_OPAQUE), b"y"))
             yield Change(kind=HIDDEN if is_opaque and was_directory else CHANGED if was else ADDED, path=path)
             inner.append((path, was_directory and not is_opaque, is_own and not is_whole))
         pending += reversed(inner)

@@ -13,7 +13,7 @@ from pathlib import Path
 from minit.base.errors import LaunchError, PodError, describe
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
-from minit.linux.idmapping import idmapped
+from minit.linux.idmapping import idmapped, in_user_namespace
 from minit.linux.mountinfo import find_mounts, read_mountinfo
 
 # Overlayfs on top of these filesystems has lost writes or whole files.          rkt stage0, common/overlay
@@ -41,7 +41,7 @@ def overlay_obstacle(data: Path) -> str | None:
         if not _kernel_has_overlay():
             return "overlay is not in /proc/filesystems"
     # Without the table of mounts, which may have thousands of them.
-    is_suitable = syscalls.filesystem_type(str(data)) in _SUITABLE_FILESYSTEMS
+    is_suitable = syscalls.filesystem_type(str(data)) in _SUITABLE_FILESYSTEMS and not in_user_namespace()
     fstype = None if is_suitable else _filesystem_of(data)
     if fstype in _UNSUITABLE_FILESYSTEMS:
         return f"{data} is on {fstype}"
@@ -113,7 +113,22 @@ def mapped_lower(lower: Path, ids: IdRange | None, beside: Path) -> Iterator[Pat
 def _overlay_options(*layers: str) -> str:
     """Return the options of a mount of lower layers, upper layer and work directory; special characters are escaped."""
     *lower, upper, work = map(_escape, layers)
-    return f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
+    return ",".join([f"lowerdir={':'.join(lower)}", f"upperdir={upper}", f"workdir={work}", *_own_attributes()])
+
+
+def overlay_attribute(name: str) -> str:
+    """Return the full name of an attribute by which overlays of this process tell about files of upper layers."""
+    return f"user.overlay.{name}" if in_user_namespace() else f"trusted.overlay.{name}"
+
+
+def _own_attributes() -> list[str]:
+    """
+    Return the option for overlays of root of a user namespace, who may write no attributes `trusted.overlay.*`.
+
+    Without the option the kernel mounts the overlay as well, and fails with EIO where a directory of the lower layer is
+    removed (Documentation/filesystems/overlayfs.rst, "User xattr").
+    """
+    return ["userxattr"] if in_user_namespace() else []
 
 
 def is_mounted_at(path: Path) -> bool:
@@ -183,6 +198,8 @@ def _try_upper_layer(directory: Path, ids: IdRange | None = None) -> None:
         lower = stack.enter_context(mapped_lower(Path(scratch) / "lower", ids, work))
         for key, layer in (("lowerdir", lower), ("upperdir", upper), ("workdir", work)):
             syscalls.fsconfig_set_string(context, key, stack.enter_context(_short_name(layer)))
+        for name in _own_attributes():
+            syscalls.fsconfig_set_flag(context, name)
         syscalls.fsconfig_create(context)
         merged = syscalls.fsmount(context)
         stack.callback(os.close, merged)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.base.errors import PodError
@@ -25,7 +25,7 @@ _BLOCKS = range(1, 0x8000)
 
 _LOCK = "privateUsersLock"
 # The ids for rootless containers of the host's users, subuid(5).
-_SUBORDINATE_IDS = ("/etc/subuid", "/etc/subgid")
+SUBORDINATE_IDS = ("/etc/subuid", "/etc/subgid")
 
 
 def supports_user_namespaces() -> bool:
@@ -50,7 +50,8 @@ def claim_ids(pod: Pod, given: IdRange | None) -> IdRange:
     giver answers for the choice.
     """
     with key_lock(pod.data / "locks", _LOCK, exclusive=True):
-        ids = given or choose_ids([*_ids_of_pods(pod.data), *_subordinate_ids()])
+        of_users = [ids for file in SUBORDINATE_IDS for ids in subordinate_ids(Path(file))]
+        ids = given or choose_ids([*_ids_of_pods(pod.data), *of_users])
         create_file(pod.path / paths.POD_PRIVATE_USERS, str(ids).encode("ascii"), 0o640)
     return ids
 
@@ -106,15 +107,15 @@ def _read(record: Path) -> IdRange | None:
         return None
 
 
-def _subordinate_ids() -> Iterator[IdRange]:
-    for path in _SUBORDINATE_IDS:
-        try:
-            lines = Path(path).read_text("utf-8", "replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
+def subordinate_ids(path: Path, users: Collection[str] | None = None) -> list[IdRange]:
+    """Return the ranges of a file, subuid(5), of users by names and numbers, or of all; none without a file."""
+    found = []
+    with suppress(OSError):
+        for line in path.read_text("utf-8", "replace").splitlines():
             # Not by parse_id_range: a user may have more ids than a pod.
-            _, *numbers = line.strip().split(":")
-            if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
+            user, *numbers = line.strip().split(":")
+            is_wanted = users is None or user in users
+            if is_wanted and len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
                 shift, count = map(int, numbers)
-                yield IdRange(shift=shift, count=count)
+                found.append(IdRange(shift=shift, count=count))
+    return found

@@ -76,6 +76,8 @@ def _tree_of(operation: MountFilesystem | BindTree | MadeFilesystem, trees: Mapp
     tree = syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
     if operation.writable:
         syscalls.mount_setattr(tree, flags=depth, clear=syscalls.MOUNT_ATTR_RDONLY)
+    if operation.read_only:
+        syscalls.mount_setattr(tree, flags=depth, set=syscalls.MOUNT_ATTR_RDONLY)
     return tree
 
 

@@ -1,0 +1,94 @@
+"""
+The directory for what lives as long as pods do, beside the pods: /run/minit for root, and for a user without root a
+directory of the user's own, named by a variable in the environment of everything in the user's namespace.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from minit.base.errors import MinitError
+
+RUNTIME_VARIABLE = "MINIT_RUNTIME_DIRECTORY"
+NAMESPACE_RECORD = "namespace"
+"""In the directory: the keeper of the user's namespace. A shared lock on the file, flock(2), makes the keeper stay."""
+
+_OF_ROOT = "/run/minit"
+_PROGRAMS = Path("/var/cache/minit")
+
+
+def is_of_user() -> bool:
+    """Tell whether this process belongs to a user without root, in the user's namespace or not."""
+    return os.geteuid() != 0 or is_own_directory(os.environ.get(RUNTIME_VARIABLE, ""))
+
+
+def is_own_directory(path: str) -> bool:
+    """Tell whether a path is a directory, and no link, that this user alone can write to."""
+    with suppress(OSError):
+        state = os.lstat(path)
+        return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return False
+
+
+def require_own(data: Path) -> None:
+    """Raise MinitError if another user owns the data directory: neither could remove the files of the other."""
+    try:
+        owner = data.stat().st_uid
+    except FileNotFoundError:
+        return
+    if owner != os.geteuid():
+        # What has no id in the user's namespace is somebody else's too.
+        name = name_of_user(owner) or f"user {owner}"
+        raise MinitError(f"{data} is a data directory of {name}: run minit as that user, or give another --dir")
+
+
+def name_of_user(uid: int) -> str:
+    """Return the name of a user, empty for none."""
+    # getpwuid(3) loads libraries, which a static program cannot.
+    with suppress(OSError):
+        for line in Path("/etc/passwd").read_text("utf-8", "replace").splitlines():
+            fields = line.split(":")
+            if len(fields) > 2 and fields[2] == str(uid):
+                return fields[0]
+    return ""
+
+
+def data_directory() -> Path:
+    """Return the default data directory of a user without root; MinitError without a home."""
+    return _of_user("XDG_DATA_HOME", ".local/share")
+
+
+def program_directory() -> Path:
+    """Return the directory with the command's own programs."""
+    return _of_user("XDG_CACHE_HOME", ".cache") if is_of_user() else _PROGRAMS
+
+
+def _of_user(variable: str, default: str) -> Path:
+    """Return minit's directory below a base directory of the user (XDG Base Directory Specification)."""
+    top = os.environ.get(variable, "")
+    if not top.startswith("/"):
+        home = os.environ.get("HOME", "")
+        if not home.startswith("/"):
+            raise MinitError(f"HOME is not set: set HOME or {variable}")
+        top = f"{home}/{default}"
+    return Path(top) / "minit"
+
+
+def runtime_directory() -> str:
+    """Return the directory for this process."""
+    return os.environ.get(RUNTIME_VARIABLE, _OF_ROOT)
+
+
+def hold_namespace() -> int | None:
+    """Return a descriptor that makes the keeper of the user's namespace stay; None outside such a namespace."""
+    if RUNTIME_VARIABLE not in os.environ:
+        return None
+    with suppress(OSError):
+        fd = os.open(f"{runtime_directory()}/{NAMESPACE_RECORD}", os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return fd
+    return None

@@ -1,0 +1,321 @@
+"""
+Pods of users without root: the command enters a namespace of the user's, and goes on as root there.
+
+There is one user namespace with one mount namespace for each user and data directory, made by the first command in
+need and joined by all others. A keeper, flock(1), holds both as long as a command or a launcher has a lock on the
+record, the file with the keeper's number. Without the record, the launcher of any running pod leads to the namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from minit.base.errors import EXIT_FAILURE, MinitError, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.forks import NAMESPACE_KEEPER, NAMESPACE_MAKER, clone, fork
+from minit.podfiles import paths
+from minit.podfiles.usersdirectory import (
+    NAMESPACE_RECORD,
+    RUNTIME_VARIABLE,
+    is_own_directory,
+    name_of_user,
+    require_own,
+)
+from minit.stage0.files.durable import create_file
+from minit.stage0.files.locks import flock, key_lock
+from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
+from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
+
+_LOCK = "lock"
+_DATA = "data"
+_WARNING = "warning: "
+# Of proc_pid_stat(5), counted behind the name.
+_PARENT, _START_TIME = 4 - 3, 22 - 3
+_NFS = 0x6969  # linux/magic.h
+_DIGEST_BYTES = 8
+_RECORD_BYTES = 64
+_REPORT_BYTES = 4096
+_NAMESPACES = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS
+# Settings by which the kernel refuses user namespaces, the refusing value, and the remedy.
+_SETTINGS = (
+    ("user/max_user_namespaces", "0", "let root set a number"),
+    ("kernel/unprivileged_userns_clone", "0", "let root set 1"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "let root install minit's AppArmor profile of contrib/"),
+)
+
+
+class Keeper(Value):
+    """The process that holds the namespace: the number, and the start in ticks since the boot, proc_pid_stat(5)."""
+
+    pid: int
+    start_ticks: int
+
+
+def become_root(data: Path, note: Note) -> None:
+    """
+    Have this process of a user without root go on as root of the user's namespace for a data directory.
+
+    Nothing if the process is inside already. MinitError names the obstacle.
+    """
+    if os.geteuid() == 0:
+        _require_same(data)
+        require_own(data)
+        return
+    _make_data(data)
+    directory = _make_runtime_directory(data)
+    working_directory = os.getcwd()
+    with key_lock(directory, _LOCK, exclusive=True):
+        record = _enter(directory, data, note)
+    # The launcher takes a lock of its own before this descriptor ends.
+    os.set_inheritable(record, True)
+    os.environ[RUNTIME_VARIABLE] = str(directory)
+    with suppress(OSError):
+        os.chdir(working_directory)
+
+
+def _enter(directory: Path, data: Path, note: Note) -> int:
+    """Enter the namespace, made if there is none, and return the descriptor that makes the keeper stay."""
+    record = directory / NAMESPACE_RECORD
+    found = _open_record(record)
+    if found is not None:
+        fd, keeper = found
+        _join(keeper)
+        return fd
+    launcher = _find_launcher(data, note)
+    if launcher is not None:
+        _join(launcher)
+    until, end = os.pipe()
+    try:
+        _start_keeper(record, until, note, is_inside=launcher is not None)
+        found = _open_record(record)
+    finally:
+        os.close(until)
+        if found is None:
+            os.close(end)
+    if found is None:
+        raise MinitError(f"the keeper of the user's namespace has ended: {record} is not written")
+    fd, keeper = found
+    # From here on the keeper waits for the lock alone.
+    os.close(end)
+    if launcher is None:
+        _join(keeper)
+    return fd
+
+
+def _open_record(record: Path) -> tuple[int, Keeper] | None:
+    """Return a descriptor with a lock on the record, and the keeper; None if there is no keeper, or an ending one."""
+    try:
+        fd = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with suppress(BlockingIOError, ValueError, MinitError):
+        flock(fd, exclusive=False, blocking=False)
+        pid, start_ticks = map(int, os.read(fd, _RECORD_BYTES).split())
+        keeper = Keeper(pid=pid, start_ticks=start_ticks)
+        if _start_ticks(pid) == start_ticks:
+            return fd, keeper
+    os.close(fd)
+    return None
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process was started; None if there is no such process, or a zombie, which has no namespaces."""
+    fields = _stat_fields(pid)
+    return int(fields[_START_TIME]) if fields and fields[0] != b"Z" else None
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of proc_pid_stat(5) behind the name; none without such a process."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+    return []
+
+
+def _find_launcher(data: Path, note: Note) -> Keeper | None:
+    """Return the launcher of a running pod, which is in the namespace."""
+    for pod in walk_pods(data, (RUN,), note):
+        with suppress(OSError, ValueError, IndexError):
+            if pod.state is PodState.RUNNING:
+                launcher = int(_stat_fields(int(pod.read_file(paths.POD_PID)))[_PARENT])
+                started = _start_ticks(launcher)
+                if started is not None and os.stat(f"/proc/{launcher}/ns/user").st_ino != _own_namespace():
+                    return Keeper(pid=launcher, start_ticks=started)
+    return None
+
+
+def _own_namespace() -> int:
+    return os.stat("/proc/self/ns/user").st_ino
+
+
+def _join(process: Keeper) -> None:
+    """Enter the user and mount namespace of a process, as root there."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            if _start_ticks(process.pid) != process.start_ticks:
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+            syscalls.setns(pidfd, _NAMESPACES)
+        finally:
+            os.close(pidfd)
+        os.setresgid(0, 0, 0)
+        with suppress(PermissionError):
+            # With a single id the kernel lets nobody change groups.
+            os.setgroups(())
+        os.setresuid(0, 0, 0)
+    except OSError as error:
+        raise MinitError(f"cannot enter the user's namespace: {describe(error)}") from error
+
+
+def _start_keeper(record: Path, until: int, note: Note, *, is_inside: bool) -> None:
+    """
+    Start a keeper, which waits for the end of the pipe `until` at first, and write the record.
+
+    The keeper has a new namespace, unless this process `is_inside` the namespace already.
+    """
+    if shutil.which("flock") is None:
+        raise MinitError("flock is not installed, which keeps the user's namespace: apt install util-linux")
+    report, theirs = os.pipe()
+    maker = fork(
+        NAMESPACE_MAKER,
+        lambda: _make(record, until, theirs, is_inside=is_inside),
+        {"pipe": until, "report": theirs},
+        tell=lambda error: _report(theirs, error),
+    )
+    os.close(theirs)
+    with open(report, "rb") as told:
+        text = told.read().decode("utf-8", "replace")
+    os.waitpid(maker, 0)
+    if text.startswith(_WARNING):
+        note(text)
+    elif text:
+        raise MinitError(text)
+
+
+def _make(record: Path, until: int, report: int, *, is_inside: bool) -> None:
+    """Make the keeper as a process without a parent here, and write the record."""
+    answer, theirs = os.pipe()
+    flags = 0 if is_inside else _NAMESPACES
+    try:
+        pid, pidfd = clone(
+            NAMESPACE_KEEPER,
+            lambda: _keep(record, until, theirs, is_inside=is_inside),
+            {"pipe": until, "report": theirs},
+            flags=flags,
+            tell=lambda error: _report(theirs, error),
+        )
+    except OSError as error:
+        raise MinitError(f"cannot make a user namespace: {describe(error)}{_reason(error)}") from error
+    os.close(theirs)
+    failure = os.read(answer, _REPORT_BYTES).decode("utf-8", "replace")
+    if failure:
+        raise MinitError(failure)
+    try:
+        warning = None if is_inside else _map_ids(pid)
+        create_file(record.with_name("new"), b"%d %d\n" % (pid, _start_ticks(pid) or 0), 0o600)
+        os.replace(record.with_name("new"), record)
+    except BaseException:
+        syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
+        raise
+    if warning is not None:
+        os.write(report, warning.encode())
+
+
+def _report(report: int, error: BaseException) -> int:
+    os.write(report, describe(error).encode()[:_REPORT_BYTES])
+    return EXIT_FAILURE
+
+
+def _keep(record: Path, until: int, report: int, *, is_inside: bool) -> NoReturn:
+    """Be the keeper: wait until nobody needs the namespace."""
+    if not is_inside:
+        try:
+            # Disks that are mounted on the host later are seen, mounts of pods are seen by nobody outside.
+            syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+        except OSError as error:
+            raise MinitError(f"cannot mount anything in a user namespace: {describe(error)}{_reason(error)}") from error
+    os.close(report)
+    os.chdir("/")
+    os.read(until, 1)
+    os.execvp("flock", ["flock", "--exclusive", str(record), "true"])
+
+
+def _reason(error: OSError) -> str:
+    """Return the likely reason for a failure to make or use a user namespace, with the remedy."""
+    for setting, refused, remedy in _SETTINGS:
+        with suppress(OSError):
+            if Path(f"/proc/sys/{setting}").read_text().strip() == refused:
+                return f": {setting.replace('/', '.')} is {refused}: {remedy}"
+    return ""
+
+
+def _map_ids(pid: int) -> str | None:
+    """Map the user's id as root's, and the user's subordinate ids behind it; return a warning if there are none."""
+    uid, gid = os.getuid(), os.getgid()
+    names = {str(uid), name_of_user(uid)}
+    ranges = [subordinate_ids(Path(file), names) for file in SUBORDINATE_IDS]
+    if not all(ranges) or shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
+        _map_alone(pid, uid, gid)
+        return (
+            f"{_WARNING}you have one user id only, so apps have no other: install uidmap, and let root run: usermod"
+            f" --add-subuids 100000-165535 --add-subgids 100000-165535 {name_of_user(uid)}"
+        )
+    for program, own, more in zip(("newuidmap", "newgidmap"), (uid, gid), ranges):
+        words = ["0", str(own), "1"]
+        inner = 1
+        for ids in more:
+            words += [str(inner), str(ids.shift), str(ids.count)]
+            inner += ids.count
+        done = subprocess.run([program, str(pid), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise MinitError(f"{program} failed: {os.fsdecode(done.stderr).strip()}")
+    return None
+
+
+def _map_alone(pid: int, uid: int, gid: int) -> None:
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        Path(f"/proc/{pid}/{name}").write_text(text)
+
+
+def _require_same(data: Path) -> None:
+    """Raise MinitError if this namespace is for another data directory."""
+    own = os.readlink(Path(os.environ[RUNTIME_VARIABLE]) / _DATA)
+    if own != str(data):
+        raise MinitError(f"this is the namespace of the data directory {own}: leave it to work with {data}")
+
+
+def _make_data(data: Path) -> None:
+    try:
+        data.mkdir(0o700, parents=True)
+    except FileExistsError:
+        require_own(data)
+    except OSError as error:
+        raise MinitError(f"cannot make the data directory: {describe(error)}") from error
+    if syscalls.filesystem_type(str(data)) == _NFS:
+        raise MinitError(f"{data} is on NFS, where nobody else than you can own files: give --dir on another disk")
+
+
+def _make_runtime_directory(data: Path) -> Path:
+    """Return the user's own directory for a data directory; MinitError if somebody else owns a part of the way."""
+    top = os.environ.get("XDG_RUNTIME_DIR", "")
+    # su(1) leaves the directory of another user there.
+    top = f"{top}/minit" if top.startswith("/") and is_own_directory(top) else f"/tmp/minit-{os.getuid()}"
+    digest = hashlib.blake2b(os.fsencode(data), digest_size=_DIGEST_BYTES).hexdigest()
+    for path in (top, f"{top}/{digest}"):
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        if not is_own_directory(path):
+            raise MinitError(
+                f"{path} is not a directory that you alone can write to: remove it, or set XDG_RUNTIME_DIR"
+            )
+    with suppress(FileExistsError):
+        os.symlink(data, f"{top}/{digest}/{_DATA}")
+    return Path(top, digest)

@@ -1,0 +1,177 @@
+"""Pods of a user without root, in a user namespace of that user's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.campaign import campaign
+from tests.support.ordinaryuser import HOME, NAME, OrdinaryUser
+from tests.support.stage0_world import write_app
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
+
+DATA = f"{HOME}/.local/share/minit"
+IMAGE = f"{HOME}/box.aci"
+POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
+
+
+def _make_home(directory: Path, stage1: Path, *, has_ids: bool = True, has_groups: bool = True) -> OrdinaryUser:
+    user = OrdinaryUser(directory, has_ids=has_ids, has_groups=has_groups)
+    app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
+    write_app(user.home / "box.aci", app=app, files={"etc/kept/file": b"of the image"})
+    shutil.copy(stage1, user.home / "stage1.aci")
+    for path in user.home.glob("*.aci"):
+        os.chown(path, user.uid, user.uid)
+    return user
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user with subordinate ids and control groups of its own, and with the images at home."""
+    user = _make_home(tmp_path_factory.mktemp("user"), stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def clean(user: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user, whose pods are removed after the test, and with them every process."""
+    yield user
+    assert user.minit("rm", "--all", "--force").returncode == 0
+    wait_for(lambda: not user.processes(), "the end of the user's processes")
+
+
+def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script as the app of a pod to its end."""
+    return user.minit("run", *POD, *flags, IMAGE, *app, "--", "-c", script)
+
+
+def start(user: OrdinaryUser, name: str) -> None:
+    """Start a pod with a name, in the background."""
+    done = user.minit("run", "--detach", f"--name={name}", *POD, IMAGE, "--", "-c", "echo up; exec busybox sleep 1000")
+    assert done.returncode == 0, done.stderr
+
+
+def keepers(user: OrdinaryUser) -> list[int]:
+    """Return the keepers of the user's namespaces."""
+    return [pid for pid, name in user.processes().items() if name == "flock"]
+
+
+def test_a_pod_has_the_root_of_the_user(clean: OrdinaryUser) -> None:
+    """Root of an app is the user outside, with other users, an own /dev, and the exit code as everywhere."""
+    done = shell(clean, "echo > /dev/null && busybox id -u && busybox ls /dev; exit 42")
+    assert done.returncode == 42, done.stderr
+    seen = [line.partition("]: ")[2] for line in done.stdout.splitlines()]
+    assert seen[0] == "0"
+    assert {"null", "zero", "full", "random", "urandom", "tty"} <= set(seen)
+
+
+def test_an_app_has_a_user_of_its_own(clean: OrdinaryUser) -> None:
+    """The files of the app's user belong to a subordinate id of the user."""
+    done = shell(clean, "echo x > /tmp/file; busybox stat -c %u:%g /tmp/file", app=("--user=1000", "--group=1001"))
+    assert (done.returncode, done.stdout.partition("]: ")[2]) == (0, "1000:1001\n"), done.stderr
+
+
+def test_directories_of_the_image_can_be_removed(clean: OrdinaryUser) -> None:
+    """An overlay, and no copy, takes a removed directory of the image, made anew without the old files."""
+    done = shell(clean, "busybox rm -r /etc/kept && busybox mkdir /etc/kept && busybox ls -A /etc/kept")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "disabling overlay support" not in done.stderr
+
+
+def test_a_life_of_a_pod(clean: OrdinaryUser) -> None:
+    """A pod is looked at from outside the namespace, entered, stopped, started with its files, and removed."""
+    start(clean, "web")
+    listed = clean.run(*clean.minit_words("list", "--no-legend"))
+    assert "\trunning\t" in listed.stdout and clean.minit("logs", "web").stdout == "up\n"
+    wait_for(lambda: len(keepers(clean)) == 1, "one keeper, while the pod runs")
+    assert clean.minit("enter", "web", "/bin/busybox", "touch", "/tmp/mine").returncode == 0
+    for words in ("stop", "web"), ("start", "web"):
+        assert clean.minit(*words).returncode == 0
+    assert clean.minit("cp", "web:/tmp/mine", f"{HOME}/mine").returncode == 0
+    assert (clean.home / "mine").stat().st_uid == clean.uid
+    assert clean.minit("rm", "--force", "web").returncode == 0
+    assert clean.minit("list", "--quiet").stdout == ""
+
+
+def test_other_users_see_nothing(clean: OrdinaryUser) -> None:
+    """The store is the user's alone, as is the directory of the namespace."""
+    start(clean, "web")
+    for path in (clean.home / ".local/share/minit", *clean.home.glob("run/minit"), *clean.home.glob("run/minit/*")):
+        assert path.stat().st_mode & 0o777 == 0o700, path
+        assert path.stat().st_uid == clean.uid
+
+
+def test_a_lost_keeper_is_replaced(clean: OrdinaryUser) -> None:
+    """Without its keeper the namespace is found by a running pod, and a pod that is started then is in it."""
+    start(clean, "first")
+    [keeper] = keepers(clean)
+    os.kill(keeper, 9)
+    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    start(clean, "second")
+    namespaces = {os.readlink(f"/proc/{pid}/ns/user") for pid, name in clean.processes().items() if name == "minit"}
+    assert len(namespaces) == 1
+    assert clean.minit("enter", "first", "/bin/busybox", "true").returncode == 0
+
+
+def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
+    """Of commands that need the first namespace at the same time one makes the namespace, and all others join."""
+    for _ in range(campaign(2)):
+        assert not keepers(clean)
+        script = clean.words(clean.minit_words("unshare", "sh", "-c", "readlink /proc/self/ns/user; read -r _"))
+        started = [subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+        with ThreadPoolExecutor(len(started)) as executor:
+            seen = set(executor.map(lambda process: process.stdout.readline() if process.stdout else b"", started))
+        assert len(seen) == 1 and b"" not in seen
+        for process in started:
+            process.communicate(b"\n")
+        wait_for(lambda: not keepers(clean), "the end of the keeper")
+
+
+def test_what_needs_root_is_refused(clean: OrdinaryUser) -> None:
+    """The refusals are one line, before anything is made."""
+    for flags, problem in (
+        (("--private-users",), "run: --private-users needs root"),
+        (("--net=default",), "run: networks need root of the machine"),
+    ):
+        done = shell(clean, "true", *flags) if flags != ("--net=default",) else clean.minit("run", *flags, IMAGE)
+        assert done.returncode == 254
+        assert done.stderr.startswith(problem) and done.stderr.count("\n") == 1, done.stderr
+    assert clean.minit("list", "--quiet").stdout == ""
+
+
+def test_a_data_directory_is_of_one_user(clean: OrdinaryUser) -> None:
+    """A user's command refuses root's data directory, and root's command a user's, each with the owner's name."""
+    roots = clean.home / "roots"
+    roots.mkdir()
+    done = clean.minit(f"--dir={HOME}/roots", "gc")
+    assert (done.returncode, done.stderr.count("\n")) == (254, 1)
+    assert f"{HOME}/roots is a data directory of root" in done.stderr
+    words = [*clean.words(())[:2], *clean.minit_words(f"--dir={DATA}", "gc")]
+    of_root = subprocess.run(
+        words, env={**os.environ, **clean.environment}, capture_output=True, text=True, check=False
+    )
+    assert of_root.returncode == 254
+    assert (
+        of_root.stderr == f"gc: {DATA} is a data directory of {NAME}: run minit as that user, or give another --dir\n"
+    )
+
+
+def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) -> None:
+    """A runtime directory of another user, as su(1) leaves one in the environment, is not used."""
+    clean.environment["XDG_RUNTIME_DIR"] = "/run"
+    try:
+        done = clean.minit("unshare", "printenv", "MINIT_RUNTIME_DIRECTORY")
+    finally:
+        clean.environment["XDG_RUNTIME_DIR"] = f"{HOME}/run"
+    assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
+    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    shutil.rmtree(f"/tmp/minit-{clean.uid}")

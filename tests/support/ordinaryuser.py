@@ -1,0 +1,153 @@
+"""
+A user without root, with a home, subordinate ids and, where wanted, control groups of the user's own.
+
+The user lives in a mount namespace in which only passwd, subuid and subgid differ, and in which the interpreter of the
+tests can be reached.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from minit.launcher.cgroups import Hierarchy, read_hierarchies
+from tests.support.waiting import wait_for
+
+NAME = "minit-user"
+HOME = "/home/minit-user"
+# Each user of each worker has ids that nobody else has.
+_FIRST_UID, _FIRST_SUBORDINATE, _COUNT = 60000, 3_000_000_000, 65536
+_USERS_OF_WORKER, _WORKERS = 8, 500
+_numbers = count(os.getpid() % _WORKERS * _USERS_OF_WORKER)
+_ROOT = Path(__file__).parents[2]
+_CPUSET = ("cpuset.cpus", "cpuset.mems")
+
+
+class OrdinaryUser:
+    """The user; `remove` ends the user's processes, and removes the control groups."""
+
+    def __init__(self, directory: Path, *, has_ids: bool = True, has_groups: bool = True) -> None:
+        number = next(_numbers)
+        self.uid = _FIRST_UID + number
+        self._first = _FIRST_SUBORDINATE + number * _COUNT
+        self._groups = [_make_group(each, self.uid) for each in read_hierarchies()] if has_groups else []
+        self.home = directory / "homes" / NAME
+        self.home.mkdir(parents=True)
+        for path in (self.home, self.home / "run"):
+            path.mkdir(exist_ok=True, mode=0o700)
+            os.chown(path, self.uid, self.uid)
+        self.environment = {
+            "HOME": HOME,
+            "USER": NAME,
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPATH": str(_ROOT),
+            "XDG_RUNTIME_DIR": f"{HOME}/run",
+            "LC_ALL": "C.UTF-8",
+        }
+        # No child of this process, whose children other tests count.
+        start = 'exec 3<&0; unshare --mount --propagation=slave sh -ec "$0" <&3 3<&- & exec 3<&-'
+        reader, self._end = os.pipe()
+        words = ["sh", "-c", start, self._script(directory, has_ids=has_ids)]
+        with subprocess.Popen(words, stdin=reader, stdout=subprocess.PIPE, text=True) as process:
+            os.close(reader)
+            assert process.stdout is not None
+            self._holder = int(process.stdout.readline())
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """Return the command line that root runs to have the user run `words` at home."""
+        moves = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
+        ids = f"--reuid={self.uid} --regid={self.uid} --clear-groups"
+        become = f'{moves or ":"}; cd {HOME}; exec setpriv {ids} env -i "$@"'
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", "sh", "-ec", become, "-", *variables, *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run words to their end."""
+        return subprocess.run(
+            self.words(words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def minit_words(self, *words: str) -> list[str]:
+        """Return the words of a `minit` command."""
+        return [sys.executable, "-m", "minit", *words]
+
+    def minit(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a `minit` command to its end."""
+        return self.run(*self.minit_words(*words))
+
+    def processes(self) -> dict[int, str]:
+        """Return the user's processes, and those of the user's subordinate ids, with their names."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                uid = entry.stat().st_uid
+                if entry.name.isdigit() and (uid == self.uid or self._first <= uid < self._first + _COUNT):
+                    state = (entry / "stat").read_text().rpartition(") ")[2]
+                    if not state.startswith("Z"):
+                        found[int(entry.name)] = (entry / "comm").read_text().strip()
+            except OSError:
+                continue
+        return found
+
+    def _script(self, directory: Path, *, has_ids: bool) -> str:
+        """Return the shell script that makes the mounts, says so, and waits for the end of its input."""
+        etc = directory / "etc"
+        etc.mkdir()
+        (etc / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\n{NAME}:x:{self.uid}:{self.uid}::{HOME}:/bin/sh\n")
+        for name in ("subuid", "subgid"):
+            (etc / name).write_text(f"{NAME}:{self._first}:{_COUNT}\n" if has_ids else "")
+        lines = []
+        for name in ("passwd", "subuid", "subgid"):
+            Path("/etc", name).touch()
+            lines.append(f"mount --bind {etc}/{name} /etc/{name}")
+        for number, hidden in enumerate(_hidden_directories()):
+            layers = directory / f"layer{number}"
+            for part in ("upper", "work"):
+                (layers / part).mkdir(parents=True)
+            layers.joinpath("upper").chmod(0o711)
+            options = f"lowerdir={hidden},upperdir={layers}/upper,workdir={layers}/work"
+            lines.append(f"mount -t overlay -o {options} overlay {hidden}")
+        lines.append(f"mount --bind {directory}/homes /home")
+        return "\n".join((*lines, "echo $$", "exec cat >/dev/null"))
+
+    def remove(self) -> None:
+        """End the user's processes, and remove the control groups."""
+        while pids := self.processes():
+            for pid in pids:
+                try:
+                    pidfd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+                subprocess.run(["kill", "-KILL", str(pid)], capture_output=True, check=False)
+                os.close(pidfd)
+        os.close(self._end)
+        wait_for(lambda: not Path(f"/proc/{self._holder}").exists(), "the end of the holder")
+        for group in self._groups:
+            for directory, _, _ in os.walk(group, topdown=False):
+                os.rmdir(directory)
+
+
+def _make_group(hierarchy: Hierarchy, uid: int) -> Path:
+    around = Path(f"{hierarchy.mount_point}{hierarchy.own_path}")
+    group = around / f"{NAME}-{uid}"
+    group.mkdir()
+    if "cpuset" in hierarchy.controllers:
+        for name in _CPUSET:
+            (group / name).write_text((around / name).read_text())
+        (group / "cgroup.clone_children").write_text("1")
+    for path in (group, *group.iterdir()):
+        os.chown(path, uid, uid)
+    return group
+
+
+def _hidden_directories() -> list[Path]:
+    """Return the outermost directories above the interpreter and the project that others may not search."""
+    found = set()
+    for place in (Path(sys.base_prefix), Path(sys.prefix), _ROOT):
+        above = [path for path in (place, *place.parents) if not path.stat().st_mode & 1]
+        found.update(above[-1:])
+    return sorted(found)
