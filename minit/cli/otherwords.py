@@ -235,7 +235,6 @@ INSTEAD_OF_FLAGS: dict[str, dict[str, str]] = {
         "--runtime": "--stage1-path",
         "--security-opt": "--seccomp",
         "--systemd": "apps run without systemd",
-        "--ulimit": "the limits of an app are those of its pod",
         "--uts": "a pod has a host name of its own: --hostname",
         "--volumes-from": "--volume",
         "-P": "--port",

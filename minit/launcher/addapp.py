@@ -27,6 +27,7 @@ from minit.launcher.start.preparation import Placed, Prepared, Start, no_sockets
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
 from minit.linux import syscalls
+from minit.linux.process import raise_limits, read_limits
 from minit.linux.stdio import complain
 from minit.network.podnames import change_apps
 from minit.plan.appspec import AppSpec, encode_spec
@@ -133,7 +134,9 @@ def _plan(options: AddFlags, hierarchies: Sequence[Hierarchy]) -> PodPlan:
     flags = _override(config.flags, options)
     with Step("load app"):
         pod = load_app(options.app, flags)
-        facts = collect_facts(hierarchies, pod, flags)
+        limits = read_limits()
+        raise_limits()
+        facts = collect_facts(hierarchies, pod, flags, limits)
     connection: Connection | None = None
     if joins_networks(flags.networks) or config.is_host_dns or config.pod_addresses:
         connection = Connection(

@@ -1,4 +1,4 @@
-"""Steps of a process on its way to be confined: mounts, groups, score, attributes, imports, signals."""
+"""Steps of a process on its way to be confined: mounts, groups, score, attributes, limits, imports, signals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import Any
 import minit.linux.importedlate  # noqa: F401
 from minit.base.errors import EXIT_FAILURE, describe
 from minit.linux import syscalls
-from minit.linux.attributes import Attributes, Limit
+from minit.linux.attributes import UNLIMITED, Attributes, Limit, narrower
 
 _UNBLOCKABLE = (signal.SIGKILL, signal.SIGSTOP)
 _LAST_SIGNAL = 64
 _RESOURCES = 16  # RLIM_NLIMITS of Linux
+# Whoever makes a user namespace bounds the sum of these there by the own soft limits, create_user_ns of the kernel.
+_SUMMED = (
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_MSGQUEUE,
+    resource.RLIMIT_SIGPENDING,
+    resource.RLIMIT_MEMLOCK,
+)
+_MOST_OPEN_FILES = "/proc/sys/fs/nr_open"
 _SCHED_DEADLINE = 6
 _COREDUMP_FILTER = "/proc/self/coredump_filter"
 _NUMBER_BYTES = 32
@@ -83,12 +91,9 @@ def set_oom_score(adjustment: int) -> bool:
     return True
 
 
-def read_attributes(open_files: tuple[int, int]) -> Attributes:
-    """Return the attributes of this process, with `open_files` as RLIMIT_NOFILE, soft and hard."""
-    limits = read_limits()
-    limits[resource.RLIMIT_NOFILE] = (resource.RLIMIT_NOFILE, *open_files)
-    own = {name: read() for name, (read, _) in _ATTRIBUTES.items()}
-    return Attributes(limits=tuple(limits), **own)
+def read_attributes() -> Attributes:
+    """Return the attributes of this process."""
+    return Attributes(**{name: read() for name, (read, _) in _ATTRIBUTES.items()})
 
 
 def take_attributes(attributes: Attributes) -> None:
@@ -97,7 +102,6 @@ def take_attributes(attributes: Attributes) -> None:
 
     To be called after the process has joined its control groups: a move to another cpuset changes the affinity.
     """
-    hold_limits(attributes.limits)
     for name, (read, write) in _ATTRIBUTES.items():
         value = getattr(attributes, name)
         if value != read():
@@ -126,6 +130,32 @@ def read_limits() -> list[Limit]:
     return [(number, *resource.getrlimit(number)) for number in range(_RESOURCES)]
 
 
+def raise_limits(*, for_users: bool = False) -> None:
+    """
+    Raise the hard limits of this process as far as allowed, and the soft limit of open files to the caller's hard one.
+
+    Children then can have any limit that this process could give. With `for_users` this process makes a user namespace.
+    """
+    raised = []
+    for number, soft, hard in read_limits():
+        if number == resource.RLIMIT_NOFILE:
+            raised.append((number, hard, max(hard, _read_number(_MOST_OPEN_FILES) or 0)))
+        else:
+            raised.append((number, UNLIMITED if for_users and number in _SUMMED else soft, UNLIMITED))
+    hold_limits(raised)
+
+
+def admit_limits(limits: Sequence[Limit]) -> None:
+    """Raise hard limits of this process to those of `limits`, as far as its rights allow, and no soft limit."""
+    for number, _, hard in limits:
+        own_soft, own_hard = resource.getrlimit(number)
+        if narrower(hard, own_hard) != hard:
+            try:
+                resource.setrlimit(number, (own_soft, hard))
+            except (PermissionError, ValueError):
+                pass  # not without CAP_SYS_RESOURCE
+
+
 def hold_limits(limits: Sequence[Limit]) -> bool:
     """
     Give this process these limits, against changes by prlimit(2); return whether any limit has changed now.
@@ -141,14 +171,9 @@ def hold_limits(limits: Sequence[Limit]) -> bool:
             resource.setrlimit(number, (soft, hard))
         except (PermissionError, ValueError):
             # Python says ValueError to EPERM.
-            resource.setrlimit(number, (_narrower(soft, before[1]), _narrower(hard, before[1])))
+            resource.setrlimit(number, (narrower(soft, before[1]), narrower(hard, before[1])))
         has_changed |= resource.getrlimit(number) != before
     return has_changed
-
-
-def _narrower(limit: int, other: int) -> int:
-    unlimited = resource.RLIM_INFINITY
-    return other if limit == unlimited else limit if other == unlimited else min(limit, other)
 
 
 def _set_policy(policy: int) -> None:
@@ -160,12 +185,17 @@ def _read_affinity() -> tuple[int, ...]:
 
 
 def _read_coredump_filter() -> int | None:
+    return _read_number(_COREDUMP_FILTER, 16)
+
+
+def _read_number(path: str, base: int = 10) -> int | None:
+    """Return the number in a file of the kernel, None without the file."""
     try:
-        fd = os.open(_COREDUMP_FILTER, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return int(os.read(fd, _NUMBER_BYTES), 16)
+        return int(os.read(fd, _NUMBER_BYTES), base)
     finally:
         os.close(fd)
 

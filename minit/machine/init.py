@@ -27,12 +27,12 @@ from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.load import collect_facts, load_pod
-from minit.launcher.start.preparation import Start, no_sockets, prepare, raise_descriptor_limit, supervisor_ends
+from minit.launcher.start.preparation import Start, no_sockets, prepare, supervisor_ends
 from minit.linux import syscalls
-from minit.linux.attributes import Attributes
+from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
 from minit.linux.loop import wait_events
-from minit.linux.process import forget_imports, read_attributes
+from minit.linux.process import forget_imports, raise_limits, read_attributes, read_limits
 from minit.linux.stdio import complain_at_once, open_standard_streams, share_console
 from minit.machine.clock import correct_clock
 from minit.machine.hardware import Feeder
@@ -209,15 +209,17 @@ def _run_pod(machine: Machine) -> int:
         hostname=config.hostname,
         resolv_mode="host" if config.name_servers or config.interfaces else "default",
     )
+    limits = read_limits()
     start = Start(
-        plan=lambda hierarchies: _plan(flags, hierarchies),
+        plan=lambda hierarchies: _plan(flags, hierarchies, limits),
         place=lambda plan, hierarchies: place_pod(hierarchies, plan.uuid, plan.controllers),
         sockets=no_sockets,
         begin=lambda placed: None,
     )
+    raise_limits()
     prepared = prepare(start, machine.pod_helpers)
     plan, subcgroup = prepared.plan, prepared.subcgroup
-    attributes = read_attributes(raise_descriptor_limit())
+    attributes = read_attributes()
     _check_health(machine, plan, prepared.specs, attributes)
     _join_group(prepared.hierarchies, subcgroup)
     machine.lock = _lock(machine.lock)
@@ -235,9 +237,9 @@ def _run_pod(machine: Machine) -> int:
     return run_apps(plan, ends, link)
 
 
-def _plan(flags: RunFlags, hierarchies: Sequence[Hierarchy]) -> PodPlan:
+def _plan(flags: RunFlags, hierarchies: Sequence[Hierarchy], limits: Sequence[Limit]) -> PodPlan:
     pod = load_pod(flags)
-    plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
+    plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags, limits))
     for line in plan.notices():
         complain_at_once(f"minit: {line}")
     return plan

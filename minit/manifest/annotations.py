@@ -89,6 +89,7 @@ class Annotation(StrEnum):
     STOP_SIGNAL = "minit/stop-signal", _APP | _IMAGE | _FIELD, "life.stopping"
     SYSCTLS = "minit/sysctls", _POD | _POD_FIELD, "networks.kernelsettings"
     TRUSTED_ISOLATORS = "minit/trusted-isolators", _APP | _FIELD, "confinement"
+    ULIMITS = "minit/ulimits", _APP, "resources"
     VOLUMES_OVER_FILES = "minit/volumes-over-files", _APP | _FIELD, "root.etcfiles"
     VSOCK = "minit/vsock", _EVERY, "confinement"
 

@@ -52,13 +52,14 @@ def plan_app(given: AppInput, isolation: Isolation | None, *, in_kubernetes: boo
     streams = plan_streams(given, in_kubernetes=in_kubernetes)
     confinement, warnings = plan_confinement(given, DEFAULT if isolation is None else isolation.bounding)
     process, notes = plan_process(given, streams, confinement.uid)
+    resources, more = plan_resources(given, isolation)
     plan = AppPlan(
         name=given.name,
         process=process,
         confinement=confinement,
-        resources=plan_resources(given, isolation),
+        resources=resources,
         storage=plan_storage(given, has_console=streams.has_console, own_pids=process.own_pids),
         streams=streams,
         life=plan_life(given, process, has_console=streams.has_console),
     )
-    return plan, warnings + notes
+    return plan, warnings + notes + more

@@ -9,12 +9,13 @@ filter.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TypeVar
 
 from minit.base.errors import LaunchError, ManifestError
 from minit.base.jsontext import dump, parse
 from minit.base.value import Value, replace
-from minit.linux.attributes import Attributes
+from minit.linux.attributes import Attributes, Limit
 from minit.plan.appspec import AppSpec
 from minit.plan.confinement import Confinement
 from minit.podfiles.enterchanges import EnterChanges
@@ -38,6 +39,7 @@ class EnterProfile(Value):
     confinement: Confinement = Confinement()
     oom_score_adj: int | None = None
     attributes: Attributes | None = None
+    limits: tuple[Limit, ...] = ()
     own_pids: bool = False
     needs_directory: bool = False
 
@@ -64,6 +66,7 @@ def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
         confinement=spec.command_confinement,
         oom_score_adj=spec.resources.oom_score_adj or 0,
         attributes=attributes,
+        limits=spec.resources.rlimits,
         own_pids=spec.process.own_pids,
     )
 
@@ -84,7 +87,7 @@ def encode_profile(profile: EnterProfile) -> bytes:
         "noNewPrivileges": confinement.no_new_privileges,
         "apparmorProfile": confinement.apparmor_profile,
         "oomScoreAdj": profile.oom_score_adj,
-        "attributes": None if profile.attributes is None else _attributes_object(profile.attributes),
+        "attributes": None if profile.attributes is None else _attributes_object(profile.attributes, profile.limits),
         "ownPids": profile.own_pids,
         "sizes": [len(environment), *map(len, confinement.filters)],
     }
@@ -120,6 +123,7 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
             ),
             oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),
             attributes=None if attributes is None else _read_attributes(_expect(dict, attributes)),
+            limits=() if attributes is None else _read_limits(attributes["limits"]),
             own_pids=_expect(bool, header["ownPids"]),
         )
     except KeyError as error:
@@ -129,22 +133,26 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
         raise LaunchError(f"{source}: {reason}") from error
 
 
-def _attributes_object(attributes: Attributes) -> dict[str, object]:
-    names = ("limits", "affinity", "coredump_filter", *_NUMBERS)
-    return {name: getattr(attributes, name) for name in names}
+def _attributes_object(attributes: Attributes, limits: Sequence[Limit]) -> dict[str, object]:
+    # The limits stand beside the attributes, as pods of older versions have them.
+    names = ("affinity", "coredump_filter", *_NUMBERS)
+    return {"limits": limits, **{name: getattr(attributes, name) for name in names}}
 
 
 def _read_attributes(value: dict[str, object]) -> Attributes:
-    limits = [_integers(limit) for limit in _expect(list, value["limits"])]
-    if any(len(limit) != 3 for limit in limits):
-        raise ValueError("a limit has three numbers")
     coredump_filter = value["coredump_filter"]
     return Attributes(
-        limits=tuple((number, soft, hard) for number, soft, hard in limits),
         affinity=_integers(value["affinity"]),
         coredump_filter=None if coredump_filter is None else _expect(int, coredump_filter),
         **{name: _expect(int, value[name]) for name in _NUMBERS},
     )
+
+
+def _read_limits(value: object) -> tuple[Limit, ...]:
+    limits = [_integers(limit) for limit in _expect(list, value)]
+    if any(len(limit) != 3 for limit in limits):
+        raise ValueError("a limit has three numbers")
+    return tuple((number, soft, hard) for number, soft, hard in limits)
 
 
 def _integers(value: object) -> tuple[int, ...]:

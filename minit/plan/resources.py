@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.base.value import Value, replace
+from minit.linux.attributes import Limit, narrower
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import (
     App,
 )
 from minit.manifest.limits import Limits, with_annotation
 from minit.manifest.reader import place
+from minit.manifest.ulimits import RESOURCES, read_ulimits, spell_bounds
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.loadedpod import AppInput, Pod, has_isolators
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
@@ -43,12 +45,16 @@ def plan_isolations(
 
 
 class ResourcePlan(Value):
-    """The limits of an app and its devices."""
+    """The limits of an app's control group and of its processes, and its devices."""
 
     limits: Limits | None = None
     """None if nobody asks for limits."""
     oom_score_adj: int | None = None
     """None if nobody asks for a value."""
+    rlimits: tuple[Limit, ...] = ()
+    """The limits of getrlimit(2) of every process of the app."""
+    ulimits: tuple[str, ...] = ()
+    """Those of them that are not every app's, in words."""
     devices: tuple[DeviceRule, ...] | None = None
     """The devices that the app may use, None for all."""
     hotplug: bool = False
@@ -59,18 +65,42 @@ class ResourcePlan(Value):
         rules = "all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices) or "none"
         lines = [f"devices {rules}{', as they come and go' if self.hotplug else ''}"]
         lines += [] if self.oom_score_adj is None else [f"oom_score_adj {self.oom_score_adj}"]
+        lines += [f"ulimits {', '.join(self.ulimits)}"] if self.ulimits else []
         return lines + ([] if self.limits is None else [f"limits {self.limits.describe()}"])
 
 
-def plan_resources(given: AppInput, isolation: Isolation | None) -> ResourcePlan:
-    """Return the resources of an app with the effect of its isolators, None without any."""
+def plan_resources(given: AppInput, isolation: Isolation | None) -> tuple[ResourcePlan, list[str]]:
+    """Return the resources of an app with the effect of its isolators, None without any, and the warnings to show."""
     limits = Limits() if isolation is None else isolation.limits
     pod = given.pod
     # The kernel lets an app of a user namespace use no device that it has made.
     is_free = pod.flags.disable_paths or given.is_privileged or pod.facts.shown_devices is not None
-    return ResourcePlan(
+    rlimits, ulimits, warnings = _plan_rlimits(given)
+    plan = ResourcePlan(
         limits=None if limits == Limits() else limits,
         oom_score_adj=None if isolation is None else isolation.oom_score_adj,
+        rlimits=rlimits,
+        ulimits=ulimits,
         devices=None if is_free else DEFAULT_RULES,
         hotplug=given.has_hotplug,
     )
+    return plan, warnings
+
+
+def _plan_rlimits(given: AppInput) -> tuple[tuple[Limit, ...], tuple[str, ...], list[str]]:
+    """Return the limits of getrlimit(2) of an app, those that are not every app's, in words, and the warnings."""
+    facts, where = given.pod.facts, f'app "{given.name}": annotation {Annotation.ULIMITS}'
+    asked, of_caller = read_ulimits(given.runtime.annotation(Annotation.ULIMITS), where)
+    own = {number: (soft, hard) for number, soft, hard in facts.limits} if of_caller else {}
+    rlimits, words, warnings = [], [], []
+    for name, row in RESOURCES.items():
+        usual = row.usual(facts.threads_max)
+        wanted = asked.get(name) or own.get(row.number, usual)
+        soft, hard = (narrower(limit, facts.hard_limits[row.number]) for limit in wanted)
+        text = f"{name}={spell_bounds((soft, hard))}"
+        rlimits.append((row.number, soft, hard))
+        words += [] if (soft, hard) == usual else [text]
+        if name in asked and (soft, hard) != wanted:
+            reason = "the kernel, or the rights of the caller, allow no more"
+            warnings.append(f"warning: {where}: {text} in place of {spell_bounds(wanted)}: {reason}")
+    return tuple(rlimits), tuple(words), warnings

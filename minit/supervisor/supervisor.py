@@ -35,9 +35,6 @@ from minit.supervisor.launcherlink import Outside
 HALT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGPWR, signal.SIGRTMIN + 3)
 WATCHED_SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *HALT_SIGNALS)
 
-# As most systems have it.
-_OPEN_FILES = (1024, 4096)
-
 
 class Supervisor:
     """
@@ -52,7 +49,7 @@ class Supervisor:
         self.context = context
         self.outside = outside
         self.control = control
-        self.attributes = attributes or read_attributes(_OPEN_FILES)
+        self.attributes = attributes or read_attributes()
         self.plan = context.plan
         self.journal = context.journal
         self.pod = pod = context.pod

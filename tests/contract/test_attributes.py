@@ -1,24 +1,38 @@
-"""Limits, scheduling and personality: those of who runs the pod, for all that runs in an app, and nobody else's."""
+"""Scheduling and personality are the caller's, limits those of every app, for all that runs in an app."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from minit.linux import syscalls
+from minit.linux.attributes import narrower
+from minit.manifest.capabilities import capability_mask
+from minit.manifest.ulimits import RESOURCES
+from tests.support.commands import Stage0
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import control_groups_of, named, status_of
+from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
 ADDR_NO_RANDOMIZE = 0x40000
 IDLE_CLASS = 3 << 13  # ioprio_set(2)
 OF_STATUS = ("Umask", "Cpus_allowed", "THP_enabled", "CoreDumping", "Seccomp", "NoNewPrivs")
+SOFT = {
+    resource.RLIMIT_AS: 2 << 30,
+    resource.RLIMIT_CORE: 1 << 20,
+    resource.RLIMIT_NOFILE: 300,
+    resource.RLIMIT_NPROC: 4000,
+    resource.RLIMIT_STACK: 4 << 20,
+}
+TOLD = "echo $(ulimit -v) $(ulimit -d) $(ulimit -s) $(ulimit -n) $(ulimit -f)"
 OF_FILES = ("limits", "personality", "timerslack_ns", "coredump_filter", "oom_score_adj")
 
 
@@ -34,17 +48,21 @@ def attributes_of(pid: int) -> dict[str, object]:
 
 
 def _be_humble() -> None:
-    """Have attributes that nobody has by chance."""
+    """Have attributes that nobody has by chance, and limits that no app has."""
     os.setpriority(os.PRIO_PROCESS, 0, 5)
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 1 << 20))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
+    _have_soft_limits()
     syscalls.set_io_priority(IDLE_CLASS)
     syscalls.set_personality(ADDR_NO_RANDOMIZE)
     syscalls.set_timer_slack_ns(123456)
     syscalls.set_thp_disable(1)
     Path("/proc/self/coredump_filter").write_text("0x11")
+
+
+def _have_soft_limits() -> None:
+    for number, limit in SOFT.items():
+        resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
 
 
 def _be_in_a_hurry() -> None:
@@ -95,6 +113,7 @@ def test_everything_in_an_app_has_the_same(make_pod: MakePod) -> None:
     assert (expected["personality"], expected["timerslack_ns"]) == ("00040000\n", "123456\n")
     assert bin(int(str(expected["Cpus_allowed"]).replace(",", ""), 16)).count("1") == 1
     assert (expected["THP_enabled"], expected["coredump_filter"]) == ("0", "00000011\n")
+    assert limits_of(app) == usual_limits()
     assert attributes_of(handler) == {**expected, "Seccomp": attributes_of(handler)["Seccomp"]}
     _change(pod.pid)
     pod.file("b", "/tmp/go").touch()
@@ -108,13 +127,126 @@ def test_everything_in_an_app_has_the_same(make_pod: MakePod) -> None:
         process.terminate()
 
 
+def limits_of(pid: int) -> dict[str, tuple[int, int]]:
+    """Return the limits of a process."""
+    return {name: resource.prlimit(pid, row.number) for name, row in RESOURCES.items()}
+
+
+def usual_limits(**changed: tuple[int, int]) -> dict[str, tuple[int, int]]:
+    """Return the limits of an app of a pod that this process runs, with some others."""
+    is_free = int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE")
+    threads = int(Path("/proc/sys/kernel/threads-max").read_text())
+    found = {}
+    for name, row in RESOURCES.items():
+        soft, hard = changed.get(name, row.usual(threads))
+        widest = resource.RLIM_INFINITY if is_free else resource.getrlimit(row.number)[1]
+        found[name] = narrower(soft, widest), narrower(hard, widest)
+    return found
+
+
+@pytest.mark.private_users
+def test_limits_are_not_the_callers(make_pod: MakePod) -> None:
+    """An app has those of every app and what its annotation says, or the caller's if asked; PID 1 has its caller's."""
+    ulimits = {"nofile": "512:1024", "core": "0", "rttime": "unlimited", "memlock": "4096:8192"}
+    pod = make_pod(
+        {
+            "a": shell("exec sleep 1000"),
+            "b": shell("exec sleep 1000", annotations=limited(ulimits)),
+            "c": shell("exec sleep 1000", annotations=limited({"host": True, "nofile": "64"})),
+        }
+    )
+    process = pod.start(preexec_fn=_have_soft_limits)
+    [usual], [changed], [callers] = (wait_for(partial(sleepers, pod, name), name) for name in ("a", "b", "c"))
+    assert limits_of(usual) == usual_limits()
+    unlimited = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    assert limits_of(changed) == usual_limits(nofile=(512, 1024), core=(0, 0), rttime=unlimited, memlock=(4096, 8192))
+    soft = {name: SOFT.get(row.number, resource.getrlimit(row.number)[0]) for name, row in RESOURCES.items()}
+    assert {name: limit for name, (limit, _) in limits_of(callers).items()} == {**soft, "nofile": 64}
+    assert pod.pid
+    for number in (resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_STACK):
+        assert resource.prlimit(pod.pid, number)[0] == SOFT[number]
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+
+
+def limited(ulimits: Mapping[str, object]) -> list[dict[str, str]]:
+    """Return the annotations of an app with limits."""
+    return [{"name": "minit/ulimits", "value": json.dumps(ulimits)}]
+
+
+@pytest.mark.private_users
+def test_less_memory_than_an_interpreter(make_pod: MakePod) -> None:
+    """An app, its hook, its restart and a command get so little, and PID 1 and all before their exec are not hurt."""
+    little = {"as": str(16 << 20), "data": str(4 << 20), "stack": str(256 << 10), "nofile": "16", "fsize": "4096"}
+    hooks = {"post-start": {"exec": ["/bin/sh", "-c", f"{TOLD} >/tmp/hook; echo >/tmp/done"]}}
+    again = {"minit/restart": "on-failure", "minit/restart-delay": "10ms", "minit/hooks": json.dumps(hooks)}
+    annotations = limited(little) + [{"name": name, "value": value} for name, value in again.items()]
+    script = f"{TOLD} >>/tmp/app; [ -e /tmp/again ] && exec sleep 1000; touch /tmp/again; exit 1"
+    pod = make_pod({"a": shell(script, annotations=annotations)})
+    process = pod.start()
+    wait_for(lambda: sleepers(pod, "a"), "the restart")
+    pod.wait_file("a", "/tmp/done")
+    told = "16384 4096 256 16 8\n"
+    assert pod.file("a", "/tmp/app").read_text() == told * 2
+    assert pod.file("a", "/tmp/hook").read_text() == told
+    assert pod.enter("a", "sh", "-c", TOLD).stdout == told
+    assert pod.pid and limits_of(pod.pid)["as"] == resource.getrlimit(resource.RLIMIT_AS)
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+
+
+def test_an_added_app(make_pod: MakePod) -> None:
+    """It has the limits of every app and those of its own annotation, whoever has started the pod and whoever adds."""
+    sandbox = Sandbox(make_pod, prepare=_have_soft_limits)
+    added = sandbox.add("a", shell("exec sleep 1000", annotations=limited({"nofile": "99"})))
+    assert added.returncode == 0, added
+    assert sandbox.start("a").returncode == 0
+    [app] = wait_for(partial(sleepers, sandbox.pod, "a"), "the app")
+    assert limits_of(app) == usual_limits(nofile=(99, 99))
+    assert sandbox.end().returncode == 0
+
+
+def test_the_option(minit: Stage0) -> None:
+    """--ulimit of the command stands before or behind the only image, and the app has it."""
+    words = ("run", minit.stage1_flag, "--net=none", "--debug")
+    result = minit.call(*words, "--ulimit", "nofile=512:1024", minit.image(), "--ulimit=fsize=-1:-1", "--", "-c", TOLD)
+    assert result.returncode == 0 and " 512 unlimited" in result.stdout, result
+    assert "nofile=512:1024" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('{"nofil": "1"}', "expected an object with some of as, core, "),
+        ('{"nofile": "2:1"}', "nofile: expected SOFT[:HARD], each a number, -1 or unlimited, the first no more than"),
+        ('{"nofile": 1}', "nofile: expected a string, got 1"),
+        ('{"host": "yes"}', 'host: expected true or false, got "yes"'),
+    ],
+)
+def test_what_is_no_limit(make_pod: MakePod, value: str, reason: str) -> None:
+    """The pod is refused in one line, with the place."""
+    pod = make_pod({"a": shell("true", annotations=[{"name": "minit/ulimits", "value": value}])})
+    result = pod.run()
+    assert result.returncode == 254
+    assert result.stderr.startswith('stage1: app "a": annotation minit/ulimits'), result.stderr
+    assert reason in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_an_image_has_no_say(make_pod: MakePod) -> None:
+    """Limits of an image are refused, as all that is not for images."""
+    pod = make_pod({"a": shell("true")}, image_annotations={"minit/ulimits": '{"nofile": "1"}'}, app_in_image=True)
+    result = pod.run()
+    assert result.returncode == 254
+    assert 'annotation "minit/ulimits" is one of apps, not of images' in result.stderr
+
+
 def _change(pid: int) -> None:
     """Do to PID 1 what root of an app without a filter can do."""
     os.setpriority(os.PRIO_PROCESS, pid, 15)
     os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
-    # Of hard limits only what whoever runs the tests without CAP_SYS_RESOURCE may have.
-    resource.prlimit(pid, resource.RLIMIT_CORE, (1 << 10, 1 << 20))
-    resource.prlimit(pid, resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    # Not the hard limits, which whoever runs the tests without CAP_SYS_RESOURCE could not raise again.
+    for number, soft in ((resource.RLIMIT_CORE, 1 << 10), (resource.RLIMIT_STACK, 1 << 20)):
+        resource.prlimit(pid, number, (soft, resource.prlimit(pid, number)[1]))
 
 
 @pytest.mark.private_users

@@ -492,7 +492,7 @@ async def test_images(daemon: Daemon) -> None:
 
 @pytest.mark.trio
 async def test_open_files(minit: Stage0, tmp_path: Path) -> None:
-    """The daemon may open as many as it is allowed to; containers and their commands have what it was started with."""
+    """The daemon may open as many as it is allowed to; containers and their commands have the limit of every app."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with own_daemon(minit, tmp_path / "cri.sock") as daemon, trio.fail_after(PATIENCE_SECONDS):
         daemon.start(under=["prlimit", "--nofile=789:"])
@@ -501,7 +501,7 @@ async def test_open_files(minit: Stage0, tmp_path: Path) -> None:
         async with daemon.node() as node:
             _, [container] = await node.run(tmp_path, container_config("ulimit -n >/tmp/limit; exec sleep 1000"))
             script = "until [ -s /tmp/limit ]; do sleep 0.02; done; cat /tmp/limit; ulimit -n"
-            assert await node.execute(container, script) == b"789\n789\n"
+            assert await node.execute(container, script) == b"1024\n1024\n"
 
 
 def test_who_serves(daemon: Daemon) -> None:

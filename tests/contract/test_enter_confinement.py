@@ -89,7 +89,7 @@ def shared_report(pod: PodDirectory, name: str) -> Report:
 
 
 def _lower_limits() -> None:
-    """Give the pod limits that the one who enters does not have."""
+    """Give PID 1 limits that the one who enters does not have."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 1 << 20))
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
     resource.setrlimit(resource.RLIMIT_STACK, (4 << 20, 16 << 20))
@@ -362,18 +362,20 @@ def test_privileged(make_pod: MakePod) -> None:
 
 def test_pid_1_is_stopped(make_pod: MakePod) -> None:
     """The command has the same from the plan on disk, at once."""
-    pod = make_pod({"a": shell(REPORTING, isolators=ISOLATORS, supplementaryGIDs=[7]), "gone": shell("exit 0")})
-    pod.start(preexec_fn=_lower_limits)
+    limited = [{"name": "minit/ulimits", "value": '{"nofile": "512:1024", "core": "4096"}'}]
+    app = shell(REPORTING, isolators=ISOLATORS, supplementaryGIDs=[7], annotations=limited)
+    pod = make_pod({"a": app, "gone": shell("exit 0")})
+    pod.start()
     pod.wait_ready()
     assert pod.wait_status("gone") == 0
     os.kill(pod.pid, signal.SIGSTOP)
     try:
         wait_for(lambda: status_of(pod.pid)["State"].startswith("T"), "the stop")
         assert pod.enter("a", GUEST, "report", "/dev/shm/entered").returncode == 0
-        app, entered = shared_report(pod, "app"), shared_report(pod, "entered")
-        assert without(entered.status, OWN_FIELDS) == without(app.status, OWN_FIELDS)
+        own, entered = shared_report(pod, "app"), shared_report(pod, "entered")
+        assert without(entered.status, OWN_FIELDS) == without(own.status, OWN_FIELDS)
         for name in ("cgroup", "limits", "oom_score_adj", "cwd", "mountinfo"):
-            assert entered.one(name) == app.one(name), name
+            assert entered.one(name) == own.one(name), name
         for name, reason in (("gone", "no process of it runs"), ("nobody", 'no app "nobody" in this pod')):
             result = pod.enter(name, "true")
             assert result.returncode == 254

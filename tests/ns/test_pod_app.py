@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import stat
 from collections.abc import Callable
@@ -297,13 +296,6 @@ def test_what_else_a_process_inherits(make_pod: MakePod) -> None:
     assert len(groups) == len(hosts)
     mounted = sum(1 for path in groups if path == f"/{subcgroup}/system.slice/a.service")
     assert mounted == len(pod.control_groups())
-
-
-def test_limits_are_the_callers(make_pod: MakePod) -> None:
-    """No resource limit is changed on the way."""
-    pod = make_pod({"a": shell("ulimit -n; ulimit -Hn")})
-    result = pod.run(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (777, 888)))
-    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["777", "888"]
 
 
 @pytest.mark.parametrize("directory", ["/", "/tmp", "/deep/er"])

@@ -111,7 +111,7 @@ class Served:
             life=LifePlan(stop_grace_seconds=grace_seconds),
         )
         plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(), bounding=None, mutable=True)
-        self.app = app = App(spec, ends, read_attributes((256, 256)), state=State.RUNNING)
+        self.app = app = App(spec, ends, read_attributes(), state=State.RUNNING)
         streams = app.run.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.run.streams.open(["stdout"])
         self.output = streams["stdout"]
         os.set_blocking(self.output, False)

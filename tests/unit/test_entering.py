@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from minit.base.errors import LaunchError
 from minit.base.jsontext import dump
+from minit.base.value import replace
 from minit.linux.attributes import Attributes
 from minit.linux.process import read_attributes
 from minit.plan.appspec import AppSpec
@@ -18,7 +19,6 @@ from minit.plan.process import ProcessPlan
 NUMBERS = st.integers(-1, 2**63)
 ATTRIBUTES = st.builds(
     Attributes,
-    limits=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)).map(tuple),
     affinity=st.lists(NUMBERS).map(tuple),
     coredump_filter=st.none() | NUMBERS,
     **dict.fromkeys(("nice", "policy", "io_priority", "personality", "timer_slack_ns", "thp_disable"), NUMBERS),
@@ -39,9 +39,11 @@ PROFILES = st.builds(
         filters=st.lists(st.binary()).map(tuple),
     ),
     oom_score_adj=st.none() | st.integers(-1000, 1000),
-    attributes=st.none() | ATTRIBUTES,
+    attributes=st.none(),
     own_pids=st.booleans(),
 )
+LIMITS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)).map(tuple)
+PROFILES |= st.builds(replace, PROFILES, attributes=ATTRIBUTES, limits=LIMITS)
 
 
 @given(PROFILES)
@@ -68,8 +70,8 @@ def test_anything_else_is_refused(data: bytes) -> None:
         decode_profile(data, "test")
 
 
-OWN = read_attributes((1, 2))
-OBJECT = {name: getattr(OWN, name) for name in Attributes._fields}
+OWN = read_attributes()
+OBJECT = {"limits": [], **{name: getattr(OWN, name) for name in Attributes._fields}}
 GOOD = {
     "cwd": "/",
     "uid": 0,
@@ -94,7 +96,7 @@ GOOD = {
         ({"noNewPrivileges": 0}, "expected bool, got int"),
         ({"attributes": {**OBJECT, "limits": [[1, 2]]}}, "a limit has three numbers"),
         ({"attributes": {**OBJECT, "nice": "5"}}, "expected int, got str"),
-        ({"attributes": {}}, "limits is missing"),
+        ({"attributes": {}}, "coredump_filter is missing"),
         ({"sizes": []}, "its parts have other sizes than it says"),
         ({"sizes": [-1, 1]}, "its parts have other sizes than it says"),
     ],

@@ -14,6 +14,7 @@ from minit.base.value import replace
 from minit.manifest.app import EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
+from minit.manifest.ulimits import RESOURCES
 from minit.plan.appplan import AppPlan
 from minit.plan.confinement import ConfinementPlan
 from minit.plan.life.appenvironment import plan_environment, with_metadata
@@ -34,7 +35,9 @@ from minit.plan.root.mountoperations import (
 from minit.plan.root.volumes import VolumeMount
 from minit.plan.storage import StoragePlan
 from minit.plan.streams import StreamsPlan
-from tests.support.planning import APP, FLAGS, RUNTIME, plan_one
+from tests.support.planning import APP, FLAGS, RUNTIME, app_input, plan_one
+
+USUAL = tuple((row.number, *row.usual(app_input().pod.facts.threads_max)) for row in RESOURCES.values())
 
 
 def spec_of(**fields: Any) -> AppPlan:
@@ -82,7 +85,7 @@ def test_the_least_app() -> None:
             files=(AppFile(target="/etc/hostname", text=f"rkt-{FLAGS.uuid}\n".encode()),),
             protection=with_pid_1(plan_protection(disabled=False, own_network=False)),
         ),
-        resources=ResourcePlan(devices=DEFAULT_RULES),
+        resources=ResourcePlan(rlimits=USUAL, devices=DEFAULT_RULES),
     )
 
 

@@ -96,7 +96,7 @@ def test_the_order_of_the_last_steps(done: list[str], of: str, no_new_privileges
         done.append("get ready")
         return "/a", [b"/a"], {}
 
-    privileges.execute(confinement, lambda: done.append("look up"), get_ready)
+    privileges.execute(confinement, (), lambda: done.append("look up"), get_ready)
     filters = ["install_seccomp_filter"] * len(confinement.filters)
     expected = ["drop_bounding_capability", "get_capabilities", "set_capabilities", "clear_ambient_capabilities"]
     expected += ["look up", "join_session_keyring"]

@@ -17,6 +17,7 @@ from minit.plan.confinement import Confinement
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.podplan import PodPlan
 from minit.plan.process import ProcessPlan
+from minit.plan.resources import ResourcePlan
 from minit.podfiles.controlmessages import read_request
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
@@ -45,12 +46,13 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
             name=name,
             process=ProcessPlan(candidates=("/x",), environment=(("A", "1"), ("B", ""))),
             confinement=Confinement(),
+            resources=ResourcePlan(rlimits=((resource.RLIMIT_NOFILE, 256, 512),)),
         )
         for name in ("web", "db")
     )
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=(), bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
-    apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]
+    apps = [App(spec, ends, read_attributes()) for spec in specs]
     apps[0].run.pid, apps[0].namespace, apps[0].state = 11, directory, State.RUNNING
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
@@ -77,8 +79,7 @@ def test_enter(supervisor: Supervisor) -> None:
     profile = decode_profile(os.pread(app.profile, 1 << 16, 0), "profile")
     assert profile == profile_of(app.spec, app.attributes)
     assert profile.environment == ((b"A", b"1"), (b"B", b""))
-    assert profile.attributes is not None and (resource.RLIMIT_NOFILE, 256, 256) in profile.attributes.limits
-    assert (resource.RLIMIT_CORE, *resource.getrlimit(resource.RLIMIT_CORE)) in profile.attributes.limits
+    assert profile.limits == ((resource.RLIMIT_NOFILE, 256, 512),)
     assert ask(supervisor, {"op": "enter", "app": "web"}) == (reply, descriptors)
 
 

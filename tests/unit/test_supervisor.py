@@ -59,7 +59,7 @@ Drive = Callable[[Supervisor, Socket], object]
 NAMES = ("a", "b", "c")
 PATIENCE_SECONDS = 90.0
 PR_SET_CHILD_SUBREAPER = 36
-ATTRIBUTES = read_attributes((256, 256))
+ATTRIBUTES = read_attributes()
 # What an app passes for its own: a handler joins it, and so finds itself in the root of this machine.
 NAMESPACE = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 

@@ -29,6 +29,7 @@ from minit.manifest.capabilities import ALL_CAPABILITIES, NAMES
 from minit.manifest.limits import BILLION, MIN_MEMORY_BYTES, docker_quantity, limit_isolator, parse_quantity
 from minit.manifest.names import is_ac_identifier, is_ac_name, is_environment_name, is_variable_name
 from minit.manifest.seccomp import SECCOMP_WORDS
+from minit.manifest.ulimits import HOST, RESOURCES, parse_bounds, spell_bounds
 from minit.stage0.devices import is_cdi_name
 from minit.stage0.pods.appsection import PROFILE_FILE, AppOverrides, Device
 
@@ -415,6 +416,19 @@ def _memory_swap(flag: str, text: str) -> Annotations:
     return {Annotation.LIMITS: {"memoryAndSwap": -1 if text == "-1" else _bytes(flag, text)}}
 
 
+def _ulimit(flag: str, text: str) -> Annotations:
+    name, equals, bounds = text.partition("=")
+    if text == HOST:
+        return {Annotation.ULIMITS: {HOST: True}}
+    if not equals or name not in RESOURCES:
+        names = ", ".join(RESOURCES)
+        raise FlagError(f'{flag}: expected NAME=SOFT[:HARD] with one of {names}, or {HOST}, got "{text}"')
+    try:
+        return {Annotation.ULIMITS: {name: spell_bounds(parse_bounds(bounds))}}
+    except ValueError as error:
+        raise FlagError(f"{flag}: {name}: {error}") from error
+
+
 _OF_ANNOTATIONS: Mapping[str, Callable[[str, str], Annotations]] = {
     "--restart": _restart,
     "--stop-signal": lambda flag, text: {Annotation.STOP_SIGNAL: _parse_text(flag, text)},
@@ -422,6 +436,7 @@ _OF_ANNOTATIONS: Mapping[str, Callable[[str, str], Annotations]] = {
     "--pids-limit": _pids_limit,
     "--cpuset-cpus": lambda flag, text: {Annotation.LIMITS: {"cpus": _parse_text(flag, text)}},
     "--memory-swap": _memory_swap,
+    "--ulimit": _ulimit,
     "--health-cmd": _health("exec", _health_command),
     "--health-interval": _health("interval", _duration),
     "--health-timeout": _health("timeout", _duration),

@@ -119,6 +119,12 @@ _confinement_options = in_order(
     click.option("--cpu-shares", "-c", cls=AppOption, metavar="N", help="Weight against other apps, from 2 to 262144."),
     click.option("--cpuset-cpus", cls=AppOption, metavar="LIST", help="Processors of the app, as in 0-2,7."),
     click.option("--pids-limit", cls=AppOption, metavar="N", help="Most processes and threads of the app; -1 for any."),
+    click.option(
+        "--ulimit",
+        cls=AppOption,
+        metavar="NAME=SOFT[:HARD]",
+        help="Limit of getrlimit(2), as in nofile=1024:2048, or host for all of the caller's; repeatable.",
+    ),
     click.option("--oom-score-adj", cls=AppOption, metavar="N", help="From -1000 (spare) to 1000 (kill first)."),
     click.option("--caps-retain", cls=AppOption, metavar="CAP,...", help="The only capabilities to leave the app."),
     click.option("--caps-remove", cls=AppOption, metavar="CAP,...", help="Capabilities to take from the default ones."),

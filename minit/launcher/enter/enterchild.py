@@ -20,7 +20,7 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.forks import ENTERED, ENTERING, Kept, clone, fork
 from minit.linux.messages import Socket
-from minit.linux.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
+from minit.linux.process import admit_limits, join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.linux.stdio import complain
 from minit.plan.entering import EnterProfile
 from minit.plan.life.appenvironment import DEFAULT_PATH
@@ -125,7 +125,8 @@ class _Command:
 
     def _run(self) -> NoReturn:
         """Be the second process: go all the way to execve(2)."""
-        become_program(self._entrance.profile.confinement, self._get_ready)
+        profile = self._entrance.profile
+        become_program(profile.confinement, profile.limits, self._get_ready)
 
     def _fail(self, error: BaseException) -> int:
         """Write the error to the command's standard error, and return the exit code."""
@@ -154,6 +155,7 @@ class _Command:
         if profile.attributes is not None:
             with Step("take the attributes of the app"):
                 take_attributes(profile.attributes)
+                admit_limits(profile.limits)
 
     def _join_namespaces(self) -> None:
         entrance = self._entrance

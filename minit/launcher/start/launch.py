@@ -34,17 +34,16 @@ from minit.launcher.start.preparation import (
     no_sockets,
     place_groups,
     prepare,
-    raise_descriptor_limit,
     supervisor_ends,
 )
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch, heard_signals
 from minit.linux import syscalls
-from minit.linux.attributes import Attributes
+from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import PID_1, clone
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.linux.messages import Socket, socket_pair
-from minit.linux.process import leave_realtime, read_attributes
+from minit.linux.process import leave_realtime, raise_limits, read_attributes, read_limits
 from minit.linux.stdio import complain, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
@@ -125,9 +124,11 @@ class _Launch:
         """Start the pod, wait for the end and return the exit code."""
         with Step("shed what the caller left"):
             self._namespace = hold_namespace()
-            attributes, inherited = _shed(self._lock, self._namespace)
+            # Of the caller, which the apps get: the attributes, and the limits if they are to have those.
+            attributes, limits, inherited = _shed(self._lock, self._namespace)
+            raise_limits(for_users=bool(self._flags.private_users))
         start = Start(
-            plan=self._plan,
+            plan=lambda hierarchies: self._plan(hierarchies, limits),
             place=place_groups,
             sockets=lambda plan: _match_sockets(plan, inherited),
             begin=self._begin,
@@ -165,10 +166,10 @@ class _Launch:
             complain(f"run: {cause}")
         return code
 
-    def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
+    def _plan(self, hierarchies: Sequence[Hierarchy], limits: Sequence[Limit]) -> PodPlan:
         with Step("load pod"):
             pod = load_pod(self._flags)
-            plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
+            plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags, limits))
             for line in plan.notices():
                 complain(f"stage1: {line}")
         return plan
@@ -259,11 +260,11 @@ class _Launch:
         self._network = None
 
 
-def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[InheritedSocket]]:
+def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[Limit], list[InheritedSocket]]:
     """
     Undo the caller's changes to the process.
 
-    Returns the caller's attributes, which the apps get, and the passed sockets.
+    Returns the caller's attributes, which the apps get, and limits, and the passed sockets.
     """
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
@@ -276,10 +277,10 @@ def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[InheritedS
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     leave_realtime()
-    attributes = read_attributes(raise_descriptor_limit())
+    attributes, limits = read_attributes(), read_limits()
     # Blocked before PID 1 exists: a SIGTERM to a PID 1 without a handler would vanish.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
-    return attributes, sockets
+    return attributes, limits, sockets
 
 
 def _find_sockets() -> list[InheritedSocket]:

@@ -12,8 +12,10 @@ from minit.base.userdatabase import DATABASES, GROUP, USER
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.linux import syscalls
+from minit.linux.attributes import Limit
 from minit.linux.hostnotify import is_expected
 from minit.linux.idmapping import in_user_namespace
+from minit.linux.process import read_limits
 from minit.linux.stdio import complain
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
@@ -35,6 +37,7 @@ from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
 
 _MAXIMUM_BYTES = 4 << 20
+_MOST_THREADS = "/proc/sys/kernel/threads-max"
 # Of a kernel with mq_overview(7).
 _QUEUES = "/proc/sys/fs/mqueue"
 # Variables of rkt and the host's service manager of no use to stage1 yet.
@@ -106,8 +109,8 @@ def read_runtime_config(uuid: str) -> RuntimeConfig:
     return decode_runtime_config(_read(paths.POD_RUNTIME_CONFIG), paths.POD_RUNTIME_CONFIG, uuid)
 
 
-def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -> HostFacts:
-    """Return the facts of the machine for the plan of `pod`."""
+def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags, limits: Sequence[Limit]) -> HostFacts:
+    """Return the facts of the machine for the plan of `pod`, with the limits of the caller, which are raised now."""
     # Any app added to a mutable pod may have isolators.
     isolated = flags.mutable or has_isolators(pod)
     # A new user namespace has every capability, whatever the caller's capabilities.
@@ -119,6 +122,9 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         has_cgroups=bool(hierarchies),
         is_unified=all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),
+        limits=tuple(limits),
+        hard_limits=tuple(hard for _, _, hard in read_limits()),
+        threads_max=int(_read_text(_MOST_THREADS)),
         tells_host=is_expected(os.environ),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
         has_queues=os.path.exists(_QUEUES),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 from collections.abc import Callable, Sequence
 
@@ -170,13 +169,6 @@ def supervisor_ends(prepared: Prepared, launcher: Socket, lock: int, attributes:
 def no_sockets(plan: PodPlan) -> AppSockets:
     """Return no inherited descriptor for any socket of the apps."""
     return tuple((None,) * len(app.process.sockets) for app in plan.apps)
-
-
-def raise_descriptor_limit() -> tuple[int, int]:
-    """Raise the limit of open files as far as allowed, for PID 1 too, and return the caller's limits, soft and hard."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return soft, hard
 
 
 def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:

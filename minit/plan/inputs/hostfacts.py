@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.base.errors import PlanError
 from minit.base.processors import MINIMUM_KERNEL, parse_kernel_release
 from minit.base.value import Value
+from minit.linux.attributes import UNLIMITED, Limit
 
 
 class HostNode(Value):
@@ -30,6 +31,12 @@ class HostFacts(Value):
     """Whether the unified hierarchy of control groups is the only one."""
     terminal_type: str | None = None
     """The caller's TERM."""
+    limits: tuple[Limit, ...] = ()
+    """The resource limits of the caller."""
+    hard_limits: tuple[int, ...] = (UNLIMITED,) * 16
+    """The widest limit that an app can have of each resource, by the rights of the caller."""
+    threads_max: int = 1 << 16
+    """The most threads of the kernel."""
     tells_host: bool = False
     """Whether the caller wants to know when the pod is ready."""
     ignored_variables: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, describe, st
 from minit.base.harmless import harmless
 from minit.linux import syscalls
 from minit.linux.forks import HANDLER, Kept, clone
-from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
+from minit.linux.process import admit_limits, join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.linux.stdio import complain_at_once
 from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
@@ -210,7 +210,7 @@ def _run(app: App, name: str) -> NoReturn:
         with Step("change directory to"):
             os.chdir(spec.process.working_directory)
 
-    execute(confinement, look_up, lambda: _encode(spec, path, words))
+    execute(confinement, spec.resources.rlimits, look_up, lambda: _encode(spec, path, words))
 
 
 def _fail(error: BaseException) -> int:
@@ -234,8 +234,9 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
             syscalls.unshare(syscalls.CLONE_NEWCGROUP)
     with Step("set oom_score_adj"):
         set_oom_score((app.spec.resources.oom_score_adj or 0) if is_hook else 0)
-    with Step("set resource limits"):
+    with Step("take the attributes of the app"):
         take_attributes(app.attributes)
+        admit_limits(app.spec.resources.rlimits)
     with Step("join mount namespace"):
         syscalls.set_dumpable(False)
         syscalls.setns(app.present_namespace, syscalls.CLONE_NEWNS)

@@ -24,7 +24,7 @@ from minit.linux import syscalls
 from minit.linux.attributes import Attributes
 from minit.linux.forks import APP, Kept, clone
 from minit.linux.messages import Socket, send_message
-from minit.linux.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
+from minit.linux.process import admit_limits, join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import Hook
 from minit.plan.lifeplan import NOTIFY_SOCKET
@@ -135,7 +135,8 @@ class _Child:
         arguments, environment = self._encode()
         choose_profile(self._spec.confinement)
         self._enter_root()
-        execute(self._spec.confinement, self._look_up, lambda: self._get_ready(arguments, environment))
+        limits = self._spec.resources.rlimits
+        execute(self._spec.confinement, limits, self._look_up, lambda: self._get_ready(arguments, environment))
 
     def fail(self, error: BaseException) -> int:
         """Tell PID 1 of an error, and the readers of the app's errors if the executable is at fault; return a code."""
@@ -207,9 +208,10 @@ class _Child:
                 with Step("mount"):
                     root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
                     self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        with Step("set resource limits"):
-            # Not before: each volume is a descriptor until the mount.
+        with Step("take the attributes of the app"):
             take_attributes(self._ends.attributes)
+            # While this process may: an app without a filter can have narrowed those of PID 1.
+            admit_limits(self._spec.resources.rlimits)
             # In a user namespace PID 1 is dumpable, but nobody may look into a process in a root of somebody else's.
             syscalls.set_dumpable(False)
         if self._has_new_namespace:

@@ -14,7 +14,8 @@ from typing import NoReturn, TypeAlias
 
 from minit.base.errors import Step
 from minit.linux import syscalls
-from minit.linux.process import reset_signals
+from minit.linux.attributes import Limit
+from minit.linux.process import hold_limits, reset_signals
 from minit.manifest.capabilities import capability_mask
 from minit.plan.confinement import Confinement
 from minit.reaper.diagnose import check_exec
@@ -58,7 +59,9 @@ def drop_bounding_set(kept: int | None) -> None:
     _dropped |= gone
 
 
-def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Callable[[], Command]) -> NoReturn:
+def execute(
+    confinement: Confinement, limits: Sequence[Limit], look_up: Callable[[], None], get_ready: Callable[[], Command]
+) -> NoReturn:
     """
     Be the program, by the last steps of a process of ours.
 
@@ -66,14 +69,15 @@ def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Ca
     """
     give_up_capabilities(confinement)
     look_up()
-    become_program(confinement, get_ready)
+    become_program(confinement, limits, get_ready)
 
 
-def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -> NoReturn:
+def become_program(confinement: Confinement, limits: Sequence[Limit], get_ready: Callable[[], Command]) -> NoReturn:
     """
     Be the program, in a process that has given up its capabilities.
 
-    `get_ready` does the rest of the work, as the program's user, and returns the command to execute.
+    `get_ready` does the rest of the work, as the program's user, and returns the command to execute. `limits` are the
+    program's, and not of the work before: a program may get less memory than an interpreter takes.
     """
     with Step("join a session keyring"):
         # While root: keys of others are counted against small quotas, across all pods.
@@ -97,6 +101,8 @@ def become_program(confinement: Confinement, get_ready: Callable[[], Command]) -
         with Step(STEP_EXEC):
             # Filters may leave no way to report a failed exec.
             check_exec(os.fsdecode(path))
+    with Step("set resource limits"):
+        hold_limits(limits)
     # Last: until here the process may need system calls refused to the program.
     _install_filters(confinement)
     with Step(STEP_EXEC):
