@@ -24,6 +24,7 @@ from minit.manifest.app import MAX_ID
 from minit.manifest.capabilities import NAMES
 from minit.manifest.names import is_variable_name
 from minit.manifest.reader import Node
+from minit.manifest.ulimits import parse_bounds, spell_bounds
 
 V = TypeVar("V", bound=Value)
 Pairs = tuple[tuple[str, str], ...]
@@ -245,6 +246,18 @@ def size_text(given: str, where: str) -> int:
 def size_or_none(node: Node) -> int:
     """Return a number of bytes, -1 for no bound."""
     return -1 if text(node) == "-1" else size(node)
+
+
+def ulimit(node: Node) -> str:
+    """Return limits of getrlimit(2) as SOFT[:HARD], from a number for both or from two."""
+    both = node.raw()
+    if isinstance(both, dict) and set(both) != {"soft", "hard"}:
+        raise node.error("a number, or the keys soft and hard")
+    given = f"{text(node['soft'])}:{text(node['hard'])}" if isinstance(both, dict) else text(node)
+    try:
+        return spell_bounds(parse_bounds(given))
+    except ValueError as error:
+        raise ManifestError(f"{node.where}: {error}") from error
 
 
 def seconds(node: Node) -> float:

@@ -51,6 +51,7 @@ from minit.compose.keys import (
     size_or_none,
     text,
     texts,
+    ulimit,
     user,
     variables,
     words,
@@ -59,6 +60,7 @@ from minit.manifest.app import MAX_PORT
 from minit.manifest.creatednetwork import NetworkDriver, check_network_name
 from minit.manifest.limits import MAX_CPU_SHARES, MIN_CPU_SHARES
 from minit.manifest.reader import Node
+from minit.manifest.ulimits import RESOURCES as RLIMITS
 from minit.stage0.pods.poddirectory import check_name
 from minit.stage0.volumes import NAME_FORM, is_volume_name
 
@@ -506,6 +508,7 @@ class Service(Value):
     sysctls: Pairs = ()
     tmpfs: tuple[str, ...] = ()
     tty: bool = False
+    ulimits: Pairs = ()
     user: tuple[str, str | None] | None = None
     volumes: tuple[Storage, ...] = ()
     working_dir: str | None = None
@@ -631,7 +634,7 @@ SERVICE: Keys = {
     "sysctls": reads(pairs),
     "tmpfs": reads(texts),
     "tty": reads(flag),
-    "ulimits": refused("apps have the limits of minit itself"),
+    "ulimits": reads_with(named_of(lambda node, _: ulimit(node), RLIMITS.__contains__, "a name of run --ulimit")),
     "use_api_socket": refused("there is no daemon with a socket"),
     "user": reads(user),
     "userns_mode": refused("run has --private-users"),

@@ -360,8 +360,8 @@ def _app_annotations(service: Service, mounts: tuple[ContainerMount, ...]) -> di
     pids = service.pids_limit if service.pids_limit is not None else service.deploy.resources.limits.pids
     if pids is not None and pids > 0:
         found[Annotation.PIDS_LIMIT] = str(pids)
-    limits = _limits(service)
-    found |= {Annotation.LIMITS: _json(limits)} if limits else {}
+    for name, limits in ((Annotation.LIMITS, _limits(service)), (Annotation.ULIMITS, dict(service.ulimits))):
+        found |= {name: _json(limits)} if limits else {}
     options = dict(service.logging.options)
     if "max-size" in options:
         found[Annotation.LOG_SIZE] = str(size_text(options["max-size"], f"services.{service.name}.logging"))

@@ -302,6 +302,7 @@ services:
     volumes: ["gone:/x"]
     depends_on: [nobody]
     cap_add: [NET_ADMN]
+    ulimits: {nofil: 1, nofile: "2:1", core: {soft: 1}}
   b: {}
 """
 
@@ -319,9 +320,12 @@ def test_all_faults_are_told(tmp_path: Path) -> None:
         'compose.yaml:7: services.a.environment["a=b"]: expected the name of a variable, got 1',
         'compose.yaml:8: services.a.healthcheck.interval: expected a duration, as in 1m30s, got "soon"',
         'compose.yaml:11: services.a.cap_add[0]: expected a capability, perhaps CAP_NET_ADMIN, got "NET_ADMN"',
+        "compose.yaml:12: services.a.ulimits.nofil: expected a name of run --ulimit",
+        'compose.yaml:12: services.a.ulimits.nofile: the soft limit is above the hard one in "2:1"',
+        'compose.yaml:12: services.a.ulimits.core: expected a number, or the keys soft and hard, got {"soft":1}',
         "compose.yaml:10: services.a.depends_on: there is no service nobody",
         "compose.yaml:9: services.a.volumes: gone is not among the volumes at the top of the file",
-        "compose.yaml:12: services.b.image: expected image or build",
+        "compose.yaml:13: services.b.image: expected image or build",
     ]
 
 
@@ -405,6 +409,7 @@ services:
     security_opt: ["no-new-privileges:true"]
     sysctls: [net.core.somaxconn=9]
     shm_size: 1m
+    ulimits: {nofile: {soft: 512, hard: 1024}, nproc: 64, core: "-1"}
     logging: {options: {max-size: 1m, max-file: 3}}
     healthcheck: {test: [CMD, check], interval: 10s, retries: 2, start_period: 5s, start_interval: 1s}
     volumes: ["v:/v:ro", {type: tmpfs, target: /t, tmpfs: {size: 1k}}, {type: volume, source: v, target: /w,
@@ -448,6 +453,7 @@ def test_the_request_for_a_pod(tmp_path: Path) -> None:
     assert annotations["minit/restart"] == "on-failure" and annotations["minit/restart-limit"] == "3"
     assert annotations["minit/stop-signal"] == "INT" and annotations["minit/pids-limit"] == "9"
     assert json.loads(annotations["minit/limits"]) == {"cpus": "0-1", "swap": 0}
+    assert json.loads(annotations["minit/ulimits"]) == {"nofile": "512:1024", "nproc": "64", "core": "unlimited"}
     assert (annotations["minit/log-max-size"], annotations["minit/log-max-files"]) == ("1048576", "3")
     assert json.loads(annotations["minit/hooks"]) == {"pre-stop": {"exec": ["bye"]}}
     assert json.loads(annotations["minit/mounts"]) == {"/w": {"subPath": "part"}}
