@@ -16,7 +16,6 @@ from typing import Any
 import trio
 
 from minit.cri.grpc.framing import CallError, Code, code_of
-from minit.cri.openfiles import with_limit_given_back
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.pods.hand import CODEC, IS_LAST, WORD, HandRequest, read_answer
 
@@ -114,7 +113,7 @@ class Hands:
         link, theirs = socket_pair()
         try:
             process = await trio.lowlevel.open_process(
-                with_limit_given_back([*self._program, WORD]), stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+                [*self._program, WORD], stdin=theirs.fileno(), stdout=subprocess.DEVNULL
             )
         except BaseException:
             link.close()
