@@ -13,6 +13,9 @@ ARM64 := build/arm64/disk
 FIRMWARE := build/firmware
 PEERS := build/peers
 CLEAN := build/clean
+LIBRARIES := build/libraries
+# For which the Debian package has libraries: from Debian 12's to Debian 13's.
+PYTHONS := 3.11 3.12 3.13
 SITE := build/site
 KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
@@ -182,7 +185,7 @@ $(KUBERNETES):
 
 test-long: $(STAMP) kernel firmware supervisors
 	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(FULL_KERNEL) || echo "no kernel with all drivers"
-	@$(MAKE) --no-print-directory $(CLEAN) || echo "no clean Debian: nothing is installed on one"
+	@$(MAKE) --no-print-directory $(LIBRARIES) $(CLEAN) || echo "no clean Debian: nothing is installed on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 # docs/man/minit.1.in and what --help shows, in one page.
@@ -197,12 +200,19 @@ man: $(STAMP)
 	$(BIN)/python -m minit.cli.manual docs/man/minit.1.in build/man/minit.1
 	cp docs/man/minit-stage1.7 build/man/
 
-deb: $(STAMP)
-	$(BIN)/python contrib/debian/build.py --output build
+deb: $(STAMP) $(LIBRARIES)
+	$(BIN)/python contrib/debian/build.py --libraries $(LIBRARIES) --output build
 
 # What is published of a version: wheel, sdist, Debian package and stage1 image, for processors like this one's.
-dist: $(STAMP)
-	$(BIN)/python contrib/dist.py
+dist: $(STAMP) $(LIBRARIES)
+	$(BIN)/python contrib/dist.py --libraries $(LIBRARIES)
+
+# What the lock names, for each version.
+$(LIBRARIES): $(RUNNING_LOCK) | $(RUNNING)
+	@echo "getting libraries for Python $(PYTHONS)"; rm -rf $@.new
+	@for version in $(PYTHONS); do $(BIN)/pip install --quiet --no-compile --no-deps --only-binary :all: \
+		--python-version $$version --require-hashes --target $@.new/$$version --requirement $(RUNNING_LOCK) || exit; done
+	@rm -rf $@ && mv $@.new $@
 
 bench: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL) $(PEERS)

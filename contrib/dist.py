@@ -17,6 +17,7 @@ import argparse
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,9 @@ from minit.image.libraries import MAGIC, parse_elf
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"
 
+# An image has "!" before. What has a scheme leads to the same place from everywhere.
+_RELATIVE_LINK = re.compile(r"!?\[([^]]*)\]\((?![a-z]+:)([^)#]*)[^)]*\)")
+
 _GENERATED = ("build", "dist", "__pycache__", "*.egg-info", "*.aci", "PKG-INFO", ".*")
 
 _BUILD_WHEEL = """\
@@ -47,7 +51,11 @@ def main() -> None:
     """Build everything into a directory, in place of what is there."""
     parser = argparse.ArgumentParser(description="Build what is published of minit.")
     parser.add_argument("--output", type=Path, default=PROJECT / "dist", help="where to write it")
-    output = parser.parse_args().output
+    parser.add_argument(
+        "--libraries", type=Path, required=True, help="those of the package, for each version of Python"
+    )
+    arguments = parser.parse_args()
+    output = arguments.output
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     os.environ["SOURCE_DATE_EPOCH"] = str(_release_seconds())
@@ -63,13 +71,18 @@ def main() -> None:
             raise ImageError(complaint)
         appc_name, machine = _processor(image)
         shutil.copyfile(image, output / f"minit-stage1-{minit.__version__}-linux-{appc_name}.aci")
-        _run(sources, "contrib/debian/build.py", f"--stage1={image}", f"--output={scratch}/debian")
+        options = (f"--stage1={image}", f"--libraries={arguments.libraries.resolve()}", f"--output={scratch}/debian")
+        _run(sources, "contrib/debian/build.py", *options)
         for package in Path(scratch, "debian").glob("*.deb"):
             shutil.copyfile(package, output / package.name)
         _copy_file(str(image), str(sources / "minit/image/stage1.aci"))
         # As pip knows them since its version 20.3: of any distribution whose C library is glibc 2.17 or newer. No
         # installer knows an older one on both processors, and the wheel itself asks for none, see _processor.
+        readme = sources / "README.md"
+        text = readme.read_text()
+        readme.write_text(long_description(text))
         _run(sources, "-c", _BUILD_WHEEL, output, f"manylinux_2_17_{machine}")
+        readme.write_text(text)
         _write_sdist(output / f"{name}.tar.gz", sources, files, _metadata(output))
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(output.iterdir())]
     (output / SUMS).write_text("".join(sums))
@@ -82,6 +95,22 @@ def _release_seconds() -> int:
     if heading not in (PROJECT / "CHANGELOG.md").read_text().splitlines():
         raise ImageError(f'CHANGELOG.md has no "{heading}": write it, or set the version in minit/__init__.py')
     return minit.RELEASE_SECONDS
+
+
+def long_description(readme: str) -> str:
+    """
+    Return the README for an index of packages, where no relative link leads anywhere.
+
+    The text of the link stays, and the name of the file in the sources.
+    """
+
+    def name(link: re.Match[str]) -> str:
+        text, path = link.groups()
+        if text == path:
+            return f"`{path}`"
+        return f"{text} (`{path}`)" if path else text
+
+    return _RELATIVE_LINK.sub(name, readme)
 
 
 def _processor(image: Path) -> tuple[str, str]:

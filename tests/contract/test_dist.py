@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 
 CLEAN = REPOSITORY / "build/clean"
+LIBRARIES = REPOSITORY / "build/libraries"
 NAMES = {"x86_64": ("x86_64", "amd64", "amd64"), "aarch64": ("aarch64", "arm64", "aarch64")}[os.uname().machine]
 """Of this processor, in wheels, Debian and appc."""
 
@@ -43,7 +45,9 @@ exec chroot root sh -euc "$0"
 
 def build(sources: Path, output: Path, **environment: str) -> None:
     """Build all that is published from the sources in a directory."""
-    command = [sys.executable, str(sources / "contrib/dist.py"), f"--output={output}"]
+    if not LIBRARIES.exists():
+        pytest.skip("no libraries in build/libraries")
+    command = [sys.executable, str(sources / "contrib/dist.py"), f"--output={output}", f"--libraries={LIBRARIES}"]
     environment = {**os.environ, "PYTHONPATH": str(sources), **environment}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -62,13 +66,14 @@ def clean(dist: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedPro
     """Run a script on a Debian of its own, with what is published in /dist, and what that depends on in /wheels."""
     if not CLEAN.exists():
         pytest.skip("no clean Debian in build/clean")
-    if os.readlink(CLEAN / "root/usr/bin/python3") != f"python3.{sys.version_info.minor}":
-        pytest.skip("Debian's Python is of another version")
     for name in ("root", "upper", "work", "data"):
         (tmp_path / name).mkdir()
     variables = {"CLEAN": str(CLEAN), "DIST": str(dist), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
+        # The package is for several versions, and what pip installs for one.
+        if _PIP in script and os.readlink(CLEAN / "root/usr/bin/python3") != f"python3.{sys.version_info.minor}":
+            pytest.skip("Debian's Python is of another version")
         command = ["unshare", "--mount", "sh", "-euc", _ENTER, script]
         result = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
@@ -93,6 +98,9 @@ def test_what_is_published(dist: Path) -> None:
         # No program of the wheel's is for a machine's C library; those of the image are looked at when it is built.
         assert not [name for name in archive.namelist() if archive.read(name).startswith(MAGIC)]
         assert archive.read("minit/image/stage1.aci") == (dist / names[2]).read_bytes()
+        metadata = archive.read(f"minit-{version}.dist-info/METADATA").decode()
+    assert [link for link in re.findall(r"]\((.*?)\)", metadata) if not link.startswith("https://")] == []
+    assert "`docs/design.md`: how it works and why" in metadata
     with tarfile.open(dist / names[1]) as archive:
         members = {member.name.partition("/")[2]: member for member in archive}
     assert {"PKG-INFO", "Makefile", "tests/conftest.py", "docs/design.md"} < set(members)

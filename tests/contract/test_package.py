@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,44 @@ def test_what_the_package_has(package: Path) -> None:
         *("./usr/lib/minit/minit/image/stage1.aci", "./usr/lib/minit/click/__init__.py"),
         *("./usr/share/man/man1/minit.1.gz", "./usr/share/man/man7/minit-stage1.7.gz"),
         *("./usr/share/bash-completion/completions/minit", "./usr/share/zsh/vendor-completions/_minit"),
-        *("./usr/share/fish/vendor_completions.d/minit.fish", "./lib/systemd/system/minit-gc.timer"),
+        *("./usr/share/fish/vendor_completions.d/minit.fish", "./usr/lib/systemd/system/minit-gc.timer"),
         *("./usr/share/doc/minit/examples/sysv-minit-pod", "./usr/share/doc/minit/examples/s6/log/run"),
     ):
         assert path in listed
     assert not [path for path in listed if "__pycache__" in path or "pytest" in path]
     assert all(line.split()[1] == "root/root" for line in listed.values())
+
+
+def test_the_package_is_for_several_versions_of_python(stage1_image: Path, tmp_path: Path) -> None:
+    """Compiled modules of each version lie side by side, any version will do, and files that differ are refused."""
+    own, site = sys.version_info.minor, Path(sysconfig.get_path("purelib"))
+    tag, next_tag = (f".cpython-3{minor}-" for minor in (own, own + 1))
+    libraries = [tmp_path / f"libraries/3.{minor}" for minor in (own, own + 1)]
+    for path in libraries:
+        path.mkdir(parents=True)
+        for entry in site.iterdir():
+            if not entry.name.startswith("backports"):
+                (path / entry.name).symlink_to(entry)
+        for entry in site.glob("backports*"):
+            shutil.copytree(entry, path / entry.name)
+    for compiled in (libraries[1] / "backports").rglob("*.so"):
+        compiled.rename(compiled.with_name(compiled.name.replace(tag, next_tag)))
+    [record] = libraries[1].glob("backports*/RECORD")
+    record.write_text(record.read_text().replace(tag, next_tag))
+    build = [sys.executable, str(CONTRIB / "debian/build.py"), "--compression=none", f"--stage1={stage1_image}"]
+    build += [f"--libraries={tmp_path}/libraries", f"--output={tmp_path}"]
+    options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(REPOSITORY)}}
+    package = call(*build, **options).stdout.strip()
+    assert f"Depends: python3 (>= 3.{own}~), python3 (<< 3.{own + 2})" in call("dpkg-deb", "--field", package).stdout
+    listed = call("dpkg-deb", "--contents", package).stdout
+    assert all(re.search(rf"/usr/lib/minit/backports/zstd/\S+{name}\S+\.so\n", listed) for name in (tag, next_tag))
+    (libraries[1] / "backports/zstd/__init__.py").write_text("of another version")
+    result = subprocess.run(build, **options, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "build.py: backports/zstd/__init__.py of backports.zstd differs between versions of Python: "
+        "no package serves both\n"
+    )
 
 
 def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import runpy
 import shutil
 import subprocess
 import tomllib
@@ -305,3 +306,14 @@ def test_what_pip_installs() -> None:
     for path in texts:
         for words in re.findall(r"pip install (.*)", path.read_text()):
             assert not re.match(r"""["'`]*minit""", words), (path, words)
+
+
+def test_the_description_of_the_package_has_no_relative_link() -> None:
+    """Links of the README that lead nowhere on an index of packages are texts there, with the names of the files."""
+    describe = runpy.run_path(str(ROOT / "contrib/dist.py"))["long_description"]
+    assert describe(
+        "[logs](docs/logs.md#x), [docs/a.md](docs/a.md), [b](#b), ![A pod](docs/a.svg), [c](https://d)"
+    ) == ("logs (`docs/logs.md`), `docs/a.md`, b, A pod (`docs/a.svg`), [c](https://d)")
+    text = describe((ROOT / "README.md").read_text())
+    links = re.findall(r"]\((.*?)\)|(?:src|srcset|href)=\"(.*?)\"", text)
+    assert links and [link for link in links if not "".join(link).startswith("https://")] == []
