@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from hypothesis import given
+import pyte
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.base.value import replace
 from minit.cli.text.usagetext import (
-    TopRow,
+    Row,
     prometheus_text,
     samples_text,
     screen_lines,
@@ -55,21 +57,23 @@ LATE = sample(
 
 
 def test_columns() -> None:
-    """A row for each app and one for the pod; what is not known is a dash, and CPU takes an earlier sample."""
-    assert samples_text([LATE], {}, whole=True).expandtabs().splitlines() == [
-        "APP     CPU     TIME    MEMORY  LIMIT   PIDS    READ    WRITTEN RECEIVED        SENT    OOM",
-        "web     -       1.00s   3.0MiB  1.0GiB  3       4.0KiB  -       -               -       -",
-        "db      -       -       -       -       -       -       -       -               -       2",
-        "(pod)   -       12.00s  -       -       4       -       -       12KiB           24KiB   -",
+    """A row for each app and one for the pod; what is not known is two dashes, and CPU takes an earlier sample."""
+    assert [line.split() for line in samples_text([LATE], {}, whole=True).splitlines()] == [
+        ["APP", "CPU", "TIME", "MEMORY", "LIMIT", "MEM%", "PIDS", "READ", "WRITE", "RECV", "SENT", "OOM"],
+        ["web", "--", "1.00s", "3.0MiB", "1.0GiB", "0.3%", "3", "4.0KiB", "--", "--", "--", "--"],
+        ["db", "--", "--", "--", "--", "--", "--", "--", "--", "--", "--", "2"],
+        ["(pod)", "--", "12.00s", "--", "--", "--", "4", "--", "--", "12KiB", "24KiB", "--"],
     ]
     later = samples_text([LATE], {UUID: EARLY}, whole=False).expandtabs().splitlines()
-    assert [line.split()[:2] for line in later] == [["APP", "CPU"], ["web", "50.0%"], ["db", "-"]]
+    assert [line.split()[:2] for line in later] == [["APP", "CPU"], ["web", "50.0%"], ["db", "--"]]
 
 
 def test_several_pods() -> None:
-    """The UUID stands before the first app of each."""
+    """The UUID stands before the first app of each; whole ones stand in every line."""
     lines = samples_text([LATE, LATE], {}, whole=False).splitlines()
     assert [line.split("\t")[0] for line in lines] == ["UUID", "2d381b2a", "", "2d381b2a", ""]
+    lines = samples_text([LATE], {}, whole=False, width=20, full=True).splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["UUID", UUID, UUID]
 
 
 def test_json() -> None:
@@ -97,8 +101,9 @@ def test_prometheus() -> None:
 
 def test_spans_of_time() -> None:
     """They get coarser as they get longer."""
-    spans = (0.5, 59.99, 125, 3600 * 3 + 420)
-    assert [time_text(int(seconds * SECOND_NS)) for seconds in spans] == ["0.50s", "59.99s", "2m05s", "3h07m"]
+    spans = (0.5, 59.999, 119.9, 125, 3600 * 3 + 420, 86400 * 400)
+    shown = ["0.50s", "59.99s", "1m59s", "2m05s", "3h07m", "400d00h"]
+    assert [time_text(int(seconds * SECOND_NS)) for seconds in spans] == shown
 
 
 def test_rates() -> None:
@@ -110,11 +115,11 @@ def test_rates() -> None:
 
 
 def test_limits_and_restarts_in_top() -> None:
-    """They stay on a screen of 80 columns, where rates do not; what is not known is a dash."""
+    """They stay on a screen of 80 columns, where rates do not; what is not known is two dashes."""
     app = AppSample(name="web", usage=Usage(cpu_limit_millicores=1500, memory_limit_bytes=1 << 20), restarts=4)
     late = replace(LATE, apps=(app, *LATE.apps[1:]))
     headings, web, db = table_lines(top_rows([late], {}), 80)
-    for heading, cells in (("CPU LIMIT", ("150.0%", "-")), (" LIMIT", ("1.0MiB", "-")), ("RESTARTS", ("4", "0"))):
+    for heading, cells in (("CPU LIMIT", ("150.0%", "--")), (" LIMIT", ("1.0MiB", "--")), ("RESTARTS", ("4", "0"))):
         end = headings.rindex(heading) + len(heading)
         assert tuple(line[:end].split()[-1] for line in (web, db)) == cells
     assert stats_json(late)["apps"] == [
@@ -139,15 +144,77 @@ def test_a_narrow_table_lacks_columns() -> None:
     assert table_lines(rows, 20)[0].split() == ["APP", "CPU", "MEMORY"]
 
 
+def test_a_long_name_costs_no_column() -> None:
+    """It loses its middle; what says nothing but the name's length is no reason to leave out a number."""
+    short, long = (Row(uuid=UUID, name=name, usage=Usage()) for name in ("database-of-shop", "d" * 30 + "e" * 33))
+    wide, narrow = (table_lines([row], 80) for row in (short, long))
+    assert narrow[0].split() == wide[0].split()
+    assert narrow[1].split()[1] in {f"{'d' * (room - room // 2)}…{'e' * (room // 2)}" for room in range(7, 30)}
+
+
+def test_a_limit_of_nothing() -> None:
+    """It is shown, and nothing is a share of it."""
+    usage = Usage(memory_working_set_bytes=5, memory_limit_bytes=0, cpu_limit_millicores=0)
+    headings, row = table_lines([Row(uuid=UUID, name="web", usage=usage)], None)
+    cells = dict(zip(headings.replace("CPU LIMIT", "CPU-LIMIT").split(), row.split(), strict=True))
+    assert (cells["MEMORY"], cells["LIMIT"], cells["MEM%"], cells["CPU-LIMIT"]) == ("5B", "0B", "--", "0.0%")
+
+
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,60}[a-z0-9])?", fullmatch=True)
+HEADINGS = {
+    *("UUID", "APP", "CPU", "CPU-LIMIT", "TIME", "MEMORY", "LIMIT", "MEM%", "PIDS", "READ", "WRITE", "RECV", "SENT"),
+    *("READ/s", "WRITE/s", "RECV/s", "SENT/s", "OOM", "RESTARTS"),
+}
+NUMBERS = st.none() | st.integers(0, 1 << 64) | st.sampled_from((0, 1023, 1024, (1 << 20) - 1, 10 << 20, 1 << 63))
+USAGES = st.builds(
+    Usage,
+    **dict.fromkeys(("cpu_ns", "cpu_limit_millicores", "memory_working_set_bytes", "memory_limit_bytes"), NUMBERS),
+    **dict.fromkeys(("processes", "read_bytes", "written_bytes", "oom_kills"), NUMBERS),
+)
+SHORT_OR_LONG = st.tuples(st.sampled_from("abw"), st.integers(1, 62)).map(lambda drawn: drawn[0] * drawn[1])
+APPS = st.builds(AppSample, name=SHORT_OR_LONG, usage=USAGES, restarts=st.integers(0, 1 << 32))
+
+
+def pod_samples(clock_ns: int, counters: int) -> st.SearchStrategy[list[PodSample]]:
+    """Return samples of some pods, at one time and with as many bytes of the network."""
+    pod = st.builds(
+        PodSample,
+        uuid=st.uuids().map(str),
+        time_ns=st.just(0),
+        clock_ns=st.just(clock_ns),
+        usage=USAGES,
+        apps=st.lists(APPS, min_size=1, max_size=2, unique_by=lambda app: app.name).map(tuple),
+        interfaces=st.none() | st.just((interface(counters, counters),)),
+    )
+    return st.lists(pod, min_size=1, max_size=3, unique_by=lambda sample: sample.uuid)
+
+
+@settings(max_examples=50)
+@given(pod_samples(SECOND_NS, 0), st.integers(0, 1 << 64), st.sampled_from((80, 120)))
+def test_on_a_terminal_nothing_wraps_and_columns_are_aligned(early: list[PodSample], used: int, width: int) -> None:
+    """On a real terminal a line of stats and top is a row of the screen, and the cells of a column end together."""
+    late = [replace(each, clock_ns=2 * SECOND_NS, usage=Usage(cpu_ns=used)) for each in early]
+    before = {each.uuid: each for each in early}
+    stats = samples_text(late, before, whole=True, width=width)
+    top = "".join(f"{line}\n" for line in table_lines(sort_rows(top_rows(late, before), "cpu"), width))
+    for text in (stats, top):
+        lines = text.splitlines()
+        screen = pyte.Screen(width, len(lines) + 1)
+        pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
+        assert [line.rstrip() for line in screen.display] == [*lines, ""]
+        ends = [end for end in range(1, width + 1) if all(line[end : end + 2].strip() == "" for line in lines)]
+        headings = {match.end(): match[0] for match in re.finditer(r"\S+", lines[0].replace("CPU LIMIT", "CPU-LIMIT"))}
+        assert all(end in ends for end, heading in headings.items() if heading not in ("UUID", "APP"))
+        assert {"APP", "CPU", "MEMORY"} <= set(headings.values()) <= HEADINGS, "no column is cut"
 
 
 @given(st.lists(NAMES, max_size=30), st.integers(1, 200), st.integers(1, 60))
 def test_whatever_the_screen_it_fits(names: list[str], width: int, height: int) -> None:
-    """No line is wider than the screen and there are not more than it has; cut rows are counted."""
-    rows = [TopRow(uuid=UUID, name=name, usage=Usage()) for name in names]
+    """No line is wider than the screen and it is full; the last line has the keys, and counts rows that are cut."""
+    rows = [Row(uuid=UUID, name=name, usage=Usage()) for name in names]
     lines = screen_lines(rows, "cpu", width, height)
-    assert len(lines) <= height
+    assert len(lines) == height
     assert all(len(line) <= width for line in lines)
-    if len(rows) + 2 > height > 2 and width >= 20:
-        assert lines[-1] == f"{len(rows) + 3 - height} more below"
+    hidden = len(rows) + 3 - height
+    keys = "keys: c CPU, m memory, p processes, n name, q quit"
+    assert lines[-1] == (f"{hidden} more below - {keys}" if hidden > 0 else keys)[:width]

@@ -21,6 +21,7 @@ from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.stats import PodMeter, PodSample
 
 _MIN_INTERVAL_SECONDS = 0.1
+_FIRST_LOOK_SECONDS = 0.2
 _FORMATS = ("text", "json", "prometheus")
 
 
@@ -51,15 +52,23 @@ def read_interval(ctx: click.Context, parameter: click.Parameter, value: str | N
     default="text",
     help="Text, one JSON object a pod and line, or what Prometheus reads.  [default: text]",
 )
+@click.option("--full", "--no-trunc", is_flag=True, help="Show whole UUIDs and all columns, however wide the terminal.")
+@click.option("--no-stream", is_flag=True, help="Show it once, as without --watch.")
 @uuid_file_first_option
 @click.argument("uuids", metavar="[UUID...]", nargs=-1)
 @click.pass_obj
 def stats(
-    invocation: Invocation, apps: tuple[str, ...], watch: float | None, output_format: str, uuids: tuple[str, ...]
+    invocation: Invocation,
+    apps: tuple[str, ...],
+    watch: float | None,
+    output_format: str,
+    full: bool,
+    no_stream: bool,
+    uuids: tuple[str, ...],
 ) -> None:
     """
     Without a UUID it is about all running pods. Numbers that the machine does not count are dashes, or left out of
-    JSON.
+    JSON. A narrow terminal lacks some columns.
 
     \b
       minit stats
@@ -69,9 +78,11 @@ def stats(
     """
     if watch is not None and output_format == "prometheus":
         raise click.UsageError("--watch is not for --format=prometheus: whoever collects asks again")
+    if watch is not None and no_stream:
+        raise click.UsageError("--watch and --no-stream exclude each other")
     with ExitStack() as stack:
         meters = [stack.enter_context(meter) for meter in _meters(invocation, stack, uuids, apps)]
-        _show(invocation, meters, watch, output_format, named=bool(uuids), whole=not apps)
+        _show(invocation, meters, watch, output_format, named=bool(uuids), whole=not apps, full=full)
 
 
 def _meters(
@@ -98,8 +109,13 @@ def _show(
     *,
     named: bool,
     whole: bool,
+    full: bool,
 ) -> None:
     before: dict[str, PodSample] = {}
+    if output_format == "text" and (first := _read(invocation, meters, named=named)):
+        # The use of processors is that of a time.
+        before = {sample.uuid: sample for sample in first}
+        time.sleep(_FIRST_LOOK_SECONDS)
     is_first = True
     while True:
         samples = _read(invocation, meters, named=named)
@@ -107,7 +123,7 @@ def _show(
             raise PodError("the pod has ended meanwhile")
         if output_format == "text" and samples and not is_first:
             invocation.say("")
-        invocation.say(_text(samples, before, output_format, whole=whole), end="")
+        invocation.say(_text(invocation, samples, before, output_format, whole=whole, full=full), end="")
         sys.stdout.flush()
         if watch is None or not samples:
             return
@@ -132,9 +148,17 @@ def _read(invocation: Invocation, meters: list[PodMeter], *, named: bool) -> lis
     return samples
 
 
-def _text(samples: list[PodSample], before: dict[str, PodSample], output_format: str, *, whole: bool) -> str:
+def _text(
+    invocation: Invocation,
+    samples: list[PodSample],
+    before: dict[str, PodSample],
+    output_format: str,
+    *,
+    whole: bool,
+    full: bool,
+) -> str:
     if output_format == "json":
         return "".join(f"{jsontext.dump(stats_json(sample)).decode('ascii')}\n" for sample in samples)
     if output_format == "prometheus":
         return prometheus_text(samples)
-    return samples_text(samples, before, whole=whole) if samples else ""
+    return samples_text(samples, before, whole=whole, width=invocation.terminal_width, full=full) if samples else ""

@@ -21,7 +21,7 @@ from minit.base.errors import MinitError
 from minit.cli.commands.statscommand import read_interval
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.usagetext import SORT_KEYS, TopRow, screen_lines, sort_rows, table_lines, top_rows
+from minit.cli.text.usagetext import SORT_KEYS, Row, screen_lines, sort_rows, table_lines, top_rows
 from minit.cli.uuidfile import uuid_file_first_option
 from minit.linux.loop import wait_readable
 from minit.pods.stopping import running_pods
@@ -50,13 +50,15 @@ _REST_SECONDS = 0.05
     callback=read_interval,
     help="How long from one look to the next.  [default: 1s]",
 )
+@click.option("--no-stream", is_flag=True, help="Show one table after one interval, as without a terminal.")
 @uuid_file_first_option
 @click.argument("uuids", metavar="[UUID...]", nargs=-1)
 @click.pass_obj
-def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None:
+def top(invocation: Invocation, interval: float, no_stream: bool, uuids: tuple[str, ...]) -> None:
     """
-    The keys c, m, p and n sort by processor, memory, processes and name; q quits. The traffic of a pod's network stands
-    in the row of its first app. If standard output is no terminal, one table is printed after one interval.
+    The keys c, m, p and n sort by processor, memory, processes and name; q quits, as the last line says. The traffic
+    of a pod's network stands in the row of its first app. If standard output is no terminal, one table is printed after
+    one interval.
 
     \b
       minit top
@@ -64,12 +66,12 @@ def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None
 
     """
     with _Meters(invocation, uuids) as meters:
-        if _is_terminal():
+        if _is_terminal() and not no_stream:
             _show_live(meters, interval)
             return
         before = {sample.uuid: sample for sample in meters.read()}
         time.sleep(interval)
-        for line in table_lines(sort_rows(top_rows(meters.read(), before), "cpu"), None):
+        for line in table_lines(sort_rows(top_rows(meters.read(), before), "cpu"), invocation.terminal_width):
             invocation.say(line)
 
 
@@ -136,7 +138,7 @@ def _show_live(meters: _Meters, interval_seconds: float) -> None:
     console = Console(highlight=False, markup=False)
     by = SORT_KEYS["c"]
     before: dict[str, PodSample] = {}
-    rows: list[TopRow] = []
+    rows: list[Row] = []
     due = time.monotonic()
     with _Keys() as keys, Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
         while True:
@@ -152,12 +154,13 @@ def _show_live(meters: _Meters, interval_seconds: float) -> None:
                 by = SORT_KEYS.get(key, by)
 
 
-def _screen(console: Console, rows: list[TopRow], by: str) -> Text:
+def _screen(console: Console, rows: list[Row], by: str) -> Text:
     lines = screen_lines(rows, by, console.size.width, console.size.height)
     text = Text(no_wrap=True, overflow="crop")
+    styles = {_HEADING_LINE: "reverse", console.size.height - 1: "dim"}
     for number, line in enumerate(lines):
-        style = "reverse" if number == _HEADING_LINE else ""
-        text.append(line.ljust(console.size.width) if style else line, style=style)
+        style = styles.get(number, "")
+        text.append(line.ljust(console.size.width) if number == _HEADING_LINE else line, style=style)
         if number < len(lines) - 1:
             text.append("\n")
     return text

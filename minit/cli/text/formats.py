@@ -39,7 +39,7 @@ _AGES = (
 ZERO_TIME = "0001-01-01 00:00:00 +0000 UTC"
 """Go's zero time: a time that is not known where one must be shown."""
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 _TAB_WIDTH = 8
 _GAP = "  "
@@ -86,10 +86,11 @@ def _join_time(local: time.struct_time, fraction: str) -> str:
 def readable_size(size_bytes: float) -> str:
     """Return a size in the largest unit with at least one: `512B`, `1.5MiB`, `20GiB`."""
     size, units = float(size_bytes), list(_UNITS)
-    while size >= 1024 and len(units) > 1:
+    # Rounded up to 1024 a size is one of the next unit, and one digit less is shown of 10.
+    while size >= 1023.5 and len(units) > 1:
         size /= 1024
         units.pop(0)
-    return f"{size:.1f}{units[0]}" if size < 10 and units[0] != "B" else f"{size:.0f}{units[0]}"
+    return f"{size:.1f}{units[0]}" if size < 9.95 and units[0] != "B" else f"{size:.0f}{units[0]}"
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
@@ -115,13 +116,11 @@ def fit(rows: Sequence[Sequence[str]], width: int, shortened: Sequence[int]) -> 
         if widths[widest] <= _LEAST_WIDTH:
             break
         widths[widest] -= 1
-    lines = (
-        _GAP.join(_shorten(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)) for row in rows
-    )
+    lines = (_GAP.join(shorten(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _shorten(cell: str, room: int) -> str:
+def shorten(cell: str, room: int) -> str:
     """Return a cell without the middle: a name's end says as much as the beginning."""
     if len(cell) <= room:
         return cell

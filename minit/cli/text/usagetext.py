@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from minit.base.value import Value
-from minit.cli.text.formats import align, readable_size
+from minit.base.value import Value, replace
+from minit.cli.text.formats import align, readable_size, shorten
 from minit.stage0.reports.stats import PodSample
 from minit.stage0.reports.usage import Usage
 
 _SECOND_NS = 1_000_000_000
 _MILLICORES = 1000
-_MINUTE_SECONDS = 60
-_HOUR_SECONDS = 3600
-_UNKNOWN = "-"
+_UNKNOWN = "--"
 _SHORT_UUID = 8
-
-LEGEND = ("APP", "CPU", "TIME", "MEMORY", "LIMIT", "PIDS", "READ", "WRITTEN", "RECEIVED", "SENT", "OOM")
-POD_ROW = "(pod)"
+_POD_ROW = "(pod)"
 
 # (name, help, is a counter, field of Usage, what one of Prometheus' base units is in the field's)
 _METRICS = (
@@ -52,92 +49,154 @@ _INTERFACE_METRICS = (
 _MILLICORES_PER_PERCENT = 10
 _GAP = 2
 _MIN_NAME_WIDTH = 4
+_KEPT_NAME_WIDTH = 16  # columns go before a name gets shorter
 
 SORT_KEYS = {"c": "cpu", "m": "memory", "p": "processes", "n": "name"}
 """The keys, and the fields that they sort by."""
 
+_KEYS_TEXT = "keys: c CPU, m memory, p processes, n name, q quit"
+
 
 class Row(Value):
-    """One app of a sample, or a pod as a whole, with the processor use since the sample before."""
+    """
+    One app of a sample, or a pod as a whole.
+
+    The use of processors is in percent of one, and rates are bytes per second: both None without an earlier sample.
+    """
 
     uuid: str
     name: str
     usage: Usage
     cpu_percent: float | None = None
-    """Of one processor; None without a sample before."""
-    restarts: int = 0
+    restarts: int | None = None
     rx_bytes: int | None = None
     tx_bytes: int | None = None
+    read_rate: float | None = None
+    write_rate: float | None = None
+    rx_rate: float | None = None
+    tx_rate: float | None = None
 
 
-def sample_rows(sample: PodSample, before: PodSample | None, *, whole: bool) -> list[Row]:
-    """Return the apps of a sample, and the pod after them if `whole`; bytes of the network are the pod's."""
+class _Column(NamedTuple):
+    """A heading, the text of a row below, and how soon a narrow terminal does without; None is never."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    rank: int | None
+
+
+_COLUMNS = (
+    _Column("UUID", lambda row: row.uuid, 13),
+    _Column("APP", lambda row: row.name, None),
+    _Column("CPU", lambda row: percent_text(row.cpu_percent), None),
+    _Column("CPU LIMIT", lambda row: percent_text(_cpu_limit_percent(row.usage)), 10),
+    _Column("TIME", lambda row: time_text(row.usage.cpu_ns), 3),
+    _Column("MEMORY", lambda row: size_text(row.usage.memory_working_set_bytes), None),
+    _Column("LIMIT", lambda row: size_text(row.usage.memory_limit_bytes), 11),
+    _Column("MEM%", lambda row: percent_text(_memory_percent(row.usage)), 2),
+    _Column("PIDS", lambda row: count_text(row.usage.processes), 14),
+    _Column("READ", lambda row: size_text(row.usage.read_bytes), 4),
+    _Column("WRITE", lambda row: size_text(row.usage.written_bytes), 5),
+    _Column("RECV", lambda row: size_text(row.rx_bytes), 6),
+    _Column("SENT", lambda row: size_text(row.tx_bytes), 7),
+    _Column("READ/s", lambda row: size_text(row.read_rate), 4),
+    _Column("WRITE/s", lambda row: size_text(row.write_rate), 5),
+    _Column("RECV/s", lambda row: size_text(row.rx_rate), 6),
+    _Column("SENT/s", lambda row: size_text(row.tx_rate), 7),
+    _Column("OOM", lambda row: count_text(row.usage.oom_kills), 1),
+    _Column("RESTARTS", lambda row: count_text(row.restarts), 12),
+)
+_LEFT_ALIGNED = ("UUID", "APP")
+_OF_STATS = frozenset(("READ", "WRITE", "RECV", "SENT"))
+_OF_TOP = frozenset(("CPU LIMIT", "READ/s", "WRITE/s", "RECV/s", "SENT/s", "RESTARTS"))
+_STATS = tuple(column for column in _COLUMNS if column.heading not in _OF_TOP)
+_TOP = tuple(column for column in _COLUMNS if column.heading not in _OF_STATS)
+
+
+def sample_rows(sample: PodSample, before: PodSample | None) -> list[Row]:
+    """Return a row of each app, and the pod's at last, which has the traffic of the pod's networks."""
     earlier = {app.name: app.usage for app in before.apps} if before is not None else {}
     elapsed_ns = sample.clock_ns - before.clock_ns if before is not None else 0
     rows = [
-        Row(
-            uuid=sample.uuid,
-            name=app.name,
-            usage=app.usage,
-            cpu_percent=cpu_percent(app.usage, earlier.get(app.name), elapsed_ns),
-            restarts=app.restarts,
-        )
+        replace(_usage_row(sample.uuid, app.name, app.usage, earlier.get(app.name), elapsed_ns), restarts=app.restarts)
         for app in sample.apps
     ]
-    if whole:
-        interfaces = sample.interfaces
-        rows.append(
-            Row(
-                uuid=sample.uuid,
-                name=POD_ROW,
-                usage=sample.usage,
-                cpu_percent=cpu_percent(sample.usage, before.usage if before is not None else None, elapsed_ns),
-                rx_bytes=None if interfaces is None else sum(interface.rx_bytes for interface in interfaces),
-                tx_bytes=None if interfaces is None else sum(interface.tx_bytes for interface in interfaces),
-            )
+    pod = _usage_row(sample.uuid, _POD_ROW, sample.usage, None if before is None else before.usage, elapsed_ns)
+    received, sent = _traffic(sample)
+    old_received, old_sent = (None, None) if before is None else _traffic(before)
+    rows.append(
+        replace(
+            pod,
+            rx_bytes=received,
+            tx_bytes=sent,
+            rx_rate=_rate(received, old_received, elapsed_ns),
+            tx_rate=_rate(sent, old_sent, elapsed_ns),
         )
+    )
     return rows
 
 
-def cpu_percent(now: Usage, before: Usage | None, elapsed_ns: int) -> float | None:
-    """Return the use of processors between two samples in percent of one processor; None if unknown."""
-    if before is None or now.cpu_ns is None or before.cpu_ns is None or elapsed_ns <= 0:
-        return None
-    # An app that was started again has a new group, which counts from zero.
-    return max(0, now.cpu_ns - before.cpu_ns) * 100 / elapsed_ns
+def top_rows(samples: Sequence[PodSample], before: Mapping[str, PodSample]) -> list[Row]:
+    """Return the apps of all pods; traffic of a pod's networks stands in the row of the first app."""
+    found: list[Row] = []
+    for sample in samples:
+        *apps, pod = sample_rows(sample, before.get(sample.uuid))
+        found += [replace(app, rx_rate=pod.rx_rate, tx_rate=pod.tx_rate) for app in apps[:1]] + apps[1:]
+    return found
 
 
-def _row_cells(row: Row) -> tuple[str, ...]:
-    """Return a row as the cells below LEGEND."""
-    usage = row.usage
-    return (
-        row.name,
-        percent_text(row.cpu_percent),
-        time_text(usage.cpu_ns),
-        size_text(usage.memory_working_set_bytes),
-        size_text(usage.memory_limit_bytes),
-        count_text(usage.processes),
-        size_text(usage.read_bytes),
-        size_text(usage.written_bytes),
-        size_text(row.rx_bytes),
-        size_text(row.tx_bytes),
-        count_text(usage.oom_kills),
+def _usage_row(uuid: str, name: str, usage: Usage, before: Usage | None, elapsed_ns: int) -> Row:
+    old = before if before is not None else Usage()
+    cpu = _rate(usage.cpu_ns, old.cpu_ns, elapsed_ns)
+    return Row(
+        uuid=uuid,
+        name=name,
+        usage=usage,
+        cpu_percent=None if cpu is None else cpu * 100 / _SECOND_NS,
+        read_rate=_rate(usage.read_bytes, old.read_bytes, elapsed_ns),
+        write_rate=_rate(usage.written_bytes, old.written_bytes, elapsed_ns),
     )
 
 
-def samples_text(samples: Sequence[PodSample], before: Mapping[str, PodSample], *, whole: bool) -> str:
+def _traffic(sample: PodSample) -> tuple[int | None, int | None]:
+    """Return the bytes that a pod has received and sent by all interfaces, None each if the pod has none of its own."""
+    if sample.interfaces is None:
+        return None, None
+    return sum(each.rx_bytes for each in sample.interfaces), sum(each.tx_bytes for each in sample.interfaces)
+
+
+def _rate(now: int | None, before: int | None, elapsed_ns: int) -> float | None:
+    """Return the growth in a second, None without two numbers and a time between."""
+    if now is None or before is None or elapsed_ns <= 0:
+        return None
+    # An app that was started again has a new group, which counts from zero.
+    return max(0, now - before) * _SECOND_NS / elapsed_ns
+
+
+def samples_text(
+    samples: Sequence[PodSample],
+    before: Mapping[str, PodSample],
+    *,
+    whole: bool,
+    width: int | None = None,
+    full: bool = False,
+) -> str:
     """
     Return samples as lines of columns with headings, and the UUIDs before them if they are of several pods.
 
-    `before` are earlier samples by UUID, and `whole` adds a row for each pod as a whole.
+    `before` are earlier samples by UUID, and `whole` adds a row for each pod as a whole. Lines are at most `width`
+    columns long, but not of `full`, with whole UUIDs.
     """
-    rows: list[tuple[str, ...]] = [("UUID", *LEGEND)]
+    columns = _STATS if len(samples) > 1 or full else tuple(column for column in _STATS if column.heading != "UUID")
+    table = [[column.heading for column in columns]]
     for sample in samples:
-        head = sample.uuid[:_SHORT_UUID]
-        for row in sample_rows(sample, before.get(sample.uuid), whole=whole):
-            rows.append((head, *_row_cells(row)))
-            head = ""
-    return align(rows if len(samples) > 1 else [row[1:] for row in rows])
+        *apps, pod = sample_rows(sample, before.get(sample.uuid))
+        for number, row in enumerate([*apps, pod] if whole else apps):
+            uuid = row.uuid if full else row.uuid[:_SHORT_UUID] if number == 0 else ""
+            table.append([column.cell(replace(row, uuid=uuid)) for column in columns])
+    if width is None or full:
+        return align(table)
+    return "".join(f"{line}\n" for line in _fitted(columns, table, width))
 
 
 def stats_json(sample: PodSample) -> dict[str, object]:
@@ -175,20 +234,23 @@ def prometheus_text(samples: Sequence[PodSample]) -> str:
 
 
 def percent_text(percent: float | None) -> str:
-    """Return a share of a processor, as in `12.5%`."""
+    """Return a share of a processor or of memory, as in `12.5%`."""
     return _UNKNOWN if percent is None else f"{percent:.1f}%"
 
 
 def time_text(nanoseconds: int | None) -> str:
-    """Return a span of time, as in `0.53s`, `2m05s`, `3h07m`."""
+    """Return a span of time, as in `0.53s`, `2m05s`, `3h07m`, `12d03h`."""
     if nanoseconds is None:
         return _UNKNOWN
-    seconds = nanoseconds / _SECOND_NS
-    if seconds < _MINUTE_SECONDS:
-        return f"{seconds:.2f}s"
-    if seconds < _HOUR_SECONDS:
-        return f"{seconds // 60:.0f}m{seconds % 60:02.0f}s"
-    return f"{seconds // _HOUR_SECONDS:.0f}h{seconds % _HOUR_SECONDS // 60:02.0f}m"
+    minutes, rest_ns = divmod(nanoseconds, 60 * _SECOND_NS)
+    hundredths = rest_ns // (_SECOND_NS // 100)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{hundredths // 100:02d}s" if minutes else f"{hundredths / 100:.2f}s"
 
 
 def size_text(size_bytes: float | None) -> str:
@@ -224,48 +286,9 @@ def _escaped(label: str) -> str:
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class TopRow(Value):
-    """One app; rates are bytes per second, None without an earlier sample, and of the network the pod's."""
-
-    uuid: str
-    name: str
-    usage: Usage
-    cpu_percent: float | None = None
-    restarts: int = 0
-    read_rate: float | None = None
-    write_rate: float | None = None
-    rx_rate: float | None = None
-    tx_rate: float | None = None
-
-
-# Heading, cell, and how soon a narrow screen does without it; what has no number stays.
-_COLUMNS: tuple[tuple[str, Callable[[TopRow], str], int | None], ...] = (
-    ("UUID", lambda row: row.uuid[:_SHORT_UUID], 10),
-    ("APP", lambda row: row.name, None),
-    ("CPU", lambda row: percent_text(row.cpu_percent), None),
-    ("CPU LIMIT", lambda row: percent_text(_cpu_limit_percent(row.usage)), 7),
-    ("TIME", lambda row: time_text(row.usage.cpu_ns), 2),
-    ("MEMORY", lambda row: size_text(row.usage.memory_working_set_bytes), None),
-    ("LIMIT", lambda row: size_text(row.usage.memory_limit_bytes), 8),
-    ("PIDS", lambda row: count_text(row.usage.processes), 11),
-    ("READ/s", lambda row: size_text(row.read_rate), 3),
-    ("WRITE/s", lambda row: size_text(row.write_rate), 4),
-    ("RECV/s", lambda row: size_text(row.rx_rate), 5),
-    ("SENT/s", lambda row: size_text(row.tx_rate), 6),
-    ("OOM", lambda row: count_text(row.usage.oom_kills), 1),
-    ("RESTARTS", lambda row: count_text(row.restarts), 9),
-)
-_LEFT_ALIGNED = ("UUID", "APP")
-
-
-def top_rows(samples: Sequence[PodSample], before: Mapping[str, PodSample]) -> list[TopRow]:
-    """Return the apps of all pods; traffic of a pod's network stands in the row of the first app."""
-    return [row for sample in samples for row in _pod_rows(sample, before.get(sample.uuid))]
-
-
-def sort_rows(rows: Sequence[TopRow], by: str) -> list[TopRow]:
+def sort_rows(rows: Sequence[Row], by: str) -> list[Row]:
     """Return rows with the largest first, by one of the values of SORT_KEYS; equal rows by name."""
-    keys: Mapping[str, Callable[[TopRow], float]] = {
+    keys: Mapping[str, Callable[[Row], float]] = {
         "cpu": lambda row: row.cpu_percent or 0,
         "memory": lambda row: row.usage.memory_working_set_bytes or 0,
         "processes": lambda row: row.usage.processes or 0,
@@ -274,7 +297,7 @@ def sort_rows(rows: Sequence[TopRow], by: str) -> list[TopRow]:
     return sorted(rows, key=lambda row: (-keys[by](row), row.name, row.uuid))
 
 
-def _summary_text(rows: Sequence[TopRow]) -> str:
+def _summary_text(rows: Sequence[Row]) -> str:
     """Return the pods, apps, processors and memory of all rows in one line."""
     pods = len({row.uuid for row in rows})
     cpu = sum(row.cpu_percent or 0 for row in rows)
@@ -282,72 +305,51 @@ def _summary_text(rows: Sequence[TopRow]) -> str:
     return f"{_counted(pods, 'pod')}, {_counted(len(rows), 'app')}, {percent_text(cpu)} CPU, {size_text(memory)}"
 
 
-def table_lines(rows: Sequence[TopRow], width: int | None) -> list[str]:
-    """
-    Return headings and rows as lines of at most `width` columns, or as wide as they are.
+def table_lines(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Return headings and rows of top as lines of at most `width` columns, or as wide as they are."""
+    short = [replace(row, uuid=row.uuid[:_SHORT_UUID]) for row in rows]
+    table = [[column.heading for column in _TOP], *([column.cell(row) for column in _TOP] for row in short)]
+    return _fitted(_TOP, table, width)
 
-    A narrow screen lacks some columns; at last names are cut.
-    """
-    table = [[heading, *(cell(row) for row in rows)] for heading, cell, _ in _COLUMNS]
-    chosen = list(range(len(table)))
-    widths = [max(map(len, column)) for column in table]
-    optional = sorted((rank, number) for number, (_, _, rank) in enumerate(_COLUMNS) if rank is not None)
-    while width is not None and optional and _total(widths, chosen) > width:
-        chosen.remove(optional.pop(0)[1])
-    name = next(number for number, column in enumerate(_COLUMNS) if column[0] == "APP")
+
+def screen_lines(rows: Sequence[Row], by: str, width: int, height: int) -> list[str]:
+    """Return the content of a screen: the summary, headings, as many rows as fit, and the keys at the bottom."""
+    lines = [f"{_summary_text(rows)} - by {by}"[:width], *table_lines(rows, width)]
+    room = max(0, height - 1)
+    hidden = len(lines) - room
+    last = f"{hidden} more below - {_KEYS_TEXT}" if hidden > 0 else _KEYS_TEXT
+    return [*lines[:room], *[""] * -hidden, last[:width]]
+
+
+def _fitted(columns: Sequence[_Column], table: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Return lines of a table of cells; a narrow terminal lacks some columns, and long names lose their middles."""
+    chosen = list(range(len(columns)))
+    widths = [max(len(cells[number]) for cells in table) for number in chosen]
     if width is not None:
-        widths[name] = max(_MIN_NAME_WIDTH, widths[name] - max(0, _total(widths, chosen) - width))
-    lines = [
-        (" " * _GAP).join(_aligned(table[number][line], widths[number], _COLUMNS[number][0]) for number in chosen)
-        for line in range(len(rows) + 1)
-    ]
-    return [(line if width is None else line[:width]).rstrip() for line in lines]
-
-
-def screen_lines(rows: Sequence[TopRow], by: str, width: int, height: int) -> list[str]:
-    """Return the content of a screen: the summary, then headings, then as many rows as fit."""
-    lines = [f"{_summary_text(rows)} - by {by} - q quits"[:width], *table_lines(rows, width)]
-    if len(lines) > height:
-        hidden = len(lines) - height + 1
-        lines = [*lines[: height - 1], f"{hidden} more below"[:width]]
-    return lines[:height]
-
-
-def _pod_rows(sample: PodSample, before: PodSample | None) -> list[TopRow]:
-    seconds = (sample.clock_ns - before.clock_ns) / _SECOND_NS if before is not None else 0.0
-    earlier = {row.name: row for row in sample_rows(before, None, whole=True)} if before is not None else {}
-    *apps, pod = sample_rows(sample, before, whole=True)
-    rows = []
-    for number, app in enumerate(apps):
-        old = earlier.get(app.name)
-        usage = app.usage
-        old_usage = old.usage if old is not None else Usage()
-        network = pod if number == 0 else app
-        old_network = earlier.get(network.name, network)
-        rows.append(
-            TopRow(
-                uuid=app.uuid,
-                name=app.name,
-                usage=usage,
-                cpu_percent=app.cpu_percent,
-                restarts=app.restarts,
-                read_rate=_rate(usage.read_bytes, old_usage.read_bytes, seconds),
-                write_rate=_rate(usage.written_bytes, old_usage.written_bytes, seconds),
-                rx_rate=_rate(network.rx_bytes, old_network.rx_bytes, seconds),
-                tx_rate=_rate(network.tx_bytes, old_network.tx_bytes, seconds),
-            )
-        )
-    return rows
+        name = [column.heading for column in columns].index("APP")
+        longest = widths[name]
+        widths[name] = min(longest, _KEPT_NAME_WIDTH)
+        optional = sorted((column.rank, number) for number, column in enumerate(columns) if column.rank is not None)
+        while optional and _total(widths, chosen) > width:
+            chosen.remove(optional.pop(0)[1])
+        room = widths[name] + width - _total(widths, chosen)
+        widths[name] = max(_MIN_NAME_WIDTH, min(longest, room))
+    lines = (
+        (" " * _GAP).join(_aligned(cells[number], widths[number], columns[number].heading) for number in chosen)
+        for cells in table
+    )
+    return [line[:width].rstrip() for line in lines]
 
 
 def _cpu_limit_percent(usage: Usage) -> float | None:
     return None if usage.cpu_limit_millicores is None else usage.cpu_limit_millicores / _MILLICORES_PER_PERCENT
 
 
-def _rate(now: int | None, before: int | None, seconds: float) -> float | None:
-    if now is None or before is None or seconds <= 0:
+def _memory_percent(usage: Usage) -> float | None:
+    """Return the memory in percent of the limit; None without a limit, or with one of nothing."""
+    if usage.memory_working_set_bytes is None or not usage.memory_limit_bytes:
         return None
-    return max(0, now - before) / seconds
+    return usage.memory_working_set_bytes * 100 / usage.memory_limit_bytes
 
 
 def _counted(number: int, what: str) -> str:
@@ -359,6 +361,4 @@ def _total(widths: Sequence[int], chosen: Sequence[int]) -> int:
 
 
 def _aligned(cell: str, width: int, heading: str) -> str:
-    if heading in _LEFT_ALIGNED:
-        return cell.ljust(width) if len(cell) <= width else f"{cell[: width - 1]}…"
-    return cell.rjust(width)
+    return shorten(cell, width).ljust(width) if heading in _LEFT_ALIGNED else cell.rjust(width)
