@@ -57,6 +57,8 @@ STANDARD_INPUT = Path("-")
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NAME_DIGITS = 12
+# Another number whenever a step gives other files than before: no step of the cache is taken then.
+_RULES = "2"
 
 
 class ImageBuild(Value):
@@ -167,9 +169,7 @@ class _Build:
         last = self._built[self._plan.stages[-1].number]
         labels = dict(self._request.labels)
         if labels:
-            old = last.state.config.get("Labels")
-            state = last.state.changed(Labels={**(old if isinstance(old, dict) else {}), **labels})
-            last = replace(last, state=state)
+            last = replace(last, state=last.state.joined("Labels", labels))
         return self._commit(last, names)
 
     def _build_stage(self, stage: Stage) -> _Built:
@@ -209,7 +209,7 @@ class _Build:
                 state = state.changed(
                     Env=[f"PATH={DEFAULT_PATH}", *(f"{name}={value}" for name, value in state.environment.items())]
                 )
-            below = _Built(base=base, layers=(), state=state, key=base.id)
+            below = _Built(base=base, layers=(), state=state, key=f"{_RULES} {base.id}")
         state = replace(state, given=self._request.arguments, defaults=self._plan.arguments)
         return replace(below, state=state)
 

@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import posixpath
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +22,7 @@ from minit.archives.tarentry import KINDS, Entry, Kind, entry_of, kept_attribute
 from minit.base.errors import ImageError, describe
 from minit.base.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, find_account, find_id
 from minit.base.value import Value, replace
-from minit.containerfile.ignore import Ignored, compile_pattern
+from minit.containerfile.ignore import Ignored, compile_pattern, is_pattern
 from minit.containerfile.state import Copy, Document
 from minit.linux import syscalls
 from minit.stage0.apps.podfiles import AppPlace
@@ -36,7 +35,6 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
 _PERMISSIONS = 0o1777
 _DATABASE_BYTES = 16 << 20
-_MAGIC = re.compile(r"[*?\[\\]")
 
 Owner = tuple[int, int]
 
@@ -60,15 +58,20 @@ class Source(Value):
 
 
 def find_sources(origin: Origin, patterns: Sequence[str]) -> list[Source]:
-    """Return the sources in the order of the patterns; ImageError for a pattern that fits nothing."""
-    return [source for pattern in patterns for source in _find(origin, pattern)]
+    """
+    Return the sources in the order of the patterns; ImageError for a missing source.
+
+    A pattern that fits nothing is none, if another one fits.
+    """
+    found = [source for pattern in patterns for source in _find(origin, pattern, may_miss=is_pattern(pattern))]
+    return found or [source for pattern in patterns for source in _find(origin, pattern, may_miss=False)]
 
 
-def _find(origin: Origin, pattern: str) -> list[Source]:
+def _find(origin: Origin, pattern: str, *, may_miss: bool) -> list[Source]:
     cleaned = posixpath.normpath(f"/./{pattern}").lstrip("/")
     found = [""]
     for part in cleaned.split("/") if cleaned else []:
-        if not _MAGIC.search(part):
+        if not is_pattern(part):
             found = [posixpath.join(path, part) for path in found]
             continue
         expression = compile_pattern(part.replace("**", "*"), pattern)
@@ -76,7 +79,7 @@ def _find(origin: Origin, pattern: str) -> list[Source]:
             posixpath.join(path, name) for path in found for name in _names(origin, path) if expression.fullmatch(name)
         ]
     sources = [source for path in found for source in _source(origin, path)]
-    if not sources:
+    if not sources and not may_miss:
         left_out = any(origin.ignored.leaves_out(path) for path in found)
         raise ImageError(f"{pattern}: {'left out by the ignore file' if left_out else f'not in {origin.label}'}")
     return sources
@@ -126,9 +129,11 @@ class CopiedEntries:
         self._owner = owner
         self._mode = mode
         self._file = -1
+        self._linked: dict[tuple[int, int], str] = {}  # first paths of files with several links
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries, a directory before its content, by names."""
+        self._linked.clear()
         with ExitStack() as stack:
             flags = os.O_RDONLY | (os.O_DIRECTORY if self._source.is_directory else os.O_NONBLOCK)
             top = syscalls.openat2(self._origin.root, self._source.path or ".", flags, resolve=_IN_ROOT)
@@ -189,6 +194,11 @@ class CopiedEntries:
             target = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
             yield self._entry(path, status, target)
             return
+        if status.st_nlink > 1:
+            first = self._linked.setdefault((status.st_dev, status.st_ino), path)
+            if first != path:
+                yield self._entry(path, status, first)._replace(kind=Kind.HARD_LINK)
+                return
         fd = os.open(name, _FILE, dir_fd=directory)
         try:
             yield self._regular(fd, path)
@@ -271,7 +281,7 @@ def copy(action: Copy, origin: Origin, sources: Sequence[Source], root: int, not
 
     def put(entries: Entries, directory: str) -> None:
         with destination(root, directory, owner or (0, 0)) as top:
-            TreePlacer(top, None, None, note).place_all(entries)
+            _placer(top, note).place_all(entries)
 
     for source in sources:
         if source.is_directory:
@@ -282,6 +292,10 @@ def copy(action: Copy, origin: Origin, sources: Sequence[Source], root: int, not
     for document in action.documents:
         directory, name = _place_of(place, target, document.name, is_directory=names_directory)
         put(_DocumentEntries(replace(document, name=name), owner, action.mode), directory)
+
+
+def _placer(directory: int, note: Callable[[str], None]) -> TreePlacer:
+    return TreePlacer(directory, None, None, note, renews_directories=True)
 
 
 def _place_of(place: AppPlace, target: str, name: str, *, is_directory: bool) -> tuple[str, str]:
@@ -336,7 +350,7 @@ def _unpack(origin: Origin, source: Source, root: int, target: str, note: Callab
             return False
     with _archive(origin, source) as tar, destination(root, target, (0, 0)) as directory:
         entries = _ArchiveEntries(tar)
-        TreePlacer(directory, None, None, note).place_all(entries)
+        _placer(directory, note).place_all(entries)
         if entries.top is not None:
             os.fchown(directory, entries.top.uid, entries.top.gid)
             os.fchmod(directory, entries.top.mode)

@@ -12,6 +12,8 @@ from minit.base.value import Value
 NAMES = (".containerignore", ".dockerignore")
 MOST_BYTES = 1 << 20
 
+_MAGIC = re.compile(r"[*?\[\\]")
+
 
 class IgnorePattern(Value):
     """One line; `is_exception` for a line with an exclamation mark, which takes files in again."""
@@ -59,6 +61,11 @@ def _patterns(lines: Iterable[str], source: str) -> Iterable[IgnorePattern]:
                 continue  # the whole context, which Docker keeps as well
             raise ImageError(f"{source}:{number}: a pattern without a name")
         yield IgnorePattern(expression=compile_pattern(cleaned, f"{source}:{number}"), is_exception=is_exception)
+
+
+def is_pattern(text: str) -> bool:
+    """Tell whether a path may mean several files, or none."""
+    return _MAGIC.search(text) is not None
 
 
 def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:

@@ -15,8 +15,8 @@ from minit.base.errors import ImageError, MinitError, PodError, StoreError, desc
 from minit.base.processors import this_processor
 from minit.base.value import Value, replace
 from minit.containerfile.parse import Instruction
-from minit.containerfile.state import Pairs, State, advance, assignments, check_form
-from minit.containerfile.words import expand
+from minit.containerfile.state import Pairs, State, advance, check_form
+from minit.containerfile.words import assignments, expand
 
 SCRATCH = "scratch"
 
@@ -75,7 +75,7 @@ def plan(instructions: Sequence[Instruction], source: str, given: Pairs = (), ta
             elif stages:
                 inside.append(instruction)
             elif instruction.name == "ARG":
-                for name, value in assignments(instruction, variables):
+                for name, value in assignments(instruction.rest, variables, instruction.escape):
                     declared.add(name)
                     found = dict(given).get(name, variables.get(name) if value is None else value)
                     variables |= {} if found is None else {name: found}
@@ -83,7 +83,7 @@ def plan(instructions: Sequence[Instruction], source: str, given: Pairs = (), ta
                 check_form(instruction)
                 raise ImageError("stands before the first FROM")
             if instruction.name == "ARG" and stages:
-                declared |= {name for name, _ in assignments(instruction, variables)}
+                declared |= {name for name, _ in assignments(instruction.rest, variables, instruction.escape)}
     _close(stages, inside)
     if not stages:
         raise ImageError(f"{source}: no FROM: nothing to build")

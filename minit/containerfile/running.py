@@ -74,7 +74,7 @@ def run(site: Site, action: Run, base: StoredImage, root: LayeredRoot, name: str
             _tell_output(site.output)
             raise PodError(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
         with open_pod(caller.data, uuid) as ended:
-            root.take(ended.path / f"overlay/{tree_id}/upper/{name}")
+            root.take(ended.path / f"overlay/{tree_id}/upper/{name}", [mount.target for mount in action.mounts])
     finally:
         discard(caller.data, uuid, site.cleanup, caller.note)
 

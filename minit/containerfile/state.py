@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from minit.base.errors import ImageError
 from minit.base.goduration import parse_duration
 from minit.base.value import Value, replace
+from minit.containerfile.ignore import is_pattern
 from minit.containerfile.parse import HereDocument, Instruction
-from minit.containerfile.words import expand, expand_lines, split_words
+from minit.containerfile.words import assignments, expand, expand_lines, pairs
 
 Pairs = tuple[tuple[str, str], ...]
 Config = dict[str, object]
@@ -107,7 +108,8 @@ class State(Value):
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the image."""
-        return dict(_pair(text) for text in _strings(self.config.get("Env")))
+        texts = (text.partition("=") for text in _strings(self.config.get("Env")))
+        return {name: value for name, _, value in texts}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -128,6 +130,15 @@ class State(Value):
     def shell(self) -> tuple[str, ...]:
         """The words before a command line."""
         return tuple(_strings(self.config.get("Shell"))) or _DEFAULT_SHELL
+
+    def joined(self, field: str, members: Mapping[str, object]) -> State:
+        """Return the state with more members of an object of the configuration."""
+        old = self.config.get(field)
+        return self.changed(**{field: {**(old if isinstance(old, dict) else {}), **members}})
+
+    def path(self, text: str) -> str:
+        """Return the absolute path of a path that may be relative to the working directory."""
+        return "/" + posixpath.normpath(posixpath.join(self.directory, text)).lstrip("/")
 
     def changed(self, **fields: object) -> State:
         """Return the state with other fields of the configuration; None takes a field away."""
@@ -154,63 +165,28 @@ def check_form(instruction: Instruction) -> None:
 
 def _arg(state: State, instruction: Instruction) -> tuple[State, None]:
     arguments = dict(state.arguments)
-    for name, default in assignments(instruction, state.variables):
+    for name, default in assignments(instruction.rest, state.variables, instruction.escape):
         value = dict(state.given).get(name, dict(state.defaults).get(name) if default is None else default)
         if value is not None:
             arguments[name] = value
     return replace(state, arguments=tuple(arguments.items())), None
 
 
-def assignments(instruction: Instruction, variables: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Return names and default values of ARG."""
-    found: list[tuple[str, str | None]] = []
-    known = dict(variables)
-    for word in split_words(instruction.rest, instruction.escape):
-        name, equals, value = word.partition("=")
-        name = expand(name, known, instruction.escape)
-        if not name:
-            raise ImageError(f'expected NAME or NAME=VALUE, got "{word}"')
-        text = expand(value, known, instruction.escape) if equals else None
-        found.append((name, text))
-        if text is not None:
-            known[name] = text
-    return found
-
-
 def _env(state: State, instruction: Instruction) -> tuple[State, None]:
-    environment = {**state.environment, **dict(_pairs(state, instruction))}
+    environment = {**state.environment, **_pairs(state, instruction)}
     return state.changed(Env=[f"{name}={value}" for name, value in environment.items()]), None
 
 
 def _label(state: State, instruction: Instruction) -> tuple[State, None]:
-    labels = state.config.get("Labels")
-    old = labels if isinstance(labels, dict) else {}
-    return state.changed(Labels={**old, **dict(_pairs(state, instruction))}), None
+    return state.joined("Labels", _pairs(state, instruction)), None
 
 
-def _pairs(state: State, instruction: Instruction) -> list[tuple[str, str]]:
-    """Return names and values of ENV and LABEL, in the form `NAME=VALUE …` or `NAME VALUE`."""
-    words = split_words(instruction.rest, instruction.escape)
-    found = []
-    if "=" not in words[0]:
-        name, *rest = instruction.rest.split(maxsplit=1)
-        if not rest:
-            raise ImageError(f'expected NAME=VALUE, got "{instruction.rest}"')
-        words = []
-        found.append((_word(state, instruction, name), _word(state, instruction, rest[0])))
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise ImageError(f'expected NAME=VALUE, got "{word}"')
-        found.append((_word(state, instruction, name), _word(state, instruction, value)))
-    if any(not name or "\0" in value for name, value in found):
-        raise ImageError("a variable or label without a name")
-    return found
+def _pairs(state: State, instruction: Instruction) -> dict[str, str]:
+    return dict(pairs(instruction.rest, state.variables, instruction.escape))
 
 
 def _workdir(state: State, instruction: Instruction) -> tuple[State, Action]:
-    path = posixpath.join(state.directory, _word(state, instruction, instruction.rest))
-    path = "/" + posixpath.normpath(path).lstrip("/")
+    path = state.path(_word(state, instruction, instruction.rest))
     return state.changed(WorkingDir=path), Directories(paths=(path,), user=state.user)
 
 
@@ -270,7 +246,7 @@ def _mount(text: str, state: State) -> Mount:
     target = next((fields.pop(name) for name in ("target", "dst", "destination") if name in fields), "")
     if not target:
         raise ImageError(f"--mount={text}: no target")
-    target = "/" + posixpath.normpath(posixpath.join(state.directory, target)).lstrip("/")
+    target = state.path(target)
     fields.pop("sharing", None)  # one build at a time has a cache
     fields.pop("size", None) if kind == TMPFS else None
     fields.pop("rw", None)
@@ -305,8 +281,9 @@ def _copy(state: State, instruction: Instruction) -> tuple[State, Action]:
     if not target:
         raise ImageError("the destination is empty")
     is_directory = target.endswith(("/", "/.")) or target in (".", "..")
-    target = "/" + posixpath.normpath(posixpath.join(state.directory, target)).lstrip("/")
-    if len(sources) + len(made) > 1 and not is_directory:
+    target = state.path(target)
+    certain = [source for source in sources if not is_pattern(source)]
+    if len(certain) + len(made) > 1 and not is_directory:
         raise ImageError("with several sources the destination is a directory, and ends with a slash")
     mode = flags.get("chmod")
     if mode is not None and not _OCTAL.fullmatch(mode):
@@ -349,8 +326,7 @@ def _started(state: State, instruction: Instruction) -> tuple[str, ...]:
 
 
 def _expose(state: State, instruction: Instruction) -> tuple[State, None]:
-    old = state.config.get("ExposedPorts")
-    ports = dict(old) if isinstance(old, dict) else {}
+    ports: dict[str, object] = {}
     for word in _word(state, instruction, instruction.rest).split():
         match = _PORT.fullmatch(word)
         first = int(match[1]) if match else 0
@@ -359,17 +335,14 @@ def _expose(state: State, instruction: Instruction) -> tuple[State, None]:
             raise ImageError(f'expected PORT or PORT/PROTOCOL, got "{word}"')
         for port in range(first, last + 1):
             ports[f"{port}/{(match[3] or 'tcp').lower()}"] = {}
-    return state.changed(ExposedPorts=ports), None
+    return state.joined("ExposedPorts", ports), None
 
 
 def _volume(state: State, instruction: Instruction) -> tuple[State, Action]:
-    old = state.config.get("Volumes")
-    volumes = dict(old) if isinstance(old, dict) else {}
     paths = tuple(_word(state, instruction, word) for word in instruction.arguments())
     if not all(paths):
         raise ImageError("a volume without a path")
-    volumes |= {path: {} for path in paths}
-    return state.changed(Volumes=volumes), Directories(paths=paths, user="")
+    return state.joined("Volumes", {path: {} for path in paths}), Directories(paths=paths, user="")
 
 
 def _shell(state: State, instruction: Instruction) -> tuple[State, None]:
@@ -423,11 +396,6 @@ def _healthcheck(state: State, instruction: Instruction) -> tuple[State, None]:
 
 def _word(state: State, instruction: Instruction, text: str) -> str:
     return expand(text, state.variables, instruction.escape)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
 
 
 def _strings(value: object) -> Sequence[str]:

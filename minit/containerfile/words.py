@@ -47,6 +47,38 @@ def expand_lines(text: str, variables: Mapping[str, str], escape: str = "\\") ->
     return _Expansion(text, variables, escape, 0, quotes=False).run("")
 
 
+def assignments(text: str, variables: Mapping[str, str], escape: str) -> list[tuple[str, str | None]]:
+    """Return the names and default values of ARG; a value may name the arguments before."""
+    found: list[tuple[str, str | None]] = []
+    known = dict(variables)
+    for word in split_words(text, escape):
+        name, equals, value = word.partition("=")
+        name = expand(name, known, escape)
+        if not name:
+            raise ImageError(f'expected NAME or NAME=VALUE, got "{word}"')
+        default = expand(value, known, escape) if equals else None
+        found.append((name, default))
+        if default is not None:
+            known[name] = default
+    return found
+
+
+def pairs(text: str, variables: Mapping[str, str], escape: str) -> list[tuple[str, str]]:
+    """Return the names and values of ENV and LABEL, in the form `NAME=VALUE …` or `NAME VALUE`."""
+    words = split_words(text, escape)
+    if "=" not in words[0]:
+        words = ["=".join(text.split(maxsplit=1))]
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ImageError(f'expected NAME=VALUE, got "{word}"')
+        found.append((expand(name, variables, escape), expand(value, variables, escape)))
+    if any(not name or "\0" in value for name, value in found):
+        raise ImageError("a variable or label without a name")
+    return found
+
+
 class _Expansion:
     """One walk through a text; `run` goes up to a closing character, which stays unread."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from minit.archives.layered import Layer
 from minit.archives.layertree import OPAQUE, WHITEOUT_PREFIX
@@ -22,6 +22,7 @@ from minit.archives.unpackedlayer import FILES, ROOTFS, UnpackedLayer
 from minit.base.errors import ImageError, PodError, describe
 from minit.linux import syscalls
 from minit.stage0.apps.applayer import mark_opaque, spool_overlay
+from minit.stage0.apps.changes import NOT_THE_APPS
 from minit.stage0.files.untrusted import remove_content
 from minit.stage0.images.making import LIMITS
 from minit.stage0.images.store import Store
@@ -42,6 +43,7 @@ class LayeredRoot:
     def __init__(self, scratch: Path, tree: Path) -> None:
         self._scratch = scratch
         self._names: list[str] = []
+        self._made: Collection[str] = ()
         (scratch / _TREE).symlink_to(tree)
 
     @property
@@ -72,12 +74,19 @@ class LayeredRoot:
         finally:
             self._drop(_WORK)
         self._names.append(name)
+        self._made = ()
 
-    def take(self, upper: Path) -> None:
-        """Take a directory of changes over these layers, which becomes the highest one."""
+    def take(self, upper: Path, places: Iterable[str]) -> None:
+        """
+        Take the directory of changes of a pod over these layers, which becomes the highest one.
+
+        `places` are the absolute paths of the app's mounts: a pod makes what is missing for these.
+        """
         name = self._new_name()
         os.rename(upper, self._scratch / name)
         self._names.append(name)
+        relative = [PurePosixPath(place).relative_to("/") for place in places]
+        self._made = NOT_THE_APPS.union(str(path) for place in relative for path in (place, *place.parents))
 
     def add(self, layer: UnpackedLayer) -> None:
         """Put a layer of the store above the others."""
@@ -97,7 +106,7 @@ class LayeredRoot:
             upper = os.open(self._scratch / name, _DIRECTORY)
             stack.callback(os.close, upper)
             file = stack.enter_context(store.temporary_file())
-            layer = spool_overlay(root, upper, lower, file, ids=None, note=note, count=lambda count: None)
+            layer = spool_overlay(root, upper, lower, file, made=self._made, note=note)
             if layer.size_bytes > len(_END_OF_TAR):
                 if not store.layers.has(layer.diff_id):
                     store.layers.add([layer], LIMITS, lambda *_: None)

@@ -78,6 +78,7 @@ echo document > /document
 END
 WORKDIR /srv/app
 COPY . .
+COPY fil? lock* none* /some/
 COPY --chown=7:8 --chmod=640 sub /owned/by/
 COPY <<one.txt sub/f /made/
 $A
@@ -117,7 +118,7 @@ def test_an_image_of_everything(minit: Stage0, base: str, tmp_path: Path) -> Non
     first = build(minit, context, *words)
     image = first.stdout.strip()
     assert image.startswith("sha512-")
-    assert "STEP 1/22: FROM $FROM AS build" in first.stderr
+    assert "STEP 1/23: FROM $FROM AS build" in first.stderr
     found = extracted(minit, "web:2", tmp_path / "out")
     expected = {
         "said/x": (0o100644, 0, 0, "x\n"),
@@ -125,6 +126,7 @@ def test_an_image_of_everything(minit: Stage0, base: str, tmp_path: Path) -> Non
         "document": (0o100644, 0, 0, "document\n"),
         "srv/app/file": (0o100644, 0, 0, "f\n"),
         "srv/app/link": (0o120777, 0, 0, "/etc/passwd"),
+        "some/file": (0o100644, 0, 0, "f\n"),
         "owned": (0o40755, 7, 8, ""),
         "owned/by/f": (0o100640, 7, 8, "in sub\n"),
         "made/one.txt": (0o100644, 0, 0, "two words\n"),
@@ -188,15 +190,28 @@ def test_no_copy_leaves_its_root(minit: Stage0, base: str, tmp_path: Path) -> No
 
 
 def test_mounts_of_a_step(minit: Stage0, base: str, tmp_path: Path) -> None:
-    """A cache lasts from build to build, memory for one command, and neither is in the image."""
-    run = "RUN --mount=type=cache,target=/cache --mount=type=tmpfs,target=/memory"
-    text = f"FROM {base}\n{run} echo x >> /cache/f; echo y > /memory/y; busybox cat /cache/f > /seen\n"
+    """A cache lasts from build to build, memory for one command, and the image has neither, nor the places of both."""
+    run = "RUN --mount=type=cache,target=/deep/cache --mount=type=tmpfs,target=/memory"
+    text = f"FROM {base}\n{run} echo x >> /deep/cache/f; echo y > /memory/y; busybox cat /deep/cache/f > /seen\n"
     context = context_of(tmp_path / "context", text)
     build(minit, context)
     image = build(minit, context, "--no-cache").stdout.strip()
     found = extracted(minit, image, tmp_path / "out")
     assert found["seen"][3] == "x\nx\n"
-    assert not {"cache/f", "memory/y"} & found.keys()
+    assert not {"cache", "deep", "memory"} & found.keys()
+
+
+def test_directories_of_an_archive(minit: Stage0, tmp_path: Path) -> None:
+    """Empty directories that a pod would make, as /tmp and /proc, come into the image as an archive has them."""
+    names = ("dev", "proc", "run", "sys", "tmp")
+    (tmp_path / "tree").mkdir()
+    for name in names:
+        (tmp_path / "tree" / name).mkdir()
+        (tmp_path / "tree" / name).chmod(0o1750)
+    context = context_of(tmp_path / "context", "FROM scratch\nADD root.tar /\n")
+    subprocess.run(["tar", "-C", tmp_path / "tree", "-cf", context / "root.tar", "."], check=True)
+    found = extracted(minit, build(minit, context).stdout.strip(), tmp_path / "out")
+    assert {name: found[name][0] for name in names} == dict.fromkeys(names, 0o41750)
 
 
 def test_the_unsupported_is_told_before_anything_is_built(minit: Stage0, base: str, tmp_path: Path) -> None:

@@ -243,6 +243,8 @@ ADD rootfs.tar.xz /
 ADD app.tar.gz /opt/
 ADD --chown=app:app files/ /srv/
 ADD scripts/*.sh /usr/local/bin/
+COPY package.json yarn.lock* package-lock.json* ./
+COPY main.conf local*.conf /etc/main.conf
 ADD ["a", "/b/"]
 WORKDIR /app
 WORKDIR src

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +20,6 @@ from minit.archives.imagenames import parse_image_name, reference_of
 from minit.archives.layered import Layer
 from minit.archives.layertree import OPAQUE, WHITEOUT_PREFIX
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
-from minit.base.errors import LaunchError, PodError, describe
 from minit.base.idrange import IdRange
 from minit.base.progress import Progress, silent
 from minit.base.utctime import utc_text_ns
@@ -36,7 +35,7 @@ from minit.stage0.apps.changes import (
     entries,
     is_same,
 )
-from minit.stage0.apps.export import app_to_export, keep, merged, mount_places, open_rootfs, open_upper
+from minit.stage0.apps.export import app_to_export, keep, mount_places, open_rootfs, open_upper
 from minit.stage0.files.treetar import TreeWriter
 from minit.stage0.images.making import spooled
 from minit.stage0.images.sending import full_name, outgoing, with_layer, write_image
@@ -115,29 +114,7 @@ def spool_app_layer(
             changes = upper_changes(upper, image, root)
         else:
             changes = compared_changes(root, image, ids)
-        return _spool(root, image, changes, ids, file, note, count)
-
-
-def spool_upper(
-    upper: int, lower: int, file: BinaryIO, *, ids: IdRange | None, note: Note, count: Callable[[int], None]
-) -> Layer:
-    """
-    Write the upper directory of an overlay over `lower`, with owners among `ids`, as `spool_app_layer` does.
-
-    With `ids` the owners of `lower` are mapped already. PodError if no overlay can be made.
-    """
-    try:
-        mount = merged(upper, lower)
-    except (OSError, LaunchError) as error:
-        raise PodError(f"cannot mount the app's overlay: {describe(error)}") from error
-    try:
-        root = syscalls.openat2(mount, ".", _DIRECTORY)
-    finally:
-        os.close(mount)
-    try:
-        return spool_overlay(root, upper, lower, file, ids=ids, note=note, count=count)
-    finally:
-        os.close(root)
+        return _spool(root, image, changes, ids, file, NOT_THE_APPS, note, count)
 
 
 def spool_overlay(
@@ -146,12 +123,15 @@ def spool_overlay(
     lower: int,
     file: BinaryIO,
     *,
-    ids: IdRange | None,
+    made: Collection[str],
     note: Note,
-    count: Callable[[int], None],
 ) -> Layer:
-    """Write the upper directory of the overlay `root` over `lower`, as `spool_upper` does."""
-    return _spool(root, lower, upper_changes(upper, lower, root), ids, file, note, count)
+    """
+    Write the upper directory of the overlay `root` over `lower` to the empty `file`, and return the layer.
+
+    New files among the paths `made`, without anything in them, are left out.
+    """
+    return _spool(root, lower, upper_changes(upper, lower, root), None, file, made, note, lambda count: None)
 
 
 def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
@@ -200,6 +180,7 @@ def _spool(
     changes: Iterable[Change],
     ids: IdRange | None,
     file: BinaryIO,
+    made: Collection[str],
     note: Note,
     count: Callable[[int], None],
 ) -> Layer:
@@ -212,12 +193,20 @@ def _spool(
     writer = TreeWriter(write, ids, note, count)
     writer.leave_out(mount_places(root))
     for change in changes:
-        _add(writer, root, image, change, ids, note)
+        _add(writer, root, image, change, ids, made, note)
     writer.finish()
     return spooled(file, digest, "the layer of the app's changes")
 
 
-def _add(writer: TreeWriter, root: int, image: int, change: Change, ids: IdRange | None, note: Note) -> None:
+def _add(
+    writer: TreeWriter,
+    root: int,
+    image: int,
+    change: Change,
+    ids: IdRange | None,
+    made: Collection[str],
+    note: Note,
+) -> None:
     path, kind = change.path, change.kind
     parent, slash, name = path.rpartition("/")
     if not path and is_same(os.fstat(root), os.fstat(image), ids):
@@ -228,7 +217,7 @@ def _add(writer: TreeWriter, root: int, image: int, change: Change, ids: IdRange
         note(f"left out {shown(path)}: too long or too deep for a layer")
     elif kind == DELETED:
         writer.add_marker(f"{parent}{slash}{WHITEOUT_PREFIX}{name}")
-    elif kind == ADDED and path in NOT_THE_APPS and _is_bare(root, path):
+    elif kind == ADDED and path in made and _is_bare(root, path, made):
         pass
     else:
         writer.add_alone(root, path)
@@ -246,10 +235,12 @@ def _is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def _is_bare(root: int, path: str) -> bool:
+def _is_bare(root: int, path: str, made: Collection[str]) -> bool:
     """Tell whether a file of minit's has nothing of the app in it."""
     parent = path.rpartition("/")[0]
-    return not stat.S_ISDIR(entries(root, parent)[path][0].st_mode) or not entries(root, path)
+    if not stat.S_ISDIR(entries(root, parent)[path][0].st_mode):
+        return True
+    return all(below in made and _is_bare(root, below, made) for below in entries(root, path))
 
 
 def _has_attribute(upper: int, path: str, name: str, value: bytes | None = None) -> bool:

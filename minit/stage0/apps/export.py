@@ -207,10 +207,10 @@ def _merge(upper: int, tree: Path, ids: IdRange | None, beside: Path) -> int:
     with ExitStack() as stack:
         lower = os.open(stack.enter_context(overlay.mapped_lower(tree, ids, beside)), _DIRECTORY)
         stack.callback(os.close, lower)
-        return merged(upper, lower)
+        return _merged(upper, lower)
 
 
-def merged(upper: int, lower: int) -> int:
+def _merged(upper: int, lower: int) -> int:
     """Return a detached, read-only overlay mount of two open directories."""
     context = syscalls.fsopen("overlay")
     try:

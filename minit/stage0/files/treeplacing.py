@@ -46,17 +46,25 @@ class TreePlacer:
     """
     Puts entries below the directory `root`; present directories stay, other files are replaced.
 
+    With `renews_directories` a present directory gets owner and mode of the entry, as builders of images do.
     All files belong to `owner`, a user and a group, and have no set-id bits. With None, owners, set-id bits and
     attributes are kept, and `ids` maps them to the host. `note` is told of entries that are left out: devices.
     """
 
     def __init__(
-        self, root: int, owner: tuple[int, int] | None, ids: IdRange | None, note: Callable[[str], None]
+        self,
+        root: int,
+        owner: tuple[int, int] | None,
+        ids: IdRange | None,
+        note: Callable[[str], None],
+        *,
+        renews_directories: bool = False,
     ) -> None:
         self._root = root
         self._owner = owner
         self._ids = ids
         self._note = note
+        self._renews_directories = renews_directories
         self._times: list[tuple[str, tuple[int, int]]] = []
 
     def place_all(self, tar: Entries) -> None:
@@ -119,7 +127,8 @@ class TreePlacer:
         except FileExistsError:
             if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "no directory") from None
-            return
+            if not self._renews_directories:
+                return
         fd = os.open(name, _DIRECTORY, dir_fd=parent)
         try:
             os.fchown(fd, *self._owner_of(entry))
