@@ -6,9 +6,7 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +35,9 @@ from tests.support.layers import (
     sha256,
     whiteout,
 )
+from tests.support.podman import Podman, own_podman
 from tests.support.registry import registry
 from tests.support.stage0_world import World
-from tests.support.unpack import unpack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="unpacks layers, which needs root")
 
@@ -319,38 +317,11 @@ def test_a_full_disk(store: Store, leaving: Leaving) -> None:
 needs_podman = pytest.mark.skipif(shutil.which("podman") is None, reason="no podman on PATH")
 
 
-class Podman:
-    """podman with a store of its own, which needs neither overlays nor control groups."""
-
-    def __init__(self, root: Path, run_root: Path) -> None:
-        self._words = ["podman", "--storage-driver=vfs", "--cgroup-manager=cgroupfs"]
-        self._words += [
-            f"--root={root / 'podman'}",
-            f"--runroot={run_root / 'run'}",
-            f"--tmpdir={run_root / 'tmp'}",
-        ]
-
-    def __call__(self, *words: object) -> str:
-        """Run a command to its good end, and return the output."""
-        command = [*self._words, *(str(word) for word in words)]
-        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    def files(self, image: str, directory: Path) -> Path:
-        """Return the files of an image, as podman makes them of the layers."""
-        container = self("create", "--network=none", image, "/x").strip()
-        self("export", f"--output={directory}.tar", container)
-        self("rm", container)
-        unpack(Path(f"{directory}.tar"), directory)
-        return directory
-
-
 @pytest.fixture
 def podman(tmp_path: Path) -> Iterator[Podman]:
     """A podman without images."""
-    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp") as directory:  # podman allows fifty characters
-        yield Podman(tmp_path, Path(directory))
+    with own_podman(tmp_path) as started:
+        yield started
 
 
 @needs_podman

@@ -36,6 +36,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no systemd-analyze on PATH",
         "lintian takes half a minute",
         "building all that is published takes half a minute",
+        "builds by minit and by podman take a minute",
         "no clean Debian in build/clean",  # `make test-long` makes one, from Debian
         "no libraries in build/libraries",  # `make test-long` gets them
         "Debian's Python is of another version",  # than the one of the tests, of which pip's wheels are
