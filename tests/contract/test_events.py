@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.attach import STREAMS, attach, start_app
+from tests.support.commands import Stage0
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.stage0_world import REPOSITORY
 
@@ -76,8 +78,91 @@ def test_events_of_all_pods(make_pod: MakePod) -> None:
         assert [event for event in shown if event["pod"] == pod.uuid] == [
             {**one, "pod": pod.uuid} for one in events(pod)
         ]
-    refused = subprocess.run([*command, "--follow"], env=environment, capture_output=True, text=True, check=False)
+    refused = subprocess.run([*command, "--since=3"], env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 254 and "give the UUID" in refused.stderr
+    chosen = subprocess.run(
+        [*command, "--filter=event=exited", f"--filter=pod={pods[0].uuid[:8]}"], env=environment, capture_output=True
+    )
+    [exited] = [json.loads(line) for line in chosen.stdout.splitlines()]
+    assert (exited["event"], exited["pod"]) == ("app.exited", pods[0].uuid)
+
+
+class Follower:
+    """`minit events --follow` of all pods."""
+
+    def __init__(self, minit: Stage0, *words: str) -> None:
+        self.process = minit.start("events", "--follow", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.shown: list[dict[str, Any]] = []
+
+    def read_until(self, uuid: str, event: str) -> None:
+        """Read up to an event of a pod."""
+        assert self.process.stdout is not None
+        while not any((each["pod"], each["event"]) == (uuid, event) for each in self.shown):
+            self.shown.append(json.loads(self.process.stdout.readline()))
+
+    def of(self, uuid: str) -> list[dict[str, Any]]:
+        """Return the events shown of a pod, as `events UUID` shows them."""
+        return [{name: each[name] for name in each if name != "pod"} for each in self.shown if each["pod"] == uuid]
+
+    def interrupt(self) -> None:
+        """End the command as a user does, who gets nothing more to read."""
+        self.process.send_signal(signal.SIGINT)
+        rest, errors = self.process.communicate()
+        assert (self.process.returncode, errors) == (130, b"\n")
+        self.shown += map(json.loads, rest.splitlines())
+
+
+def run_in_background(minit: Stage0, *words: object) -> str:
+    """Run a pod that stays, and return its UUID."""
+    sleep = ("--exec=/bin/sh", "--", "-c", "exec busybox sleep 1000")
+    started = minit.call("run", minit.stage1_flag, "--net=none", "--detach", *words, minit.image(), *sleep)
+    assert started.returncode == 0, started.stderr
+    return started.stdout.strip()
+
+
+def events_of(minit: Stage0, uuid: str) -> list[dict[str, Any]]:
+    """Return the events of a pod."""
+    return [json.loads(line) for line in minit.quick_call("events", uuid).stdout.splitlines()]
+
+
+def test_following_all_pods(minit: Stage0) -> None:
+    """Pods that start, end and are removed are followed in one stream, from a data directory without pods on."""
+    follower = Follower(minit)
+    first = run_in_background(minit)
+    follower.read_until(first, "pod.ready")
+    second = run_in_background(minit, "--rm")
+    follower.read_until(second, "pod.ready")
+    # The follower stands still while the pods end and vanish.
+    follower.process.send_signal(signal.SIGSTOP)
+    assert minit.quick_call("stop", first, second).returncode == 0
+    written = events_of(minit, first)
+    assert minit.quick_call("rm", first).returncode == 0
+    follower.process.send_signal(signal.SIGCONT)
+    for uuid in (first, second):
+        follower.read_until(uuid, "pod.ended")
+    follower.interrupt()
+    assert follower.of(first) == written
+    assert [event["seq"] for event in follower.of(second)] == [*range(1, len(follower.of(second)) + 1)]
+    assert written[-1]["event"] == follower.of(second)[-1]["event"] == "pod.ended"
+
+
+def test_following_a_pod_that_is_started_again(minit: Stage0) -> None:
+    """All events of both runs are shown, and nothing of a pod that the filters leave out."""
+    follower = Follower(minit, "--filter=label=tier=back")
+    uuid = run_in_background(minit, "--user-label=tier=back")
+    run_in_background(minit, "--user-label=tier=front")
+    runs = []
+    for _ in range(2):
+        assert minit.quick_call("stop", uuid).returncode == 0
+        runs.append(events_of(minit, uuid))
+        assert minit.call("start", uuid).returncode == 0
+    assert minit.quick_call("stop", "--all").returncode == 0
+    runs.append(events_of(minit, uuid))
+    while follower.of(uuid) != [event for run in runs for event in run]:
+        assert follower.process.stdout is not None
+        follower.shown.append(json.loads(follower.process.stdout.readline()))
+    follower.interrupt()
+    assert {event["pod"] for event in follower.shown} == {uuid}
 
 
 def test_going_on_after_a_number(make_pod: MakePod) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
+import resource
+import shutil
+import tempfile
 import tracemalloc
+import uuid as uuids
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,7 @@ from hypothesis import strategies as st
 
 from minit.cli.commands.outputcommands import text_line
 from minit.podfiles import paths
-from minit.stage0.reports.logreader import EventReader, Wanted
+from minit.stage0.reports.eventreader import EventReader, Wanted, events_of_all
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 
 
@@ -160,3 +166,154 @@ def test_text_is_harmless() -> None:
     }
     assert text_line(event) == ('7 2026-11-21T18:00:00.000000000Z app.status web text="\\u001b[2J\\n\\u00e4"')
     assert text_line({"seq": 8, "event": "gap", "lost": 4}) == "8 - gap - lost=4"
+
+
+def test_a_pod_that_was_started_again_has_new_numbers() -> None:
+    """Numbers begin anew with an event 1 of another time, and the same event 1 read once more begins nothing."""
+    first = [b'{"seq":%d,"time":"a%d","event":"x"}' % (number, number) for number in (1, 2, 3)]
+    second = [b'{"seq":%d,"time":"b%d","event":"x"}' % (number, number) for number in (1, 2)]
+    shown = [event["time"] for event in read([*first, *first, *second, *second])]
+    assert shown == ["a1", "a2", "a3", "b1", "b2"]
+    assert [event["time"] for event in read([*first, *second], since=2)] == ["a3"]
+
+
+class PodsOnDisk:
+    """Pod directories with events, and what following all of them shows."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.notes: list[str] = []
+        self.written: dict[str, list[int]] = {}
+        self.shown: dict[str, list[int]] = {}
+        self._output = os.open("/dev/null", os.O_WRONLY)
+        self.batches = events_of_all(data, frozenset(), self._output, self.notes.append, follow=True, with_status=False)
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self.batches.close()  # type: ignore[attr-defined]  # a generator
+        os.close(self._output)
+
+    def path(self, uuid: str) -> Path:
+        """Return the directory of a pod."""
+        return self.data / "pods/run" / uuid
+
+    def add(self) -> str:
+        """Have a new pod that has been started, and return its UUID."""
+        uuid = str(uuids.uuid4())
+        new = self.data / "pods/prepared" / uuid
+        (new / "stage1/rootfs/rkt/minit").mkdir(parents=True)
+        self.path(uuid).parent.mkdir(exist_ok=True)
+        new.rename(self.path(uuid))
+        (self.path(uuid) / "pid").write_text("1\n")
+        self.written[uuid] = []
+        return uuid
+
+    def write(self, uuid: str) -> None:
+        """Have an event of a pod."""
+        number = next(self._numbers)
+        self.written[uuid].append(number)
+        seq = len(self.written[uuid])
+        line = f'{{"seq":{seq},"time":"2026-11-21T18:00:00.{number:09d}Z","event":"x","number":{number}}}\n'
+        with open(self.path(uuid) / "stage1/rootfs/rkt/minit/events.log", "a") as file:
+            file.write(line)
+
+    def rotate(self, uuid: str) -> None:
+        """Have an event of a pod for which the log had to be moved away."""
+        log = self.path(uuid) / "stage1/rootfs/rkt/minit/events.log"
+        log.rename(log.with_name("events.log.1"))
+        self.write(uuid)
+
+    def remove(self, uuid: str) -> None:
+        """Remove a pod as rm does."""
+        gone = self.data / "pods/exited-garbage" / uuid
+        gone.parent.mkdir(exist_ok=True)
+        self.path(uuid).rename(gone)
+        shutil.rmtree(gone)
+
+    def read_until(self, number: int) -> None:
+        """Read events up to one of them."""
+        while number not in (shown for each in self.shown.values() for shown in each):
+            batch = next(self.batches)
+            assert [each.time for each in batch] == sorted(each.time for each in batch)
+            for each in batch:
+                found = each.event["number"]
+                assert isinstance(found, int)
+                self.shown.setdefault(each.uuid, []).append(found)
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[PodsOnDisk]:
+    """A data directory without pods that is followed."""
+    found = PodsOnDisk(tmp_path / "data")
+    next(found.batches)
+    yield found
+    found.close()
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(("add", "write", "rotate", "remove", "read")), st.integers(0, 5)))
+
+
+@given(STEPS)
+def test_no_event_of_a_followed_pod_is_lost(steps: list[tuple[str, int]]) -> None:
+    """Every event is shown once, in order, however pods come and go, and logs are moved, between two looks."""
+    with tempfile.TemporaryDirectory() as directory:
+        pods = PodsOnDisk(Path(directory))
+        try:
+            clock = pods.add()
+            pods.write(clock)
+            pods.read_until(pods.written[clock][-1])
+            known, moved = [clock], set[str]()
+            for step, choice in steps:
+                uuid = known[choice % len(known)]
+                if step == "add":
+                    known.append(pods.add())
+                    # A file that nobody has opened before the removal of the pod cannot be read.
+                    pods.write(known[-1])
+                    step = "read"
+                if step == "write":
+                    pods.write(uuid)
+                elif step == "rotate" and uuid not in moved:
+                    moved.add(uuid)
+                    pods.rotate(uuid)
+                elif step == "remove" and uuid not in (clock, *moved):
+                    known.remove(uuid)
+                    pods.remove(uuid)
+                elif step == "read":
+                    moved.clear()
+                    pods.write(clock)
+                    pods.read_until(pods.written[clock][-1])
+            pods.write(clock)
+            pods.read_until(pods.written[clock][-1])
+            assert pods.shown == {uuid: numbers for uuid, numbers in pods.written.items() if numbers}
+            assert pods.notes == []
+        finally:
+            pods.close()
+
+
+def test_a_data_directory_that_is_made_later(pods: PodsOnDisk) -> None:
+    """Pods are followed from the making of the data directory on, and again after its removal."""
+    for _ in range(2):
+        uuid = pods.add()
+        pods.write(uuid)
+        pods.read_until(pods.written[uuid][-1])
+        shutil.rmtree(pods.data)
+
+
+def test_few_descriptors_for_many_pods(pods: PodsOnDisk) -> None:
+    """More pods than files can be open are followed, all with every event, while they are there."""
+    before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64 + 2 * 4, limits[1]))
+    try:
+        few = PodsOnDisk(pods.data)
+        next(few.batches)
+        for _ in range(3):
+            for uuid in [*few.written] or [few.add() for _ in range(20)]:
+                few.write(uuid)
+            few.read_until(few.written[uuid][-1])
+        assert len(os.listdir("/proc/self/fd")) <= before + 2 * 4 + 2
+        few.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert few.shown == few.written
+    assert len(os.listdir("/proc/self/fd")) == before

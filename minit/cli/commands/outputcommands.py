@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import click
 
 from minit.base import jsontext
-from minit.base.errors import MinitError, describe
+from minit.base.errors import MinitError
 from minit.base.moment import parse_moment
+from minit.base.value import replace
+from minit.cli.flags.filters import Filter, Listed, Subject, filter_option, fits, listed_pod
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.logview import Choice, reopen_logs, show_logs
+from minit.cli.text.logview import Choice, allow_many_files, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.stdio import flush_output
 from minit.stage0.apps.enter import attach as attach_app
-from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, find_pod, walk_pods
-from minit.stage0.reports.logreader import Wanted, pod_events
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.podstatus import PodStatus, read_pod_status
+from minit.stage0.reports.eventreader import Wanted, events_of_all, pod_events
 
 STREAMS = ("stdout", "stderr")
 
@@ -110,7 +114,12 @@ def logs(
 
 @click.command(cls=MinitCommand)
 @apps_option
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until the pod has ended.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on with what happens, until the pod has ended; without a UUID until SIGINT.",
+)
 @click.option("--since", metavar="SEQ", type=click.IntRange(min=0), help="Only events after number SEQ.")
 @click.option(
     "--format",
@@ -119,6 +128,7 @@ def logs(
     default="json",
     help="Text, or one JSON object a line.  [default: json]",
 )
+@filter_option(Subject.EVENTS)
 @uuid_file_first_option
 @click.argument("uuid", metavar="[UUID]", required=False)
 @click.pass_obj
@@ -127,11 +137,13 @@ def events(
     apps: tuple[str, ...],
     follow: bool,
     since: int | None,
+    filters: tuple[Filter, ...],
     output_format: str,
     uuid: str | None,
 ) -> None:
     """
-    Without a UUID the events of all pods are shown by their times, with the pod of each.
+    Without a UUID the events of all pods are shown by their times, with the pod of each; with --follow of pods that
+    start later, too, until the command is interrupted.
 
     Each event has a number in its pod, so that a later call can go on after it. Where some are no longer there, a "gap"
     tells how many.
@@ -140,33 +152,57 @@ def events(
       minit events
       minit events 2d381b2a
       minit events --follow --format=text 2d381b2a
+      minit events --follow --filter=event=app.exited --filter=label=tier=web
 
     """
     line = _json_line if output_format == "json" else text_line
     if uuid is None:
-        if follow or since is not None:
-            raise click.UsageError("--follow and --since are for the events of one pod: give the UUID")
-        for event in _events_of_all(invocation, Wanted(apps=frozenset(apps), since=None)):
-            invocation.say(line(event))
+        if since is not None:
+            raise click.UsageError("--since is for the events of one pod: give the UUID")
+        _show_all(invocation, apps, filters, line, follow=follow)
         return
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         wanted = Wanted(apps=frozenset(apps), since=since)
+        status = None
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):
+            with suppress(MinitError, OSError):  # of a pod that is gone
+                status = read_pod_status(pod) if filters else None
             for event in some:
-                invocation.say(line(event))
+                if fits(filters, _listed(pod.uuid, event, status)):
+                    invocation.say(line(event))
             sys.stdout.flush()
 
 
-def _events_of_all(invocation: Invocation, wanted: Wanted) -> list[Mapping[str, object]]:
-    """Return the events of all pods in the order of their times; those of a gap have none, and come first."""
-    found: list[Mapping[str, object]] = []
-    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
-        try:
-            for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=False):
-                found += ({**event, "pod": pod.uuid} for event in some)
-        except (MinitError, OSError) as error:
-            invocation.note(f'pod "{pod.uuid}": {describe(error)}')
-    return sorted(found, key=lambda event: str(event.get("time", "")))
+def _show_all(
+    invocation: Invocation,
+    apps: tuple[str, ...],
+    filters: Sequence[Filter],
+    line: Callable[[Mapping[str, object]], str],
+    *,
+    follow: bool,
+) -> None:
+    allow_many_files()
+    batches = events_of_all(
+        invocation.data, frozenset(apps), sys.stdout.fileno(), invocation.note, follow=follow, with_status=bool(filters)
+    )
+    for batch in batches:
+        for each in batch:
+            if fits(filters, _listed(each.uuid, each.event, each.status)):
+                invocation.say(line({**each.event, "pod": each.uuid}))
+        sys.stdout.flush()
+
+
+def _listed(uuid: str, event: Mapping[str, object], status: PodStatus | None) -> Listed:
+    """Return what filters look at in an event: of the app, or of all apps for an event of the pod."""
+    app = event.get("app")
+    if status is None:
+        return Listed(ids=(uuid,), event=str(event.get("event")), apps=(app,) if isinstance(app, str) else ())
+    named = tuple(each for each in status.apps if each.name == app)
+    return replace(
+        listed_pod(replace(status, apps=named if app is not None else status.apps)),
+        event=str(event.get("event")),
+        apps=(app,) if isinstance(app, str) else (),
+    )
 
 
 # Events as `minit events` prints them: JSON as it is, or text that is harmless for a terminal. Pure.

@@ -122,7 +122,7 @@ class Source:
 
 def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     """Write the chosen lines of a pod's logs to standard output; PodError if the pod can have no logs."""
-    _allow_many_files()
+    allow_many_files()
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         directory = open_log_directory(pod, wait=choice.follow)
         names = _chosen_apps(pod, choice.apps)
@@ -192,7 +192,7 @@ def _time_of(entry: Entry) -> bytes:
 
 def view_pods(invocation: Invocation, pods: Sequence[tuple[Pod, str]], choice: Choice) -> LogView | None:
     """Return the view of the logs of pods with names for their lines, None without any log."""
-    _allow_many_files()
+    allow_many_files()
     watched, sources = [], []
     for pod, name in pods:
         directory = open_log_directory(pod, wait=choice.follow)
@@ -242,7 +242,8 @@ def _prefixes(
     }
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
+    """Raise the limit of open files as far as that may be raised."""
     # Every file of a log may be open at a time.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

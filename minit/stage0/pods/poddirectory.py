@@ -255,7 +255,7 @@ def find_pod(data: Path, word: str, note: Note) -> Pod:
     """Return the pod named `word`, or the only pod whose UUID starts with `word`, in any case; PodError without one."""
     if not word:
         raise PodError("no UUID given (see `minit list --full`)")
-    named = None if _is_whole_uuid(word) else uuid_of_name(data, word)
+    named = None if is_whole_uuid(word) else uuid_of_name(data, word)
     return open_pod(data, _uuid_of_prefix(data, word, note) if named is None else named)
 
 
@@ -331,7 +331,7 @@ def _pod_path(data: Path, place: str, uuid: str) -> str:
     return f"{data}/pods/{place}/{uuid}"
 
 
-def _is_whole_uuid(text: str) -> bool:
+def is_whole_uuid(text: str) -> bool:
     """Return whether a text is a UUID to its end, with or without hyphens."""
     return _WHOLE_UUID.fullmatch(text) is not None
 
@@ -340,7 +340,7 @@ def check_name(name: str) -> None:
     """Raise PodError for a text that cannot be a pod's name."""
     if not _NAME.fullmatch(name):
         raise PodError(f'the name of a pod is {_NAME_FORM}: got "{name}"')
-    if _is_whole_uuid(name):
+    if is_whole_uuid(name):
         raise PodError(f'the name of a pod cannot be a UUID: got "{name}"')
 
 

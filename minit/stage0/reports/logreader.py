@@ -1,8 +1,4 @@
-"""
-The logs and the events of a pod from outside: where they are, and when there is more to read or nothing any more.
-
-docs/events.md has the form of the events.
-"""
+"""The logs of a pod from outside: where they are, and when there is more to read or nothing any more."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 
-from minit.base import jsontext
-from minit.base.errors import ManifestError, PodError, describe
+from minit.base.errors import PodError, describe
 from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.loop import wait_events
@@ -41,8 +36,6 @@ _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 
 _NOT_STARTED = frozenset({PodState.EMBRYO, PodState.PREPARING, PodState.PREPARED})
 _WITH_LOGS = ENDED_STATES | {PodState.RUNNING}
-
-Event = dict[str, object]
 
 
 class Pass(Value):
@@ -188,62 +181,6 @@ def _wait(changes: Sequence[int], output: int) -> None:
     for each in changes:
         if each in ready:
             os.read(each, _EVENT_BYTES)
-
-
-class Wanted(Value):
-    """A choice of events: of `apps`, or of all, after number `since`, or from the first kept event on."""
-
-    apps: frozenset[str] = frozenset()
-    since: int | None = None
-
-
-class EventReader:
-    """Makes wanted events of the lines of the file; `last` is the number of the last event."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self.last = wanted.since
-        self._wanted = wanted
-
-    def read(self, line: bytes) -> Iterator[Event]:
-        """Yield the event of a line, before it an event about missing events; nothing for a broken line."""
-        try:
-            event = jsontext.parse(line, "event")
-        except ManifestError:
-            return
-        number = event.get("seq") if isinstance(event, dict) else None
-        if not isinstance(event, dict) or not isinstance(number, int):
-            return
-        if self.last is not None and number <= self.last:
-            return
-        if self.last is not None and number > self.last + 1:
-            yield {"seq": number - 1, "event": paths.PodEvent.GAP, "lost": number - self.last - 1}
-        self.last = number
-        # An event without an app is about the whole pod.
-        if not self._wanted.apps or event.get("app") in self._wanted.apps:
-            yield event
-
-
-def pod_events(pod: Pod, wanted: Wanted, output: int, *, follow: bool) -> Iterator[list[Event]]:
-    """
-    Yield the events of a pod as they come, the first list at once; with `follow` until the pod has ended.
-
-    PodError if the stage1 keeps no events. BrokenPipeError when the descriptor `output` has no reader any more.
-    """
-    place, name = os.path.split(paths.STAGE1_EVENTS)
-    directory = open_log_directory(pod, wait=follow, directory=place, what="events")
-    if directory is None:
-        return
-    reader = EventReader(wanted)
-    log = AppLog(name.removesuffix(".log"), directory)
-    try:
-        for moment in passes(pod, [log], directory, output, None):
-            chunks = log.chunks(final=log.app in moment.complete, follow=follow)
-            yield [event for chunk in chunks for line in chunk.split(b"\n") for event in reader.read(line)]
-            if not follow:
-                return
-    finally:
-        log.close()
-        os.close(directory)
 
 
 def reopen_logs(pod: Pod, apps: Sequence[str]) -> None:
