@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from minit.linux.attributes import narrower
 from minit.manifest.capabilities import capability_mask
 from minit.manifest.ulimits import RESOURCES
 from tests.support.commands import Stage0
-from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
 from tests.support.processes import control_groups_of, named, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
@@ -193,6 +194,29 @@ def test_less_memory_than_an_interpreter(make_pod: MakePod) -> None:
     assert pod.pid and limits_of(pod.pid)["as"] == resource.getrlimit(resource.RLIMIT_AS)
     assert pod.stop().returncode == 0
     assert pod.finish(process).returncode == 0
+
+
+@pytest.mark.private_users
+def test_a_limit_holds_for_the_program_alone(make_pod: MakePod) -> None:
+    """Three apps of one user start with room for one process each: the kernel would refuse the exec of the last one."""
+    section = app_section("/bin/sleep", "1000", user="61234", group="1", annotations=limited({"nproc": "1"}))
+    pod = make_pod(dict.fromkeys("abc", section))
+    process = pod.start()
+    pod.wait_ready()
+    for name in "abc":
+        [app] = wait_for(partial(sleepers, pod, name), name)
+        assert re.search("^Max processes +1 +1 ", Path(f"/proc/{app}/limits").read_text(), re.MULTILINE)
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+
+
+@pytest.mark.private_users
+def test_room_for_message_queues(make_pod: MakePod) -> None:
+    """An app makes a queue whose caller may make none: the kernel bounds the sum in a user namespace by its maker's."""
+    pod = make_pod({"a": shell(": >/dev/mqueue/queue && echo made")})
+    hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+    result = pod.run(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_MSGQUEUE, (1, hard)))
+    assert (result.returncode, result.stdout.partition("]: ")[2]) == (0, "made\n"), result
 
 
 def test_an_added_app(make_pod: MakePod) -> None:

@@ -18,7 +18,7 @@ IDLE = "while :; do sleep 1; done"
 MEASURED = ("memory.max", "cpu.max", "cpu.weight", "pids.max")
 
 # Each start is of a shell's own, which is in the group of its first argument; the second is whether it stays there.
-_SCRIPT = """
+_HEAD = """
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p /sys/fs/cgroup/system.slice/one.service /sys/fs/cgroup/user.slice/session.scope
 
@@ -50,7 +50,10 @@ end() {  # POD GROUP
     stage1/rootfs/entrypoints/gc --local-config /etc/rkt $(cat uuid)
     echo "$1 left $(find /sys/fs/cgroup -name 'machine-rkt*' | wc -l)"
 }
-
+"""
+_SCRIPT = (
+    _HEAD
+    + """
 for run in "unit system.slice/one.service" "session user.slice/session.scope" "plain user.slice/session.scope"; do
     set -- $run
     [ $2 = system.slice/one.service ] || echo $$ > /sys/fs/cgroup/$2/cgroup.procs
@@ -82,6 +85,25 @@ while read -r line; do echo "makes said $line"; done < /machine/out
 echo "sees code $?"
 while read -r line; do echo "sees said $line"; done < /machine/out
 """
+)
+
+# Soft and hard limit of open files.
+_OF_A_POOR_CALLER = (
+    _HEAD
+    + """
+ulimit -S -n 300
+ulimit -H -n 600
+for pod in usual wide; do
+    users=/machine/pods/$pod-users
+    cp -a /machine/pods/$pod $users
+    chown -R 100000:100000 $users/stage1/rootfs
+    cat /proc/sys/kernel/random/uuid > $users/uuid
+    echo 100000:65536 > $users/private-users-prepared
+    (start $pod user.slice/session.scope) 2>&1 | sed "s/^/$pod: /"
+    (start $pod-users user.slice/session.scope --private-users=100000:65536) 2>&1 | sed "s/^/$pod-users: /"
+done
+"""
+)
 
 
 def limits(**quantities: str) -> list[dict[str, Any]]:
@@ -184,3 +206,22 @@ def test_limits_of_the_unified_hierarchy(make_plain_pod: MakePod, tmp_path: Path
     refused = "Operation not permitted"
     assert answers == ["made", refused, refused, "opened", "opened", "opened"]
     assert not [line for line in said if "warning" in line]
+
+
+@pytest.mark.timeout(BOOT_SECONDS + 60)
+def test_limits_of_processes(make_plain_pod: MakePod, tmp_path: Path) -> None:
+    """With CAP_SYS_RESOURCE they may be wider than the caller's hard ones, for root of a user namespace too."""
+    told = "echo $(ulimit -n) $(ulimit -Hn) $(ulimit -l)"
+    wide = {"name": "minit/ulimits", "value": '{"nofile": "700000:2000000", "memlock": "102400000"}'}
+    make_plain_pod("usual", {"a": shell(told)})
+    make_plain_pod("wide", {"a": shell(told, annotations=[wide])})
+    script = _OF_A_POOR_CALLER % {"files": ""}
+    said = [line for line in run_on_machine(find_kernel(), tmp_path / "machine", script, tmp_path) if ": " in line]
+    for pod, expected in (("usual", "1024 524288 8192"), ("wide", "700000 1048576 100000")):
+        for name in (pod, f"{pod}-users"):
+            lines = [line.partition(": ")[2] for line in said if line.startswith(f"{name}: ")]
+            assert [line.partition("]: ")[2] for line in lines if line.startswith("a[")] == [expected], said
+            warnings = [line for line in lines if "warning: " in line]
+            assert ["nofile=700000:1048576 in place of 700000:2000000" in line for line in warnings] == (
+                [True] if pod == "wide" else []
+            )
