@@ -55,6 +55,8 @@ FILES = ("Containerfile", "Dockerfile")
 
 STANDARD_INPUT = Path("-")
 
+_CONTAINERFILE = "Containerfile"
+
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NAME_DIGITS = 12
 # Another number whenever a step gives other files than before: no step of the cache is taken then.
@@ -360,20 +362,12 @@ def _now() -> str:
 def _read_file(request: ImageBuild) -> tuple[str, str]:
     """Return the text of the Containerfile, and the name for errors."""
     if request.text is not None:
-        return request.text, "Containerfile"
+        return request.text, _CONTAINERFILE
     if request.file == STANDARD_INPUT:
-        data, source = sys.stdin.buffer.read(parse.MOST_BYTES + 1), "standard input"
-    else:
-        path = request.file or _find_file(request.context)
-        source = str(path)
-        try:
-            with open(path, "rb", opener=_open_at_once) as file:
-                data = file.read(parse.MOST_BYTES + 1)
-        except OSError as error:
-            raise ImageError(f"cannot read the Containerfile {describe(error)}") from error
-    if len(data) > parse.MOST_BYTES:
-        raise ImageError(f"{source}: more than {parse.MOST_BYTES} bytes: no Containerfile")
-    return data.decode("utf-8", "surrogateescape"), source
+        source = "standard input"
+        return _text_of(sys.stdin.buffer, source, _CONTAINERFILE, parse.MOST_BYTES), source
+    path = request.file or _find_file(request.context)
+    return _read(path, _CONTAINERFILE, parse.MOST_BYTES), str(path)
 
 
 def _find_file(context: Path) -> Path:
@@ -391,17 +385,25 @@ def _read_ignored(request: ImageBuild) -> Ignored:
     if path is not None:
         places[:0] = [path.with_name(f"{path.name}{name}") for name in IGNORE_NAMES]
     for place in places:
-        try:
-            with open(place, "rb", opener=_open_at_once) as file:
-                data = file.read(MOST_IGNORE_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise ImageError(f"cannot read the ignore file {describe(error)}") from error
-        if len(data) > MOST_IGNORE_BYTES:
-            raise ImageError(f"{place}: more than {MOST_IGNORE_BYTES} bytes: no ignore file")
-        return parse_ignored(data.decode("utf-8", "surrogateescape"), str(place))
+        if place.exists():
+            return parse_ignored(_read(place, "ignore file", MOST_IGNORE_BYTES), str(place))
     return Ignored()
+
+
+def _read(path: Path, what: str, limit_bytes: int) -> str:
+    """Return the text of a file of a stranger; ImageError for an unreadable or a larger file."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            return _text_of(file, str(path), what, limit_bytes)
+    except OSError as error:
+        raise ImageError(f"cannot read the {what} {describe(error)}") from error
+
+
+def _text_of(file: BinaryIO, source: str, what: str, limit_bytes: int) -> str:
+    data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise ImageError(f"{source}: more than {limit_bytes} bytes: no {what}")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _open_context(path: Path) -> int:
@@ -409,7 +411,3 @@ def _open_context(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ImageError(f"cannot open the context {describe(error)}: it is a directory") from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -6,7 +6,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import minit.linux.importedlate  # noqa: F401
@@ -41,6 +42,18 @@ def enter_own_mounts(propagation: int) -> None:
     syscalls.setns(own, syscalls.CLONE_NEWNS)
     os.close(own)
     syscalls.mount(None, "/", None, syscalls.MS_REC | propagation)
+
+
+@contextmanager
+def ended_on_failure(child: int) -> Iterator[None]:
+    """Have a child process end, and wait for the end, if the with block fails."""
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        raise
 
 
 def ending_with_caller(number: int = signal.SIGKILL) -> Callable[[], None]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import BinaryIO
 
-from minit.base.errors import LaunchError
+from minit.base.errors import LaunchError, StoreError, describe
 
 _BLOCK_BYTES = 1 << 16
 
@@ -37,6 +38,18 @@ def read_at_most(file: BinaryIO, limit_bytes: int) -> bytes:
     expected = min(os.fstat(file.fileno()).st_size + 1, limit_bytes)
     data = file.read(expected)
     return data if len(data) < expected else data + file.read(limit_bytes - expected)
+
+
+def read_given(path: Path, what: str, limit_bytes: int) -> bytes:
+    """Return a file that a user has named; StoreError, with `what` first, for an unreadable or a larger file."""
+    try:
+        with open(path, "rb") as file:
+            data = read_at_most(file, limit_bytes + 1)
+    except OSError as error:
+        raise StoreError(f"{what}: {describe(error)}") from error
+    if len(data) > limit_bytes:
+        raise StoreError(f"{what}: {path}: more than {limit_bytes} bytes")
+    return data
 
 
 class BoundedLog:

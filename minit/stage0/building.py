@@ -9,9 +9,8 @@ afterwards, a new pod inherits the root of the ended pod. `image build --from` c
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minit.base import jsontext
@@ -21,6 +20,7 @@ from minit.base.value import Value, replace
 from minit.image.appimage import ImageFields
 from minit.linux import syscalls
 from minit.linux.forks import IMAGE_BUILD, fork
+from minit.linux.process import ended_on_failure
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.podfiles import paths
 from minit.stage0.apps.copying import copy_content, make_directories
@@ -190,13 +190,8 @@ def run_and_wait(pod: Pod, run: Callable[[Pod], int]) -> int:
     child = fork(IMAGE_BUILD, lambda: run(pod))
     # After the pod's end this process would hold the lock.
     pod.close()
-    try:
+    with ended_on_failure(child):
         _, status = os.waitpid(child, 0)
-    except BaseException:
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(child, signal.SIGTERM)
-            os.waitpid(child, 0)
-        raise
     return os.waitstatus_to_exitcode(status)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import Value
@@ -13,6 +15,8 @@ from minit.stage0.pods.poddirectory import Note, PodState, read_name, walk_pods
 from minit.stage0.pods.podstatus import read_networks
 
 _PLACES = ("run",)
+
+T = TypeVar("T")
 
 
 class Member(Value):
@@ -29,17 +33,8 @@ def list_networks(local_config: str, note: Note) -> list[Network]:
     found: dict[str, Network] = {}
     for directory in _directories(local_config):
         of_directory: dict[str, Network] = {}
-        for file_name in _listed(directory, note):
-            path = f"{directory}/{file_name}"
-            try:
-                data = read_file(path)
-                if data is not None:
-                    network = read_network(data, path)
-                    of_directory.setdefault(network.name, network)
-            except FileNotFoundError:
-                continue  # removed meanwhile
-            except (MinitError, OSError) as error:
-                note(f"ignoring {describe(error)}")
+        for network in _each(directory, lambda data, path: read_network(data, str(path)), note):
+            of_directory.setdefault(network.name, network)
         found |= of_directory
     return [found[name] for name in sorted(found)]
 
@@ -62,18 +57,32 @@ def first_network(note: Note) -> str | None:
 
     Broken files are noted.
     """
-    for file_name in _listed(CNI_DIRECTORY, note):
+    return next(_each(CNI_DIRECTORY, _name_for_pods, note), None)
+
+
+def _name_for_pods(data: bytes, path: Path) -> str:
+    name = parse_network_config(data, path.name, str(path.parent)).name
+    try:
+        check_network_name(name)  # the name is an entry of --net, which some names cannot be
+    except NetworkError as error:
+        raise NetworkError(f"{path}: {error}") from error
+    return name
+
+
+def _each(directory: str, read: Callable[[bytes, Path], T], note: Note) -> Iterator[T]:
+    """Yield the value of `read` for each configuration of a directory; unreadable and broken ones are noted."""
+    for file_name in _listed(directory, note):
+        path = Path(directory, file_name)
         try:
-            data = read_file(f"{CNI_DIRECTORY}/{file_name}")
-            if data is not None:
-                name = parse_network_config(data, file_name, CNI_DIRECTORY).name
-                check_network_name(name)  # the name is an entry of --net, which some names cannot be
-                return name
+            data = read_file(str(path))
+            value = None if data is None else read(data, path)
         except FileNotFoundError:
             continue  # removed meanwhile
         except (MinitError, OSError) as error:
-            note(f"ignoring {CNI_DIRECTORY}/{file_name}: {describe(error)}")
-    return None
+            note(f"ignoring {describe(error)}")
+            continue
+        if value is not None:
+            yield value
 
 
 def _listed(directory: str, note: Note) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import minit
-from minit.base.errors import ImageError, PodError, StoreError, describe
+from minit.base.errors import ImageError, PodError, describe
 from minit.base.processors import Processor, processor_named, processor_of_appc
 from minit.base.progress import Progress
 from minit.cli.flags.sharedoptions import arch_option, image_arch_option, pull_policy_option, quiet_option
@@ -22,7 +22,7 @@ from minit.image.foreign import PROCESSORS, ForeignProcessor, build_foreign_stag
 from minit.image.kernelmodules import KernelModules
 from minit.image.stage1 import appc_architecture, build_stage1
 from minit.manifest.image import APPC_VERSION
-from minit.podfiles.boundedfile import read_at_most
+from minit.podfiles.boundedfile import read_given
 from minit.podfiles.usersdirectory import program_directory
 from minit.pods import images as service
 from minit.stage0.images.store import Store
@@ -85,7 +85,7 @@ def fetch(
     invocation.become_root()
     if signatures and len(signatures) != len(images):
         raise click.UsageError(f"--signature: {len(signatures)} signatures for {len(images)} images")
-    credentials = None if authfile is None else _read_authfile(authfile)
+    credentials = _read_authfile(authfile)
     with Store(invocation.data) as store:
         for number, reference in enumerate(images):
             with show_progress(invocation, quiet=quiet) as progress:
@@ -137,21 +137,14 @@ def push(invocation: Invocation, authfile: Path | None, quiet: bool, image: str,
 
     """
     invocation.become_root()
-    credentials = None if authfile is None else _read_authfile(authfile)
+    credentials = _read_authfile(authfile)
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
         name, digest = service.push(invocation.caller, store, image, target, progress, credentials)
     invocation.say(f"{name}@{digest}")
 
 
-def _read_authfile(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = read_at_most(file, _AUTHFILE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise StoreError(f"--authfile: {describe(error)}") from error
-    if len(content) > _AUTHFILE_LIMIT_BYTES:
-        raise StoreError(f"--authfile: {path}: more than {_AUTHFILE_LIMIT_BYTES} bytes")
-    return content
+def _read_authfile(path: Path | None) -> bytes | None:
+    return None if path is None else read_given(path, "--authfile", _AUTHFILE_LIMIT_BYTES)
 
 
 stage1_group = MinitGroup("stage1")

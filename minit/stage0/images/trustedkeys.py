@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minit.base.errors import StoreError, describe
+from minit.base.errors import StoreError
 from minit.base.value import Value, replace
 from minit.linux.process import ending_with_caller
 from minit.manifest.names import is_ac_identifier
-from minit.podfiles.boundedfile import read_at_most
+from minit.podfiles.boundedfile import read_at_most, read_given
 from minit.stage0.files.durable import create_file, disk_errors, make_directory, move_into_place, remove_file
 
 KEY_LIMIT_BYTES = 1 << 20
@@ -184,13 +184,7 @@ def unarmoured(data: bytes) -> bytes | None:
 
 def read_public_keys(path: Path) -> list[PublicKey]:
     """Return the keys in a file, read by gpg(1) and written by gpg(1) anew, so that nothing else is in them."""
-    try:
-        with open(path, "rb") as file:
-            data = read_at_most(file, KEY_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise StoreError(f"read key {describe(error)}") from error
-    if len(data) > KEY_LIMIT_BYTES:
-        raise StoreError(f"{path}: a key of more than {KEY_LIMIT_BYTES} bytes")
+    data = read_given(path, "key", KEY_LIMIT_BYTES)
     with TemporaryDirectory(prefix="minit-") as home:
         _gpg(home, "--import", given=data)
         keys = parse_colons(_gpg(home, "--list-keys").decode("utf-8", "replace"))

@@ -124,6 +124,13 @@ def run_arguments(
     """Return the arguments of `run` in rkt's order; flags that the image's version lacks are noted and left out."""
     version = interface_version(manifest)
     words = []
+
+    def add_since(needed: int, word: str, what: str) -> None:
+        if version >= needed:
+            words.append(word)
+        else:
+            note(f"warning: {what} no effect, stage1's interface version {version} is below {needed}")
+
     if options.debug:
         words.append("--debug")
     words.append(f"--net={','.join(options.networks) or DEFAULT_NETWORK}")
@@ -133,19 +140,10 @@ def run_arguments(
         words.append(f"--private-users={private_users}")
     words.append(f"--local-config={options.local_config}")
     if options.hostname:
-        if version >= _HOSTNAME_VERSION:
-            words.append(f"--hostname={options.hostname}")
-        else:
-            note(f"warning: --hostname has no effect, stage1's interface version {version} is below 2")
+        add_since(_HOSTNAME_VERSION, f"--hostname={options.hostname}", "--hostname has")
     if not options.name_service.is_default:
-        if version >= _DNS_VERSION:
-            modes = f"resolv={options.name_service.resolv},hosts={options.name_service.hosts}"
-            words.append(f"--dns-conf-mode={modes}")
-        else:
-            note(
-                "warning: the options for DNS and hosts have no effect,"
-                f" stage1's interface version {version} is below {_DNS_VERSION}"
-            )
+        modes = f"resolv={options.name_service.resolv},hosts={options.name_service.hosts}"
+        add_since(_DNS_VERSION, f"--dns-conf-mode={modes}", "the options for DNS and hosts have")
     if version >= _DISABLE_VERSION:
         if options.disable_capabilities_restriction:
             words.append("--disable-capabilities-restriction")
@@ -160,10 +158,7 @@ def run_arguments(
     if own in (manifest.annotation(paths.ANNOTATION_RUN_OPTIONS) or "").split(","):
         words.append(f"--{own}")
     if options.ipc:
-        if version >= _IPC_VERSION:
-            words.append(f"--ipc={options.ipc}")
-        else:
-            note(f"warning: --ipc has no effect, stage1's interface version {version} is below 6")
+        add_since(_IPC_VERSION, f"--ipc={options.ipc}", "--ipc has")
     words.append(uuid)
     return words
 

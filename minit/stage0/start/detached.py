@@ -9,7 +9,6 @@ apps' roots are removed first; the logs of apps stay, and go on.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -19,6 +18,7 @@ from minit.base.errors import EXIT_FAILURE, MinitError, PodError
 from minit.linux import syscalls
 from minit.linux.forks import DETACHED, fork
 from minit.linux.loop import wait_readable
+from minit.linux.process import ended_on_failure
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.stage0.files.durable import disk_errors
@@ -75,12 +75,8 @@ def start_detached(
     pod.close()  # the lock is the other process's now
     with watched:
         try:
-            _wait_until_up(watched, child, reader, relay, decided, is_up)
-        except BaseException:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGTERM)
-                os.waitpid(child, 0)
-            raise
+            with ended_on_failure(child):
+                _wait_until_up(watched, child, reader, relay, decided, is_up)
         finally:
             os.close(reader)
 
