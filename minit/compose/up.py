@@ -69,7 +69,8 @@ from minit.stage0.pods.poddirectory import (
     uuid_of_name,
     walk_pods,
 )
-from minit.stage0.pods.podstatus import Pauses, is_ready, read_exit_code, read_pod_manifest, wait_until_ended
+from minit.stage0.pods.podstatus import is_ready, read_exit_code, read_pod_manifest
+from minit.stage0.pods.waiting import Pauses, wait_until_ended
 from minit.stage0.stage1.calls import read_live
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.volumes import create_volume, list_volumes

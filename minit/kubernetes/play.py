@@ -42,7 +42,8 @@ from minit.stage0.pods.poddirectory import (
     uuid_of_name,
     walk_pods,
 )
-from minit.stage0.pods.podstatus import Pauses, read_pod_manifest, read_shown_pid
+from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
+from minit.stage0.pods.waiting import Pauses
 from minit.stage0.reports.podtraces import read_failure
 from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.newpod import discarded_on_failure, finish

@@ -24,7 +24,7 @@ from minit.stage0.pods.poddirectory import (
     open_pod,
     walk_pods,
 )
-from minit.stage0.pods.podstatus import wait_for_remover, wait_until_ended
+from minit.stage0.pods.waiting import wait_for_remover, wait_until_ended
 from minit.stage0.stage1.calls import stop_pod
 
 # After the grace period apps are killed; then the kernel has to free the rest.

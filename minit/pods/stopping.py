@@ -9,7 +9,7 @@ from minit.base.errors import PodError
 from minit.base.value import Value
 from minit.pods.caller import Caller
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, RUN, Pod, PodState, walk_pods
-from minit.stage0.pods.podstatus import wait_for_remover, wait_until_ended
+from minit.stage0.pods.waiting import wait_for_remover, wait_until_ended
 from minit.stage0.reports.podtraces import is_stopping
 from minit.stage0.stage1.calls import stop_pod
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minit.base.errors import MinitError, PodError
+from minit.linux.loop import wait_readable
 from minit.stage0.files.locks import flock
 from minit.stage0.pods import poddirectory
 from minit.stage0.pods.poddirectory import (
@@ -35,9 +38,8 @@ from minit.stage0.pods.podstatus import (
     read_pod_status,
     read_shown_pid,
     read_started_ns,
-    wait_until_ended,
-    wait_until_ready,
 )
+from minit.stage0.pods.waiting import Life, wait_until_ended, wait_until_ready
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 OTHER = "f3690550-0000-4be7-839b-2359a85fb0d2"
@@ -467,3 +469,67 @@ def test_free_lock_of_a_pod_on_the_move(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(poddirectory, "flock", finish_first)
         assert pod.refresh()
         assert pod.state is PodState.PREPARED
+
+
+def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
+    """A waiting process sleeps until the pod moves, as at the begin of a removal, or loses the holder of the lock."""
+    holder = holding(lay_down(tmp_path, "prepared"))
+    with open_pod(tmp_path, UUID) as pod, Life(pod) as life:
+        assert life.fd is not None
+        lay_down(tmp_path, "garbage")
+        for change in (
+            lambda: pod.path.rename(lay_down(tmp_path, "run")),
+            lambda: os.close(holder),
+            lambda: pod.move("garbage"),
+        ):
+            pod.refresh()
+            assert wait_readable([life.fd], 0) == set()
+            change()
+            assert wait_readable([life.fd], 60) == {life.fd}
+            life.take()
+            assert life.pause_seconds is not None
+
+
+def test_waiting_without_a_watch(tmp_path: Path) -> None:
+    """Where inotify has no descriptor left, the end of a pod is seen all the same."""
+    holder = holding(lay_down(tmp_path, "run"))
+    with open_pod(tmp_path, UUID) as pod:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            life = Life(pod)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (life.fd, life.pause_seconds is None) == (None, False)
+        life.wait(0.001)
+        assert pod.refresh() and pod.state is PodState.RUNNING
+        os.close(holder)
+        assert pod.refresh() and pod.state is not PodState.RUNNING
+
+
+def test_waiting_for_a_pod_that_is_run_and_ends(tmp_path: Path) -> None:
+    """A process that waits for a prepared pod ends when the process that runs the pod has ended, however that ends."""
+    path = lay_down(tmp_path, "prepared")
+    told, tells = os.pipe()
+    waiter = os.fork()
+    if not waiter:
+        with open_pod(tmp_path, UUID) as pod:
+            os.write(tells, b"x")
+            wait_until_ended(pod, float("inf"))
+            os._exit(0 if pod.state is PodState.EXITED else 1)
+    os.read(told, 1)
+    runner = os.fork()
+    if not runner:
+        holding(path)
+        path.rename(lay_down(tmp_path, "run"))
+        os.write(tells, b"x")
+        signal.pause()
+    os.read(told, 1)
+    assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
+    os.kill(runner, signal.SIGKILL)
+    os.waitpid(runner, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(waiter, 0)[1]) == 0
+    os.close(told)
+    os.close(tells)

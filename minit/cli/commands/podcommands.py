@@ -37,9 +37,8 @@ from minit.stage0.pods.podstatus import (
     read_manifest_bytes,
     read_pod_manifest,
     read_pod_status,
-    wait_until_ended,
-    wait_until_ready,
 )
+from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
 from minit.stage0.reports.podtraces import count_restarts, read_end
 from minit.stage0.stage1.calls import read_live
 

@@ -20,7 +20,8 @@ from minit.manifest.names import is_ac_name
 from minit.podfiles import paths
 from minit.podfiles.enterchanges import NO_CHANGES, EnterChanges
 from minit.stage0.pods.poddirectory import Pod, PodState
-from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id, wait_for_pid
+from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
+from minit.stage0.pods.waiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.calls import crossing_environment
 

@@ -1,5 +1,5 @@
 """
-The status of a pod, from the directory: times, pids, networks, readiness, states of apps; and waiting for a status.
+The status of a pod, from the directory: times, pids, networks, readiness, states of apps.
 
 Only reads, through the open directory, and trusts no content: another stage0 may have made the pod, and stage1 is
 writing meanwhile.
@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
-from contextlib import suppress
 from functools import lru_cache
 
 from minit.base import jsontext
@@ -21,7 +19,6 @@ from minit.linux import syscalls
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.podfiles import paths
-from minit.stage0.files.locks import flock
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState, read_name
 
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
@@ -51,13 +48,6 @@ _APP_STATES = {
 }
 _AFTER_RUN = ENDED_STATES | {PodState.DELETING, PodState.GARBAGE}
 _UNREADABLE_EXIT_CODE = 1
-
-# No event tells that a flock was given up, or a link made: both are polled, in the end as often as by rkt.
-_SHORTEST_PAUSE_SECONDS = 0.002
-_LONGEST_PAUSE_SECONDS = 0.1
-_PAUSE_SHARE = 0.1
-
-_OVER = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
 
 
 class AppMount(Value):
@@ -405,67 +395,3 @@ def _read_number(pod: Pod, name: str) -> int | None:
     finally:
         os.close(fd)
     return int(number[1]) if number else None
-
-
-class Pauses:
-    """The pauses of a waiting process: the longer the wait, the longer the pauses."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    def next_seconds(self) -> float:
-        """Return the length of the next pause: a tenth of the time that has passed, within bounds."""
-        waited_seconds = time.monotonic() - self._start
-        return min(max(_PAUSE_SHARE * waited_seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-
-
-def wait_until_ended(pod: Pod, timeout_seconds: float) -> None:
-    """Return once the pod exited, is gone or will never run; PodError after the timeout, which may be infinite."""
-    deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
-    while pod.refresh() and pod.state not in _OVER:
-        _pause(pauses, deadline, f'waiting for pod "{pod.uuid}" to exit')
-
-
-def wait_for_remover(pod: Pod) -> None:
-    """Return when no process is left that removes the pod at the end; at once for a pod without `--rm`."""
-    with suppress(FileNotFoundError):
-        work = os.open(paths.POD_REMOVER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=pod.fd)
-        try:
-            flock(work, exclusive=False)
-        finally:
-            os.close(work)
-
-
-def wait_until_ready(pod: Pod, timeout_seconds: float) -> None:
-    """Return once the pod's supervisor is ready; PodError after the timeout, or when the pod ended before."""
-    deadline, pauses = time.monotonic() + timeout_seconds, Pauses()
-    while True:
-        _require_not_over(pod, "it was ready")
-        if pod.state == PodState.RUNNING and is_ready(pod):
-            return
-        _pause(pauses, deadline, f'waiting for pod "{pod.uuid}" to be ready')
-
-
-def wait_for_pid(pod: Pod) -> int:
-    """Return the pid of the process to enter as soon as stage1 reports it; PodError if the pod ends before."""
-    pauses = Pauses()
-    while True:
-        pid = read_pid_to_enter(pod)
-        if pid is not None:
-            return pid
-        _require_not_over(pod, "it reported its pid")
-        time.sleep(pauses.next_seconds())
-
-
-def _require_not_over(pod: Pod, event: str) -> None:
-    if not pod.refresh():
-        raise PodError(f'pod "{pod.uuid}" was removed before {event}')
-    if pod.state in _OVER:
-        raise PodError(f'pod "{pod.uuid}" ended before {event}: its state is "{pod.state}"')
-
-
-def _pause(pauses: Pauses, deadline: float, purpose: str) -> None:
-    left_seconds = deadline - time.monotonic()
-    if left_seconds <= 0:
-        raise PodError(f"{purpose}: context deadline exceeded")
-    time.sleep(min(pauses.next_seconds(), left_seconds))

@@ -21,7 +21,17 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.loop import wait_events
 from minit.podfiles import paths
-from minit.stage0.pods.poddirectory import EXITED_GARBAGE, RUN, Note, Pod, is_whole_uuid, open_pod, pod_uuids, walk_pods
+from minit.stage0.pods.poddirectory import (
+    EXITED_GARBAGE,
+    RUN,
+    Note,
+    Pod,
+    PodState,
+    is_whole_uuid,
+    open_pod,
+    pod_uuids,
+    walk_pods,
+)
 from minit.stage0.pods.podstatus import PodStatus, read_pod_status, read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.logreader import open_log_directory, passes
@@ -36,6 +46,9 @@ _OF_POD = syscalls.IN_CREATE | syscalls.IN_MOVED_TO
 _OF_LOG = syscalls.IN_CREATE | syscalls.IN_MODIFY
 _STARTS = (paths.POD_PID.encode(), paths.POD_PPID.encode())
 _LOST = -1  # the watch of changes for which there was no room
+
+# As often as the log of one pod is read without a change.
+_UNSEEN_PAUSE_SECONDS = 0.25
 
 # The directory and the file of a log; the file outlives a removal of the pod.
 _FILES_OF_A_LOG = 2
@@ -141,7 +154,7 @@ def events_of_all(
                 found += _kept_events(pod, wanted, output, note, with_status=with_status)
         yield sorted(found, key=lambda each: each.time)
         while follower is not None:
-            if output in wait_events({follower.fd: select.POLLIN, output: 0}):
+            if output in wait_events({follower.fd: select.POLLIN, output: 0}, follower.pause_seconds):
                 raise BrokenPipeError
             yield sorted(follower.turn(), key=lambda each: each.time)
     finally:
@@ -187,6 +200,8 @@ class _Follower:
         """The watch of the directory of running pods, or of the nearest directory above, and which of them."""
         self._pods_of_watches: dict[int, str] = {}
         self._pods: dict[str, _Followed] = {}
+        self._unseen: set[str] = set()
+        """Running pods whose mounts are in another mount namespace, as those of a user without root are."""
         self._logs: dict[str, AppLog] = {}
         """The open ones, that of the longest silence first."""
         self._most_logs = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // _FILES_OF_A_LOG)
@@ -196,6 +211,11 @@ class _Follower:
         for uuid in [*self._logs]:
             self._close_log(uuid)
         os.close(self.fd)
+
+    @property
+    def pause_seconds(self) -> float | None:
+        """How long to wait at most for `fd`."""
+        return _UNSEEN_PAUSE_SECONDS if self._unseen else None
 
     def has(self, uuid: str) -> bool:
         """Return whether a pod is followed."""
@@ -208,7 +228,7 @@ class _Follower:
 
     def turn(self) -> list[PodsEvent]:
         """Return the events that have come; empty if other things have happened."""
-        written, changed = dict[str, None](), dict[str, None]()
+        written, changed = dict[str, None](), dict.fromkeys(self._unseen)
         for watch, name in syscalls.read_inotify(self.fd):
             top, is_place = self._top
             if watch == _LOST or (watch == top and not (is_place and name)):
@@ -264,8 +284,13 @@ class _Follower:
             # Through a present mount: writes to an overlay give no events on the upper directory.
             seen = syscalls.openat2(pod.fd, paths.POD_STAGE1_ROOTFS + _DIRECTORY, _FLAGS, resolve=_RESOLVE)
         except OSError:
-            pass  # nothing is mounted
+            # Nothing is mounted here.
+            if pod.state is PodState.RUNNING and read_shown_pid(pod) is not None:
+                self._unseen.add(pod.uuid)
+            else:
+                self._unseen.discard(pod.uuid)
         else:
+            self._unseen.discard(pod.uuid)
             try:
                 self._watch(pod.uuid, followed, seen, _OF_LOG)
             finally:
@@ -318,6 +343,7 @@ class _Follower:
         os.close(log.directory)
 
     def _forget(self, uuid: str) -> None:
+        self._unseen.discard(uuid)
         if uuid in self._logs:
             self._close_log(uuid)
         followed = self._pods.pop(uuid, None)

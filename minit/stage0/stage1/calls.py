@@ -15,7 +15,7 @@ from minit.manifest.image import ImageManifest
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import Answer, AskState, LiveApp, LivePod, Request
 from minit.stage0.pods.poddirectory import EXITED_GARBAGE, GARBAGE, Pod, PodState
-from minit.stage0.pods.podstatus import wait_for_pid
+from minit.stage0.pods.waiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
 
 _LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached", "lost_output_bytes", "health")

@@ -27,8 +27,9 @@ from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.deletion import unmount_below
 from minit.stage0.pods.poddirectory import ENDED_STATES, Note, Pod, PodState, ends_settled, open_pod
-from minit.stage0.pods.podstatus import Pauses, is_ready, read_pod_manifest, status_root
+from minit.stage0.pods.podstatus import is_ready, read_pod_manifest, status_root
 from minit.stage0.pods.privateusers import ids_of_its_own
+from minit.stage0.pods.waiting import Pauses
 from minit.stage0.reports.podtraces import read_events
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
 from minit.stage0.start.newpod import discarded_on_failure
