@@ -25,10 +25,20 @@ from minit.base.errors import ImageError, PodError, StoreError, describe
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.containerfile import parse, running
-from minit.containerfile.copying import Origin, Source, copy, destination, digest_of, find_sources, resolve_owner
+from minit.containerfile.copying import (
+    Origin,
+    Source,
+    copy,
+    destination,
+    digest_of,
+    find_sources,
+    lay_out,
+    resolve_owner,
+)
 from minit.containerfile.ignore import MOST_BYTES as MOST_IGNORE_BYTES
 from minit.containerfile.ignore import NAMES as IGNORE_NAMES
 from minit.containerfile.ignore import Ignored, parse_ignored
+from minit.containerfile.mounts import BIND
 from minit.containerfile.plan import SCRATCH, Plan, Stage, at, origin_of, plan
 from minit.containerfile.running import Site
 from minit.containerfile.state import DEFAULT_PATH, HOST, Action, Copy, Pairs, Run, State, advance
@@ -140,6 +150,10 @@ def _site(caller: Caller, store: Store, request: ImageBuild, progress: Progress,
     )
 
 
+_Input = tuple[Origin, Sequence[Source]]
+"""Where files of a step come from."""
+
+
 class _Built(Value):
     """An image on the way: the base, the digests of the layers above, the state, and the key of the last step."""
 
@@ -241,34 +255,42 @@ class _Build:
         """Return the state with the layer of an action, known or new, and the digest of the layer, if any."""
         store = self._site.store
         with ExitStack() as stack:
-            origin, sources = self._context, list[Source]()
+            inputs: list[_Input] = []
             key = f"{built.key}\n{action!r}"
             if isinstance(action, Run):
                 key += repr(self._site.options.networks)
+                for mount in action.mounts:
+                    if mount.kind == BIND:
+                        origin = self._origin(stage, mount.origin, stack)
+                        inputs.append((origin, find_sources(origin, [mount.source])))
             elif isinstance(action, Copy):
-                origin = self._origin(stage, action, stack)
-                sources = find_sources(origin, action.sources)
-                key += digest_of(origin, sources)
+                origin = self._origin(stage, action.origin, stack)
+                inputs.append((origin, find_sources(origin, action.sources)))
+            key += "".join(digest_of(*each) for each in inputs)
             known = store.steps.recall(key) if self._request.uses_cache else None
             if known is not None and (known == NOTHING or store.layers.has(known)):
                 if not self._request.is_quiet:
                     self._site.caller.note("--> from the cache")
                 layer = None if known == NOTHING else known
             else:
-                layer = self._carry_out(built, action, origin, sources)
+                layer = self._carry_out(built, action, inputs)
                 store.steps.remember(key, layer or NOTHING)
         layers = built.layers if layer is None else (*built.layers, layer)
         return replace(built, layers=layers, key=key_digest(key)), layer
 
-    def _carry_out(self, built: _Built, action: Action, origin: Origin, sources: Sequence[Source]) -> str | None:
+    def _carry_out(self, built: _Built, action: Action, inputs: Sequence[_Input]) -> str | None:
         root = self._root(built)
         note = self._site.caller.note
         if isinstance(action, Run):
-            running.run(self._site, action, built.base, root, f"step-{self._step}")
+            with scratch_directory(self._site.store.temporary) as scratch:
+                binds = [
+                    lay_out(origin, sources[0], Path(tempfile.mkdtemp(dir=scratch)), note) for origin, sources in inputs
+                ]
+                running.run(self._site, action, built.base, root, f"step-{self._step}", binds)
         else:
             with root.changing() as top:
                 if isinstance(action, Copy):
-                    copy(action, origin, sources, top, note)
+                    copy(action, *inputs[0], top, note)
                 else:
                     owner = resolve_owner(top, action.user) if action.user else (0, 0)
                     for path in action.paths:
@@ -293,17 +315,17 @@ class _Build:
             self._roots[place] = root
         return root
 
-    def _origin(self, stage: Stage, action: Copy, stack: ExitStack) -> Origin:
-        if action.origin is None:
+    def _origin(self, stage: Stage, name: str | None, stack: ExitStack) -> Origin:
+        if name is None:
             return self._context
         earlier = [other for other in self._plan.stages if other.number < stage.number]
-        number = origin_of(action.origin, earlier)
+        number = origin_of(name, earlier)
         if number is not None:
-            built, label = self._built[number], f"stage {action.origin}"
+            built, label = self._built[number], f"stage {name}"
         else:
-            image = self._find_base(action.origin)
-            built, label = _Built(base=image, layers=(), state=State(config={}), key=""), f"image {action.origin}"
-        return Origin(root=stack.enter_context(self._root(built).reading()), label=label, keeps_set_ids=True)
+            image = self._find_base(name)
+            built, label = _Built(base=image, layers=(), state=State(config={}), key=""), f"image {name}"
+        return Origin(root=stack.enter_context(self._root(built).reading()), label=label, is_image=True)
 
     def _commit(self, built: _Built, names: Sequence[ImageName]) -> str:
         """Return the id of the image, made unless the store has an image of the same steps and configuration."""

@@ -15,6 +15,7 @@ import posixpath
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from minit.archives.streams import Uncompressed
 from minit.archives.tar import ENTRIES_LIMIT, TarReader
@@ -45,8 +46,13 @@ class Origin(Value):
     root: int
     label: str
     ignored: Ignored = Ignored()
-    keeps_set_ids: bool = False
-    """Whether files keep set-id bits: those of an image do."""
+    is_image: bool = False
+    """Whether files keep owners and set-id bits."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """The owner of all files, None for the owners that the files have."""
+        return None if self.is_image else (0, 0)
 
 
 class Source(Value):
@@ -232,7 +238,7 @@ class CopiedEntries:
         )
         if entry.kind is Kind.SYMLINK:
             return entry
-        mode = entry.mode if self._origin.keeps_set_ids else entry.mode & _PERMISSIONS
+        mode = entry.mode if self._origin.is_image else entry.mode & _PERMISSIONS
         return entry._replace(mode=mode if self._mode is None else self._mode)
 
 
@@ -274,7 +280,7 @@ def copy(action: Copy, origin: Origin, sources: Sequence[Source], root: int, not
 
     Files of a context become root's, without set-id bits; files of another root keep what they have.
     """
-    owner = resolve_owner(root, action.owner) if action.owner else None if action.origin is not None else (0, 0)
+    owner = resolve_owner(root, action.owner) if action.owner else origin.owner
     place = AppPlace(root=root, path="", ids=None)
     target = action.target.strip("/")
     names_directory = action.target.endswith("/") or len(sources) + len(action.documents) > 1
@@ -292,6 +298,16 @@ def copy(action: Copy, origin: Origin, sources: Sequence[Source], root: int, not
     for document in action.documents:
         directory, name = _place_of(place, target, document.name, is_directory=names_directory)
         put(_DocumentEntries(replace(document, name=name), owner, action.mode), directory)
+
+
+def lay_out(origin: Origin, source: Source, directory: Path, note: Callable[[str], None]) -> Path:
+    """Copy a source into an empty directory, and return the path of the copy."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _placer(fd, note).place_all(CopiedEntries(origin, source, source.name, origin.owner, None))
+    finally:
+        os.close(fd)
+    return directory if source.is_directory else directory / source.name
 
 
 def _placer(directory: int, note: Callable[[str], None]) -> TreePlacer:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from minit.base.errors import ImageError, MinitError, PodError, StoreError, describe
 from minit.base.processors import this_processor
 from minit.base.value import Value, replace
+from minit.containerfile.mounts import mount_fields
 from minit.containerfile.parse import Instruction
 from minit.containerfile.state import Pairs, State, advance, check_form
 from minit.containerfile.words import assignments, expand
@@ -162,7 +163,8 @@ def _needed(stages: Sequence[Stage], wanted: Stage) -> list[Stage]:
         origins = [stage.base] if isinstance(stage.base, int) else []
         for instruction in stage.instructions:
             for name, value in instruction.flags:
-                number = origin_of(value, stages[: stage.number]) if name == "from" else None
+                origin = value if name == "from" else mount_fields(value).get("from") if name == "mount" else None
+                number = None if origin is None else origin_of(origin, stages[: stage.number])
                 origins += [] if number is None else [number]
         for number in set(origins) - numbers:
             numbers.add(number)

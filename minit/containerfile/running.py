@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from minit.base import jsontext
 from minit.base.errors import PodError
 from minit.base.progress import Progress
 from minit.base.value import Value, replace
-from minit.containerfile.state import TMPFS, Mount, Run
+from minit.containerfile.mounts import BIND, TMPFS, Mount
+from minit.containerfile.state import Run
 from minit.linux.stdio import flush_output, write_all
 from minit.manifest import pod as manifests
 from minit.manifest.annotations import Annotation
@@ -48,14 +51,15 @@ class Site(Value):
     output: BinaryIO | None
 
 
-def run(site: Site, action: Run, base: StoredImage, root: LayeredRoot, name: str) -> None:
+def run(site: Site, action: Run, base: StoredImage, root: LayeredRoot, name: str, binds: Sequence[Path]) -> None:
     """
     Run a command in the root, and make the changes the highest layer; the pod is named `name` in the output.
 
+    `binds` are the files for the mounts of the kind `bind`, in their order.
     PodError, with the exit code, if the command fails. Nothing of the pod is left in any case.
     """
     caller = site.caller
-    volumes, mounts, memory = _volumes(caller, action.mounts)
+    volumes, mounts, memory = _volumes(caller, action.mounts, iter(binds))
     manifest = bare(base.manifest)
     if manifest.app is not None:
         manifest = replace(manifest, app=replace(manifest.app, environment=(), exec=(), isolators=()))
@@ -108,7 +112,7 @@ def _overrides(action: Run, name: str, mounts: tuple[manifests.Mount, ...]) -> A
 
 
 def _volumes(
-    caller: Caller, mounts: tuple[Mount, ...]
+    caller: Caller, mounts: tuple[Mount, ...], binds: Iterator[Path]
 ) -> tuple[tuple[manifests.Volume, ...], tuple[manifests.Mount, ...], tuple[tuple[str, str], ...]]:
     """Return the volumes of --mount, the places in the app, and the annotations: caches are named volumes."""
     volumes: list[manifests.Volume] = []
@@ -117,6 +121,10 @@ def _volumes(
     for number, mount in enumerate(mounts):
         name = f"mount-{number}"
         places.append(manifests.Mount(volume=name, path=mount.target))
+        if mount.kind == BIND:
+            source = str(next(binds))
+            volumes.append(manifests.Volume(name=name, kind="host", source=source, read_only=not mount.is_writable))
+            continue
         if mount.kind == TMPFS:
             volumes.append(manifests.Volume(name=name, kind="empty", mode="1777"))
             memory[name] = {}

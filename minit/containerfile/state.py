@@ -14,6 +14,7 @@ from minit.base.errors import ImageError
 from minit.base.goduration import parse_duration
 from minit.base.value import Value, replace
 from minit.containerfile.ignore import is_pattern
+from minit.containerfile.mounts import Mount, parse_mount
 from minit.containerfile.parse import HereDocument, Instruction
 from minit.containerfile.words import assignments, expand, expand_lines, pairs
 
@@ -33,20 +34,6 @@ _URL = re.compile(r"(?:https?|ftp|git|ssh)://|git@", re.IGNORECASE)
 _SIGNAL = re.compile(r"(?:SIG)?[A-Z0-9+-]{1,16}", re.ASCII | re.IGNORECASE)
 HOST = "host"
 _NETWORKS = ("default", "none", HOST)
-
-
-CACHE, TMPFS = "cache", "tmpfs"
-"""Kinds of mounts of one RUN."""
-
-
-class Mount(Value):
-    """A mount of one RUN: `cache`, kept between builds by `identity`, or `tmpfs`."""
-
-    kind: str
-    target: str
-    identity: str = ""
-    mode: int = 0o755
-    owner: tuple[int, int] = (0, 0)
 
 
 class Run(Value):
@@ -236,28 +223,9 @@ def _script(instruction: Instruction) -> str:
 
 
 def _mount(text: str, state: State) -> Mount:
-    fields: dict[str, str] = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        fields[name] = value
-    kind = fields.pop("type", "bind")
-    if kind not in (CACHE, TMPFS):
-        raise ImageError(f"--mount=type={kind} is not supported: only cache and tmpfs are")
-    target = next((fields.pop(name) for name in ("target", "dst", "destination") if name in fields), "")
-    if not target:
-        raise ImageError(f"--mount={text}: no target")
-    target = state.path(target)
-    fields.pop("sharing", None)  # one build at a time has a cache
-    fields.pop("size", None) if kind == TMPFS else None
-    fields.pop("rw", None)
-    identity = fields.pop("id", "") or target
-    mode = fields.pop("mode", "0755")
-    owner = (fields.pop("uid", "0"), fields.pop("gid", "0"))
-    if fields:
-        raise ImageError(f"--mount={text}: {next(iter(fields))} is not supported")
-    if not _OCTAL.fullmatch(mode) or not all(number.isascii() and number.isdigit() for number in owner):
-        raise ImageError(f"--mount={text}: mode, uid and gid are numbers")
-    return Mount(kind=kind, target=target, identity=identity, mode=int(mode, 8), owner=(int(owner[0]), int(owner[1])))
+    mount = parse_mount(text)
+    target = state.path(mount.target)
+    return replace(mount, target=target, identity=mount.identity or target)
 
 
 def _copy(state: State, instruction: Instruction) -> tuple[State, Action]:

@@ -201,6 +201,34 @@ def test_mounts_of_a_step(minit: Stage0, base: str, tmp_path: Path) -> None:
     assert not {"cache", "deep", "memory"} & found.keys()
 
 
+def test_files_that_a_step_only_reads(minit: Stage0, base: str, tmp_path: Path) -> None:
+    """A step sees files of the context, a stage or an image, and its changes there are nowhere; new files change it."""
+    text = f"""\
+FROM {base} AS tools
+RUN echo tool > /tool && busybox chown 5:6 /tool && busybox chmod 4750 /tool
+FROM {base}
+WORKDIR /work
+RUN --mount=type=bind,target=. busybox find . | busybox sort > /listed; echo x > file || echo no > /refused
+RUN --mount=source=sub/f,target=/deep/f,rw --mount=from=tools,source=/tool,target=/t busybox cat /deep/f /t > /both; \\
+  echo more >> /deep/f; busybox stat -c %a:%u:%g /t > /owner
+RUN --mount=from={base},target=/all test -x /all/bin/busybox
+"""
+    context = context_of(
+        tmp_path / "context", text, file="f\n", sub__f="in sub\n", left_o="", _dockerignore="*.o\nCon*\n"
+    )
+    found = extracted(minit, build(minit, context).stdout.strip(), tmp_path / "out")
+    assert found["listed"][3] == ".\n./.dockerignore\n./file\n./sub\n./sub/f\n"
+    assert [found[name][3] for name in ("refused", "both", "owner")] == ["no\n", "in sub\ntool\n", "4750:5:6\n"]
+    assert not {"deep", "t", "all", "work/file"} & found.keys()
+    assert (context / "sub/f").read_text() == "in sub\n"
+    assert build(minit, context).stderr.count("--> from the cache") == 5
+    (context / "sub/f").write_text("changed\n")
+    result = build(minit, context)
+    assert extracted(minit, result.stdout.strip(), tmp_path / "out")["both"][3] == "changed\ntool\n"
+    context_of(context, f"FROM {base}\nRUN --mount=source=none,target=/x true\n")
+    assert "Containerfile:2: RUN: none: not in the context" in build(minit, context, code=254).stderr
+
+
 def test_directories_of_an_archive(minit: Stage0, tmp_path: Path) -> None:
     """Empty directories that a pod would make, as /tmp and /proc, come into the image as an archive has them."""
     names = ("dev", "proc", "run", "sys", "tmp")

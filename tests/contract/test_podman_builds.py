@@ -87,6 +87,7 @@ FROM base
 RUN ["/bin/busybox", "mkdir", "/made"]
 RUN rm -r /links && mkdir /links && echo x > /links/x
 RUN --mount=type=cache,target=/cache --mount=type=tmpfs,target=/memory echo c > /cache/c; echo m > /memory/m
+RUN --mount=type=bind,source=docs,target=/docs --mount=from=base,source=/tree,target=/t,rw cat /docs/a.txt /t/a > /seen
 RUN mv /tree /moved; rm /moved/a; ln -sf b /moved/link; mkfifo /moved/fifo
 RUN chmod 700 /etc && chown 9:9 /moved/sub && \\
     # a comment within

@@ -209,6 +209,8 @@ RUN [[ -n "$X" ]] && echo "$X"
 RUN --mount=type=cache,target=/root/.cache/pip pip install -r requirements.txt
 RUN --mount=type=cache,id=apt,sharing=locked,target=/var/cache/apt --mount=type=tmpfs,target=/tmp make
 RUN --mount=target=/go/pkg/mod,type=cache go build ./...
+RUN --mount=type=bind,target=. --mount=type=cache,target=/go/pkg/mod/ go build -o /bin/server .
+RUN --mount=type=bind,source=package.json,target=package.json --mount=type=cache,target=/root/.npm npm ci
 RUN --network=none make test
 RUN for i in 1 2 3; do echo $i; done
 RUN echo 'deb http://example.com/debian stable main' > /etc/apt/sources.list.d/x.list
@@ -319,6 +321,9 @@ def test_forms_of_public_projects_are_planned(line: str) -> None:
         ("FROM --platform=plan9/mips a", "F:1: FROM: --platform=plan9/mips: only images for this machine"),
         ("FROM a\n\nRUN --security=insecure x", "F:3: RUN: --security is not supported"),
         ("FROM a\nRUN --mount=type=ssh x", "F:2: RUN: --mount=type=ssh is not supported"),
+        ("FROM a\nRUN --mount=type=secret,id=x,target=/x x", "F:2: RUN: --mount=type=secret is not supported"),
+        ("FROM a\nRUN --mount=source=a x", "F:2: RUN: --mount=source=a: no target"),
+        ("FROM a\nRUN --mount=type=tmpfs,target=/x,id=y x", "F:2: RUN: --mount=type=tmpfs,target=/x,id=y: id is not"),
         ("FROM a\nRUN --network=web x", "F:2: RUN: --network=web: expected one of"),
         ("FROM a\nCOPY a", "F:2: COPY: expected at least one source"),
         ("FROM a\nCOPY a b c", "F:2: COPY: with several sources the destination"),
