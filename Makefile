@@ -20,7 +20,7 @@ SITE := build/site
 KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
-	uidmap nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs gpg gpg-agent gpgv
+	uidmap slirp4netns nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs gpg gpg-agent gpgv
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
@@ -30,7 +30,7 @@ HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, (
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
-	@missing=""; for program in gcc strip busybox strace tmux ps ip unshare nft iptables mkfs.ext4 mkfs.xfs newuidmap gpg gpgv \
+	@missing=""; for program in gcc strip busybox strace tmux ps ip unshare nft iptables mkfs.ext4 mkfs.xfs newuidmap slirp4netns gpg gpgv \
 			gpg-agent /usr/lib/cni/ptp; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing venv"; \

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
-from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, data_directory, is_of_user, require_own
+from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, config_directory, data_directory, is_of_user, require_own
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG, Caller
 
 DEFAULT_DATA = Path("/var/lib/rkt")
@@ -31,7 +31,7 @@ class Invocation:
     def __init__(self) -> None:
         self.command = "minit"
         self.debug = False
-        self.local_config = DEFAULT_LOCAL_CONFIG
+        self._local_config: str | None = None
         self.system_config = DEFAULT_SYSTEM_CONFIG
         self.insecure: frozenset[str] = frozenset()
         self.failure_kind: FailureKind | None = None
@@ -47,6 +47,16 @@ class Invocation:
     def data(self, path: Path) -> None:
         """Take what the user gave for --dir."""
         self._data = path
+
+    @property
+    def local_config(self) -> str:
+        """The directory of local configuration."""
+        return self._local_config or (str(config_directory()) if is_of_user() else DEFAULT_LOCAL_CONFIG)
+
+    @local_config.setter
+    def local_config(self, path: str) -> None:
+        """Take what the user gave for --local-config."""
+        self._local_config = path
 
     @property
     def caller(self) -> Caller:

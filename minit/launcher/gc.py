@@ -17,18 +17,18 @@ from minit.launcher.cgroups import (
 from minit.linux.forks import COLLECTOR, fork
 from minit.linux.process import wait_channel
 from minit.linux.stdio import complain, write_all
+from minit.network.namespace import enter_user_network
 from minit.network.pluginrequests import search_for_pod
 from minit.network.setup import tear_down, withdraw_names
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.usersdirectory import runtime_directory
 from minit.reaper.record import write_durably
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8
 # Of a line of standard input, a UUID.
 _MAX_LINE_BYTES = 256
-
-_DIRECTORY = "/run/minit/groups"
 
 
 def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, debug: bool) -> int:
@@ -105,6 +105,7 @@ def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
         if not os.path.lexists(paths.POD_NETNS):
             # Names are there before anything is connected.
             return withdraw_names(uuid)
+        enter_user_network()
         return tear_down(uuid, search_for_pod(local_config), debug=debug)
     except StrandedError as error:
         raise UnfinishedError(f"networking: {error}; run gc again") from error
@@ -126,6 +127,11 @@ def _belongs_to(subcgroup: str, uuid: str) -> bool:
     return parts[-1] == paths.pod_cgroup_name(uuid) and ".." not in parts
 
 
+def _left() -> str:
+    """Return the directory with notes about remaining groups."""
+    return f"{runtime_directory()}/groups"
+
+
 def _note_left(uuid: str, subcgroup: str) -> None:
     """
     Note on the host the remaining groups of a pod, for a later `gc` of any pod.
@@ -133,14 +139,14 @@ def _note_left(uuid: str, subcgroup: str) -> None:
     rkt deletes the pod's directory whatever `gc` says, the only other place with the path of the groups. A reboot,
     after which there are no groups, removes the notes too.
     """
-    os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
-    write_durably(f"{_DIRECTORY}/{uuid}", os.fsencode(subcgroup))
+    os.makedirs(_left(), 0o755, exist_ok=True)
+    write_durably(f"{_left()}/{uuid}", os.fsencode(subcgroup))
 
 
 def _forget_left(uuid: str) -> None:
     """Note that no groups are left."""
     try:
-        os.unlink(f"{_DIRECTORY}/{uuid}")
+        os.unlink(f"{_left()}/{uuid}")
     except FileNotFoundError:
         pass
 
@@ -149,12 +155,12 @@ def _remove_left(hierarchies: Sequence[Hierarchy]) -> None:
     """Remove the remains of any pod, as far as possible without waiting."""
     try:
         # Others are being written.
-        uuids = [name for name in os.listdir(_DIRECTORY) if not name.startswith(".")]
+        uuids = [name for name in os.listdir(_left()) if not name.startswith(".")]
     except FileNotFoundError:
         return
     for uuid in uuids:
         try:
-            fd = os.open(f"{_DIRECTORY}/{uuid}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(f"{_left()}/{uuid}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             subcgroup = os.fsdecode(read_bounded(fd, uuid, MAX_PATH_BYTES))
             if not _belongs_to(subcgroup, uuid) or not remove_pod_groups(hierarchies, subcgroup, patience_seconds=0):
                 _forget_left(uuid)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from minit.base.errors import LaunchError
 from minit.launcher.ownimage import image_descriptor
-from minit.linux.forks import Forked, fork
+from minit.linux.forks import Forked, Kept, fork
 from minit.linux.messages import Socket, receive_message, socket_pair
 from minit.linux.stdio import complain_at_once
 
@@ -17,7 +17,8 @@ class PodHelper:
     """
     The launcher's side of a helper; the process exists from the beginning until `end`, or as long as the launcher.
 
-    The process does `work`, and `fail` is told of an error; both get the helper's end of the socket. The helper of an
+    The process does `work`, and `fail` is told of an error; both get the helper's end of the socket. The process has
+    the descriptors `kept`, too. The helper of an
     added app may outlive the parent, see minit.launcher.leftbehind.
     """
 
@@ -26,13 +27,17 @@ class PodHelper:
     """The consequence of its death, as the beginning of a sentence."""
 
     def __init__(
-        self, row: Forked, work: Callable[[Socket], None], fail: Callable[[Socket, BaseException], None]
+        self,
+        row: Forked,
+        work: Callable[[Socket], None],
+        fail: Callable[[Socket, BaseException], None],
+        **kept: Kept,
     ) -> None:
         self._socket, theirs = socket_pair()
         self.pid = fork(
             row,
             lambda: work(theirs),
-            {"socket": theirs.fileno(), "image": image_descriptor()},
+            {"socket": theirs.fileno(), "image": image_descriptor(), **kept},
             tell=lambda error: fail(theirs, error),
         )
         theirs.close()

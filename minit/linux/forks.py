@@ -69,13 +69,32 @@ NETWORK_HELPER = Forked(
     has_session=True,
 )
 USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
-NAMESPACE_MAKER = Forked(who="maker of a user's namespace", keeps=("pipe", "report"))
+STARTER = Forked(who="starter of a process that is no child of the command", keeps=None)
 # The keeper outlives the terminal of the first command.
 NAMESPACE_KEEPER = Forked(
     who="keeper of a user's namespace",
     keeps=("pipe", "report"),
     streams=(NULL, NULL, NULL),
     has_session=True,
+    unblocks=True,
+)
+# Of a user without root, for all pods.
+UPLINK = Forked(
+    who="uplink of a user's pods",
+    name="minit-uplink",
+    keeps=("fifo", "report"),
+    streams=(NULL, "log", "log"),
+    has_session=True,
+    unblocks=True,
+)
+UPLINK_PROGRAM = Forked(who="program of the uplink, before its exec", keeps=("ready",), death_signal=signal.SIGKILL)
+PORT_FORWARDER = Forked(
+    who="forwarder of ports",
+    name="minit-ports",
+    keeps=("socket", "image", "listening"),
+    has_session=True,
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
     unblocks=True,
 )
 # Signals of the terminal reach the launcher. With a user namespace of the pod's PID 1 becomes dumpable again.

@@ -15,29 +15,34 @@ from typing import TypeVar
 
 from minit.base.errors import NetworkError, StrandedError, describe
 from minit.linux import syscalls
+from minit.podfiles.usersdirectory import network_namespaces, user_network
 
 T = TypeVar("T")
 
-_DIRECTORY = "/var/run/netns"
 _OWN = "/proc/self/ns/net"
 
 
 def namespace_path(uuid: str) -> str:
     """Return where the network namespace of a pod is mounted."""
-    return f"{_DIRECTORY}/cni-{uuid}"
+    return f"{network_namespaces()}/cni-{uuid}"
 
 
 def make_namespace(path: str) -> None:
     """Make a network namespace and mount it at `path`; this process stays in its own namespace."""
+    with own_namespace() as own:
+        try:
+            become_namespace(path)
+        finally:
+            return_to(own)
+
+
+def become_namespace(path: str) -> None:
+    """Make a network namespace, mount it at `path`, and leave this process in it."""
     try:
         _share_directory()
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-        with own_namespace() as own:
-            syscalls.unshare(syscalls.CLONE_NEWNET)
-            try:
-                syscalls.mount(_OWN, path, None, syscalls.MS_BIND)
-            finally:
-                return_to(own)
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        syscalls.mount(_OWN, path, None, syscalls.MS_BIND)
     except OSError as error:
         raise NetworkError(f"cannot make a network namespace: {describe(error)}") from error
 
@@ -94,18 +99,19 @@ def is_own_namespace(path: str) -> bool:
 
 def _share_directory() -> None:
     """Make the directory a shared mount, so that an unmount there reaches other mount namespaces too."""
-    os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
-    directory = os.open(_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path = network_namespaces()
+    os.makedirs(path, 0o755, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # As ip(8) does: two processes that find no mount would mount the directory twice.
         fcntl.flock(directory, fcntl.LOCK_EX)
         try:
-            syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
+            syscalls.mount(None, path, None, syscalls.MS_SHARED | syscalls.MS_REC)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            syscalls.mount(_DIRECTORY, _DIRECTORY, None, syscalls.MS_BIND | syscalls.MS_REC)
-            syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
+            syscalls.mount(path, path, None, syscalls.MS_BIND | syscalls.MS_REC)
+            syscalls.mount(None, path, None, syscalls.MS_SHARED | syscalls.MS_REC)
     finally:
         os.close(directory)
 
@@ -132,3 +138,23 @@ def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
             return function()
         finally:
             return_to(own)
+
+
+def enter_user_network() -> None:
+    """
+    Put this process of a user without root into the network namespace with the bridges and rules of the user's pods.
+
+    Where there is none any more, an empty new namespace has the place: nothing of the machine's network, which may have
+    links of the same names, is meant. Nothing for root.
+    """
+    path = user_network()
+    if path is None:
+        return
+    if not is_namespace(path):
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        return
+    namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(namespace)

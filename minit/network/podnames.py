@@ -21,10 +21,10 @@ from minit.base.value import replace
 from minit.network.protocol import Dns
 from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
 from minit.podfiles.boundedfile import read_bounded
-from minit.podfiles.paths import POD_NAMES, hosts_of_pod
 from minit.podfiles.podfile import is_locked
+from minit.podfiles.usersdirectory import hosts_of_pod, pod_names
 
-_LOCK = f"{POD_NAMES}/.lock"
+_LOCK = ".lock"
 _RECORD = ".json"
 _NAME_FILE = "minit-name"  # in the pod directory: the name that the user gave, which is stage0's
 _MAX_BYTES = 4 << 20
@@ -91,10 +91,10 @@ def _has_ended(pod: NamedPod) -> bool:
 
 def _read_records() -> dict[str, NamedPod]:
     pods = {}
-    for name in os.listdir(POD_NAMES):
+    for name in os.listdir(pod_names()):
         if not name.endswith(_RECORD) or name.startswith("."):
             continue
-        path = f"{POD_NAMES}/{name}"
+        path = f"{pod_names()}/{name}"
         try:
             fields = jsontext.parse(read_bounded(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, _MAX_BYTES), path)
             if isinstance(fields, dict):
@@ -117,11 +117,11 @@ def _name_of_pod() -> tuple[str, ...]:
 
 
 def _record_of(uuid: str) -> str:
-    return f"{POD_NAMES}/{uuid}{_RECORD}"
+    return f"{pod_names()}/{uuid}{_RECORD}"
 
 
 def _new_of(uuid: str) -> str:
-    return f"{POD_NAMES}/.{uuid}.new"
+    return f"{pod_names()}/.{uuid}.new"
 
 
 def _files_of(uuid: str) -> tuple[str, ...]:
@@ -163,8 +163,8 @@ def _remove(uuid: str) -> None:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    os.makedirs(POD_NAMES, 0o755, exist_ok=True)
-    lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.makedirs(pod_names(), 0o755, exist_ok=True)
+    lock = os.open(f"{pod_names()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

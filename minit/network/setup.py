@@ -27,9 +27,11 @@ from minit.network.pluginlist import attach, detach, plugin_path
 from minit.network.pluginrequests import PluginSearch
 from minit.network.podnames import publish, read_resolv_conf, withdraw
 from minit.network.protocol import Dns, Request, Result
+from minit.network.uplink import NAME_SERVER
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan, PlannedNetwork
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 
 # The files of systemd-resolved and NetworkManager without their own addresses.
 _REAL = ("/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf")
@@ -71,7 +73,9 @@ def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: 
         records[index] = _with_address(records[index], result)
         results.append(result)
     write_net_info(records)
-    _forward_ports(plan, flags.uuid, results)
+    if not is_of_user():
+        # For a user a process forwards them, from the machine's network, which these rules would not see.
+        _forward_ports(plan, flags.uuid, results)
     if plan.named is not None:
         publish(flags.uuid, [(each.config.name, _addresses(result)) for each, result in zip(plan.networks, results)])
     forwardable = plan.forwardable
@@ -178,18 +182,23 @@ def find_host_dns(families: frozenset[int], files: Sequence[str] = (paths.HOST_R
 
     In a pod an address of the loopback is the pod itself. A host whose resolver is at such an address mostly has the
     real servers in a file of the resolver. Without any there is no DNS: to ask a stranger's servers, as docker and
-    podman do then, is not ours to decide.
+    podman do then, is not ours to decide. Pods of a user without root reach all servers of the host by the uplink.
     """
     said = False
+    by_uplink = None
     for file in files:
         try:
             dns = read_resolv_conf(file)
         except NetworkError:
             continue
+        if dns.nameservers and is_of_user() and not said:
+            by_uplink = replace(dns, nameservers=(NAME_SERVER,))
         said = said or bool(dns.nameservers)
         servers = tuple(server for server in dns.nameservers if _is_reached(server, families))
         if servers:
             return replace(dns, nameservers=servers)
+    if by_uplink is not None:
+        return by_uplink
     if said:
         complain(
             "networking: warning: the pod has no name servers, as it does not reach those of the host: --dns=ADDRESS"

@@ -26,7 +26,7 @@ from minit.plan.root.mountoperations import (
     app_mounts,
 )
 from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, names_file, plan_volumes
-from minit.podfiles.paths import hosts_of_pod
+from minit.podfiles.usersdirectory import hosts_of_pod
 
 _WRITABLE_SYSFS = BindTree(source=SYS, target=SYS, recursive=True, writable=True)
 

@@ -74,10 +74,7 @@ MACHINE_ENDING = "/run/minit/ending"
 MACHINE_LOG = "/run/log/kernel.log"
 MACHINE_PANIC = "/run/log/panic.log"
 KERNEL_COMMAND_LINE = "/proc/cmdline"
-# On the host: the pods' addresses on the networks, and hosts files made of these.
-POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"
-NETWORK_LEASES = "/var/lib/cni/networks"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
 MACHINE_SLOTS = ("a", "b")
@@ -240,11 +237,6 @@ def iottymux_directory(app: str) -> str:
 def pod_cgroup_name(uuid: str) -> str:
     r"""Return the name of the pod's control group, `machine-rkt\x2d<uuid>.scope` with systemd's escapes."""
     return "machine-rkt\\x2d" + uuid.replace("-", "\\x2d") + ".scope"
-
-
-def hosts_of_pod(uuid: str) -> str:
-    """Return the hosts file of a pod whose networks have names, on the host."""
-    return f"{POD_NAMES}/{uuid}.hosts"
 
 
 def tree_of_source(source: str) -> str | None:

@@ -62,6 +62,11 @@ def data_directory() -> Path:
     return _of_user("XDG_DATA_HOME", ".local/share")
 
 
+def config_directory() -> Path:
+    """Return the directory of local configuration of a user without root; MinitError without a home."""
+    return _of_user("XDG_CONFIG_HOME", ".config")
+
+
 def program_directory() -> Path:
     """Return the directory with the command's own programs."""
     return _of_user("XDG_CACHE_HOME", ".cache") if is_of_user() else _PROGRAMS
@@ -81,6 +86,36 @@ def _of_user(variable: str, default: str) -> Path:
 def runtime_directory() -> str:
     """Return the directory for this process."""
     return os.environ.get(RUNTIME_VARIABLE, _OF_ROOT)
+
+
+def pod_names() -> str:
+    """Return the directory with the pods' addresses on the networks, and hosts files made of these."""
+    return f"{runtime_directory()}/names"
+
+
+def hosts_of_pod(uuid: str) -> str:
+    """Return the hosts file of a pod whose networks have names, on the host."""
+    return f"{pod_names()}/{uuid}.hosts"
+
+
+def network_namespaces() -> str:
+    """Return the directory with the names of network namespaces, ip-netns(8)."""
+    return f"{runtime_directory()}/netns" if is_of_user() else "/var/run/netns"
+
+
+def network_leases() -> str:
+    """Return the directory with the leases of host-local, of the CNI."""
+    return f"{runtime_directory()}/leases" if is_of_user() else "/var/lib/cni/networks"
+
+
+def tuning_directory() -> str:
+    """Return the directory with settings before the plugin tuning, of the CNI."""
+    return f"{runtime_directory()}/tuning" if is_of_user() else "/run/cni/tuning"
+
+
+def user_network() -> str | None:
+    """Return the network namespace that has the place of the machine's for the pods of a user; None for root."""
+    return f"{network_namespaces()}/user" if is_of_user() else None
 
 
 def hold_namespace() -> int | None:

@@ -30,7 +30,7 @@ from minit.manifest.creatednetwork import (
     read_network,
 )
 from minit.podfiles.networkfiles import host_directories
-from minit.podfiles.paths import NETWORK_LEASES
+from minit.podfiles.usersdirectory import network_leases
 from minit.pods.caller import Caller
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.networks import Member, find_network, list_networks, network_members
@@ -73,7 +73,7 @@ def remove_network(caller: Caller, name: str) -> None:
             raise NetworkError(f'network "{name}" was not made by minit network create: remove {network.path} by hand')
         _refuse_used(name, network_members(caller.data, caller.note).get(name, []))
         remove_file(Path(network.path))
-        shutil.rmtree(f"{NETWORK_LEASES}/{name}", ignore_errors=True)
+        shutil.rmtree(f"{network_leases()}/{name}", ignore_errors=True)
         if network.link == bridge_name(name):
             delete_bridge(network.link)
 
@@ -108,7 +108,7 @@ def _lessees(name: str) -> set[str]:
     """Return the containers with an address of a network; host-local's files begin with a container's id."""
     found = set()
     with suppress(FileNotFoundError):
-        for entry in os.scandir(f"{NETWORK_LEASES}/{name}"):
+        for entry in os.scandir(f"{network_leases()}/{name}"):
             if entry.name[0].isdigit() or ":" in entry.name:
                 with suppress(OSError), open(entry.path, encoding="utf-8", errors="replace") as file:
                     found.add(file.read(_MAX_LEASE_BYTES).splitlines()[0].strip())

@@ -21,7 +21,7 @@ from typing import NoReturn
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.base.value import Value
 from minit.linux import syscalls
-from minit.linux.forks import NAMESPACE_KEEPER, NAMESPACE_MAKER, clone, fork
+from minit.linux.forks import NAMESPACE_KEEPER, STARTER, clone, fork
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import (
     NAMESPACE_RECORD,
@@ -184,16 +184,15 @@ def _start_keeper(record: Path, until: int, note: Note, *, is_inside: bool) -> N
     if shutil.which("flock") is None:
         raise MinitError("flock is not installed, which keeps the user's namespace: apt install util-linux")
     report, theirs = os.pipe()
-    maker = fork(
-        NAMESPACE_MAKER,
+    starter = fork(
+        STARTER,
         lambda: _make(record, until, theirs, is_inside=is_inside),
-        {"pipe": until, "report": theirs},
         tell=lambda error: _report(theirs, error),
     )
     os.close(theirs)
     with open(report, "rb") as told:
         text = told.read().decode("utf-8", "replace")
-    os.waitpid(maker, 0)
+    os.waitpid(starter, 0)
     if text.startswith(_WARNING):
         note(text)
     elif text:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -15,6 +15,7 @@ from minit.base.harmless import harmless
 from minit.base.hostname import find_fault
 from minit.base.value import replace
 from minit.linux.stdio import flush_output, write_all
+from minit.network.uplink import find_obstacle, open_uplink
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.caller import Caller
@@ -28,7 +29,7 @@ from minit.stage0.pods.nameservice import find_name_fault
 from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, open_pod, uuid_of_name
 from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
 from minit.stage0.reports.podtraces import read_end
-from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.stage1.entrypoints import RunOptions, read_last_run
 from minit.stage0.start.detached import (
     claim_ended,
     clear_last_run,
@@ -47,6 +48,7 @@ _NAMES = {
     "domain": "domain",
     "host_names": "entry of /etc/hosts",
 }
+_WITHOUT_PLUGINS = {"host", "none"}
 _OF_APP = re.compile(rb"[a-z0-9-]+\[[0-9]+\]: ")
 
 
@@ -59,6 +61,7 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
 
     def run() -> NoReturn:
         with discarded_on_failure(pod):
+            have_uplink(request.options.networks)
             run_pod(pod, TreeStore(caller.data, store), request.options, caller.note, flush_output, remover)
 
     def start_its_remover() -> int:
@@ -80,6 +83,15 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
     return uuid
 
 
+def have_uplink(networks: Sequence[str]) -> None:
+    """Have the uplink for a user's pod of the networks, as long as the process that this one becomes."""
+    if is_of_user() and not _WITHOUT_PLUGINS & {*networks}:
+        uplink = open_uplink()
+        uplink.wait()
+        # The launcher takes a hold of its own.
+        os.set_inheritable(uplink.holder, True)
+
+
 def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     """
     Return the options of a run with the caller's options for every request.
@@ -92,8 +104,10 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     fault_of_name = find_fault(options.hostname) if options.hostname else None
     if fault_of_name is not None:
         raise _invalid(f'host name: "{options.hostname}" {fault_of_name}')
-    if is_of_user() and not {"host", "none"} & {*options.networks}:
-        raise _invalid("networks need root of the machine: use --net=host or --net=none")
+    if is_of_user() and not _WITHOUT_PLUGINS & {*options.networks}:
+        obstacle = find_obstacle()
+        if obstacle is not None:
+            raise _invalid(obstacle)
     return replace(
         options,
         debug=caller.debug,
@@ -125,6 +139,7 @@ def start_again(
         clear_last_run(pod, cleanup, caller.note)
 
     def run() -> NoReturn:
+        have_uplink(read_last_run(arguments).networks)
         run_again(pod, TreeStore(caller.data, store), arguments, flush_output, caller.note)
 
     if in_foreground or is_interactive(arguments):

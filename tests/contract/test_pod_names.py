@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.podfiles.paths import POD_NAMES
+from minit.podfiles.usersdirectory import pod_names
 from tests.support.hostnet import leftovers
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.waiting import wait_for
@@ -24,7 +24,7 @@ def nothing_is_left() -> Iterator[None]:
     """Pods of any test leave nothing in the host's network, nor a name, once they are collected."""
     yield
     assert leftovers() == []
-    assert not os.path.exists(POD_NAMES) or os.listdir(POD_NAMES) == [".lock"]
+    assert not os.path.exists(pod_names()) or os.listdir(pod_names()) == [".lock"]
 
 
 def others(pod: PodDirectory, app: str = "a") -> list[str]:

@@ -8,6 +8,7 @@ tests can be reached.
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ HOME = "/home/minit-user"
 _FIRST_UID, _FIRST_SUBORDINATE, _COUNT = 60000, 3_000_000_000, 65536
 _USERS_OF_WORKER, _WORKERS = 8, 500
 _numbers = count(os.getpid() % _WORKERS * _USERS_OF_WORKER)
+_TUN = "/dev/net/tun"
 _ROOT = Path(__file__).parents[2]
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
@@ -112,6 +114,11 @@ class OrdinaryUser:
             options = f"lowerdir={hidden},upperdir={layers}/upper,workdir={layers}/work"
             lines.append(f"mount -t overlay -o {options} overlay {hidden}")
         lines.append(f"mount --bind {directory}/homes /home")
+        if os.path.exists(_TUN):
+            # Some machines leave the node to root alone.
+            os.mknod(directory / "tun", stat.S_IFCHR | 0o666, os.stat(_TUN).st_rdev)
+            os.chmod(directory / "tun", 0o666)
+            lines.append(f"mount --bind {directory}/tun {_TUN}")
         return "\n".join((*lines, "echo $$", "exec cat >/dev/null"))
 
     def remove(self) -> None:

@@ -117,7 +117,7 @@ def importers_of(name: str) -> set[str]:
     ("name", "importers"),
     [
         ("ctypes", {"minit/linux/ctypescalls.py", "minit/linux/libcrypto.py"}),
-        ("trio", {"minit/supervisor/control/serve.py"}),
+        ("trio", {"minit/launcher/portforwarder.py", "minit/supervisor/control/serve.py"}),
         ("structlog", {"minit/supervisor/control/serve.py"}),
         ("pyudev", {"minit/devices.py"}),
         ("asyncio", set()),

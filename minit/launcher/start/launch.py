@@ -10,8 +10,9 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from minit.base.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.base.value import replace
@@ -47,15 +48,16 @@ from minit.linux.process import leave_realtime, raise_limits, read_attributes, r
 from minit.linux.stdio import complain, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
+from minit.network.uplink import hold_uplink, report_lost_uplink
 from minit.plan.appspec import AppSpec
 from minit.plan.connection import addresses_of, connect, expand_texts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
-from minit.plan.networks.networkplan import Connection
+from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
-from minit.podfiles.usersdirectory import hold_namespace
+from minit.podfiles.usersdirectory import hold_namespace, user_network
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.supervisor import WATCHED_SIGNALS
@@ -115,7 +117,10 @@ class _Launch:
         self._network: NetworkHelper | None = None
         self._helpers: list[PodHelper] = []
         self._host: Host | None = None
-        self._namespace: int | None = None
+        # Descriptors by which things of a user without root stay.
+        self._held: list[int] = []
+        self._uplink: int | None = None
+        self._forward: Callable[[Sequence[str]], PodHelper] | None = None
         self._kubernetes_log: int | None = None
         # The control groups of a pod without a PID namespace: the processes do not end with PID 1.
         self._left: tuple[Sequence[Hierarchy], str] | None = None
@@ -123,9 +128,10 @@ class _Launch:
     def run(self) -> int:
         """Start the pod, wait for the end and return the exit code."""
         with Step("shed what the caller left"):
-            self._namespace = hold_namespace()
+            self._uplink = hold_uplink()
+            self._held = [fd for fd in (hold_namespace(), self._uplink) if fd is not None]
             # Of the caller, which the apps get: the attributes, and the limits if they are to have those.
-            attributes, limits, inherited = _shed(self._lock, self._namespace)
+            attributes, limits, inherited = _shed(self._lock, self._held)
             raise_limits(for_users=bool(self._flags.private_users))
         start = Start(
             plan=lambda hierarchies: self._plan(hierarchies, limits),
@@ -179,8 +185,15 @@ class _Launch:
         # For the launcher alone, so before the first fork.
         self._host = _take_host()
         with Step("setup network"):
-            _reserve_names(placed.plan)
-            self._network = _start_network(placed.plan, placed.sockets, self._flags, self._lock)
+            network = _network_of(placed.plan, placed.sockets, self._flags)
+            if network is not None:
+                if user_network() is not None and network.ports:
+                    # Imports trio, which the launcher of root's pods does without.
+                    from minit.launcher.portforwarder import PortForwarder, listen
+
+                    self._forward = partial(PortForwarder, listen(network.ports))
+                _reserve_names(placed.plan)
+                self._network = NetworkHelper(network, self._flags, self._lock)
         with Step("open volumes"):
             self._kubernetes_log = _open_kubernetes_log(placed.plan)
 
@@ -190,7 +203,9 @@ class _Launch:
         """Wait for PID 1, with nothing else open; returns the code, and the reason if the pod failed."""
         kept = [helper.fileno() for helper in self._helpers]
         assert self._host is not None
-        kept += [fd for fd in (self._host.descriptor, self._namespace) if fd is not None]
+        kept += self._held
+        if self._host.descriptor is not None:
+            kept.append(self._host.descriptor)
         syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
         watch = Watch(
             pidfd,
@@ -201,6 +216,9 @@ class _Launch:
             ended=self.kill_left,
         )
         watch.notify_host(self._host)
+        if self._uplink is not None:
+            # Without a reader of the FIFO there is an error to poll for.
+            watch.add_helper(self._uplink, report_lost_uplink)
         for helper in self._helpers:
             watch.add_helper(helper.fileno(), helper.report_death)
         return watch.run(), watch.cause
@@ -226,6 +244,8 @@ class _Launch:
         if self._network is not None:
             with Step("setup network"):
                 connection = self._network.wait(heard_signals())
+                if self._forward is not None:
+                    self._helpers.append(self._forward(connection.pod_addresses))
                 apps = connect(apps, connection, self._flags.mds_token)
                 _enter_network(plan, connection)
         elif plan.has_dns_of_host and (text := read_host_dns()) is not None:
@@ -260,7 +280,7 @@ class _Launch:
         self._network = None
 
 
-def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[Limit], list[InheritedSocket]]:
+def _shed(lock: int, held: Sequence[int]) -> tuple[Attributes, list[Limit], list[InheritedSocket]]:
     """
     Undo the caller's changes to the process.
 
@@ -269,7 +289,7 @@ def _shed(lock: int, namespace: int | None) -> tuple[Attributes, list[Limit], li
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     sockets = _find_sockets()
-    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ), namespace) if fd is not None]
+    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ), *held) if fd is not None]
     # Callers leak descriptors into rkt; a descriptor that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
@@ -298,7 +318,8 @@ def _take_host() -> Host:
     return take_host(told, lambda line: complain(f"stage1: {line}"))
 
 
-def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: int) -> NetworkHelper | None:
+def _network_of(plan: PodPlan, sockets: AppSockets, flags: RunFlags) -> NetworkPlan | None:
+    """Return the networks to join; a pod without any has that told."""
     if plan.network is None:
         if plan.has_loopback_only:
             if not flags.quiet:
@@ -313,7 +334,7 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
         for socket, fd in zip(app.process.sockets, fds)
         if fd is not None
     ]
-    return NetworkHelper(plan.network.without_ports(taken) if taken else plan.network, flags, lock)
+    return plan.network.without_ports(taken) if taken else plan.network
 
 
 def _reserve_names(plan: PodPlan) -> None:

@@ -22,6 +22,7 @@ from minit.manifest.app import App
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
+from minit.manifest.reader import read_json
 from minit.network.configs import load_networks
 from minit.plan.inputs.hostfacts import HostFacts, HostNode
 from minit.plan.inputs.runflags import RunFlags
@@ -35,6 +36,8 @@ from minit.plan.root.etcfiles import EtcTexts, text_sources
 from minit.plan.root.mountoperations import DEV, DEVICES, MakeNode
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
+from minit.podfiles.paths import BUILT_IN_PLUGINS
+from minit.podfiles.usersdirectory import is_of_user
 
 _MAXIMUM_BYTES = 4 << 20
 _MOST_THREADS = "/proc/sys/kernel/threads-max"
@@ -42,6 +45,10 @@ _MOST_THREADS = "/proc/sys/kernel/threads-max"
 _QUEUES = "/proc/sys/fs/mqueue"
 # Variables of rkt and the host's service manager of no use to stage1 yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
+
+# Plugins of links of the machine's network, and of addresses of other networks.
+_OF_ROOT = frozenset({"dhcp", "flannel", "host-device", "ipvlan", "macvlan", "vlan"})
+_DHCP = "dhcp"
 
 _MAXIMUM_DATABASE_BYTES = 1 << 20
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
@@ -186,7 +193,20 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
     networks, notes = load_networks(flags.local_config, flags.networks)
     for note in notes:
         complain(f"networking: {note}")
+    if is_of_user():
+        for network in networks:
+            _refuse_roots_plugins(network)
     return tuple(networks)
+
+
+def _refuse_roots_plugins(network: NetworkConfig) -> None:
+    """Raise PlanError for a network whose plugin would work on links of the machine, or is a program of the machine."""
+    for plugin in network.plugins:
+        if plugin.type not in BUILT_IN_PLUGINS or plugin.type in _OF_ROOT:
+            raise PlanError(f'failed to setup network: "{network.name}": the plugin "{plugin.type}" needs root')
+        ipam = read_json(plugin.text, network.file_name)["ipam"]["type"]
+        if ipam.given and ipam.string() == _DHCP:
+            raise PlanError(f'failed to setup network: "{network.name}": addresses by DHCP need root')
 
 
 def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:

@@ -19,6 +19,7 @@ from minit.linux.forks import NETWORK_HELPER, fork
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.stdio import complain
+from minit.network.namespace import enter_user_network
 from minit.network.netinfo import forget_network
 from minit.network.pluginrequests import search_for_pod
 from minit.network.setup import set_up, tear_down
@@ -99,6 +100,7 @@ def _optional(value: object) -> str | None:
 
 def _help(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
     try:
+        enter_user_network()
         _connect(plan, flags, socket)
     except StrandedError as error:
         _report(socket, str(error))  # and gc undoes it

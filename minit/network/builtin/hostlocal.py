@@ -22,7 +22,7 @@ from minit.network.addresses import IPAddress, IPInterface, IPNetwork, parse_add
 from minit.network.builtin.call import Call, network_name, requested_addresses, routes, valid_attachments
 from minit.network.podnames import read_resolv_conf
 from minit.network.protocol import Address, Dns, Request, Result
-from minit.podfiles.paths import NETWORK_LEASES
+from minit.podfiles.usersdirectory import network_leases
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def status(call: Call) -> None:
 
 
 def _directory(config: Node) -> str:
-    parent = config["ipam"]["dataDir"].optional(Node.string) or NETWORK_LEASES
+    parent = config["ipam"]["dataDir"].optional(Node.string) or network_leases()
     return f"{parent.rstrip('/')}/{network_name(config)}"
 
 

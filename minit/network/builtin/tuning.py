@@ -25,10 +25,10 @@ from minit.network.netlink.links import Attributes, LinkAttributes
 from minit.network.packetfilter.confinement import Sender, follow_sender, link_local_address
 from minit.network.packetfilter.tables import table_name
 from minit.network.protocol import Result
+from minit.podfiles.usersdirectory import tuning_directory
 
 T = TypeVar("T")
 
-_DEFAULT_DIRECTORY = "/run/cni/tuning"
 _ALLOWLIST = "/etc/cni/tuning/allowlist.conf"
 _LARGEST_QUEUE = (1 << 31) - 1
 _KEYS = {"mac": "mac", "promisc": "promiscuous", "mtu": "mtu", "allmulti": "all_multicast", "txQLen": "queue_length"}
@@ -189,7 +189,7 @@ def _as_changed(result: Result, name: str, attributes: Attributes) -> Result:
 
 
 def _backup_path(call: Call) -> str:
-    directory = call.config["dataDir"].optional(Node.string) or _DEFAULT_DIRECTORY
+    directory = call.config["dataDir"].optional(Node.string) or tuning_directory()
     return f"{directory.rstrip('/')}/{call.request.container_id}_{call.request.interface}.json"
 
 

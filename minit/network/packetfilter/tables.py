@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from minit.base.errors import NetworkError, describe
 from minit.network.netlink.nftables import Table
+from minit.podfiles.usersdirectory import runtime_directory
 
 TABLE_PREFIX = "minit-"
 
@@ -19,8 +20,7 @@ _INGRESS = "-ingress"
 _NETWORK = "network "
 _MAX_NAME_BYTES = 64
 
-_LOCK_DIRECTORY = "/run/minit"
-_LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
+_LOCK = "firewall.lock"
 
 
 def table_name(container_id: str, interface: str) -> str:
@@ -89,8 +89,8 @@ def firewall_lock() -> Iterator[None]:
     lock.
     """
     try:
-        os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
-        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.makedirs(runtime_directory(), 0o755, exist_ok=True)
+        lock = os.open(f"{runtime_directory()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
     try:

@@ -17,6 +17,7 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, Volume
 from minit.plan.inputs.runflags import RunFlags
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import hosts_of_pod
 
 HOSTS = "/etc/hosts"
 HOST = "host"
@@ -102,7 +103,7 @@ def names_file(uuid: str, mounts: Sequence[VolumeMount]) -> tuple[VolumeMount, .
     targets = (posixpath.normpath(f"/./{mount.target}") for mount in mounts)
     if any(target in ("/", posixpath.dirname(HOSTS), HOSTS) for target in targets):
         return ()
-    source = paths.hosts_of_pod(uuid)
+    source = hosts_of_pod(uuid)
     return (VolumeMount(volume="hosts", kind=HOST, source=source, target=HOSTS, place="pod names", read_only=True),)
 
 

@@ -1,0 +1,181 @@
+"""Networks of pods of a user without root: the uplink, names, and ports of the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import socketserver
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from minit.network.namespace import run_in_namespace
+from tests.contract.test_rootless import IMAGE, clean, keepers, user
+from tests.support.ordinaryuser import HOME, OrdinaryUser
+from tests.support.waiting import wait_for
+
+__all__ = ["clean", "user"]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
+
+STAGE1 = f"--stage1-path={HOME}/stage1.aci"
+PORT = 18080
+ADDRESS = "198.51.100.1"
+SERVER = "echo page > /tmp/index.html; exec busybox httpd -f -p 80 -h /tmp"
+
+
+class _Answer(socketserver.BaseRequestHandler):
+    """Says a word to everybody, and no more."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"out\n")
+
+
+@pytest.fixture
+def machine() -> Iterator[tuple[str, int]]:
+    """A server of the machine at an address outside of its loopback interface."""
+    for words in (("link", "add", "uplink0", "type", "veth"), ("link", "set", "uplink0", "up")):
+        subprocess.run(["ip", *words], check=True)
+    subprocess.run(["ip", "address", "add", f"{ADDRESS}/32", "dev", "uplink0"], check=True)
+    with socketserver.TCPServer(("", 0), _Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield ADDRESS, server.server_address[1]
+        server.shutdown()
+        thread.join()
+    subprocess.run(["ip", "link", "del", "uplink0"], check=True)
+
+
+def serve(user: OrdinaryUser, *flags: str, name: str = "web") -> None:
+    """Start a pod that answers by HTTP."""
+    done = user.minit("run", "--detach", f"--name={name}", STAGE1, *flags, IMAGE, "--", "-c", SERVER)
+    assert done.returncode == 0, done.stderr
+
+
+def run(user: OrdinaryUser, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as the app of a pod on the default network."""
+    return user.minit("run", "--rm", STAGE1, *flags, IMAGE, "--", "-c", script)
+
+
+def fetch(address: str) -> str:
+    """Return the page behind a port of the machine, once there is one."""
+
+    def page() -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://{address}/", timeout=20) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
+    return wait_for(page, "the page")
+
+
+def datagrams_of_pod(user: OrdinaryUser, port: int) -> socket.socket:
+    """Return a socket in the network of the only pod."""
+    [pod] = [pid for pid, name in user.processes().items() if name == "minit"]
+    namespace = os.open(f"/proc/{pod}/ns/net", os.O_RDONLY)
+
+    def bind() -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.settimeout(20)
+        sock.bind(("", port))
+        return sock
+
+    try:
+        return run_in_namespace(namespace, bind)
+    finally:
+        os.close(namespace)
+
+
+def uplinks(user: OrdinaryUser) -> list[int]:
+    """Return the processes of slirp4netns."""
+    return [pid for pid, name in user.processes().items() if name == "slirp4netns"]
+
+
+def test_ports_of_the_machine_lead_to_a_pod(clean: OrdinaryUser) -> None:
+    """By TCP of both families and by UDP, until the pod has ended."""
+    serve(clean, f"--publish={PORT}:80", f"--publish={PORT}:53/udp")
+    assert fetch(f"127.0.0.1:{PORT}") == fetch(f"[::1]:{PORT}") == "page\n"
+    with closing(datagrams_of_pod(clean, 53)) as pod, closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        sock.sendto(b"question", ("127.0.0.1", PORT))
+        question, peer = pod.recvfrom(100)
+        pod.sendto(b"answer", peer)
+        sock.settimeout(20)
+        assert (question, sock.recv(100)) == (b"question", b"answer")
+    assert clean.minit("stop", "web").returncode == 0
+    with closing(socket.socket()) as sock:
+        assert sock.connect_ex(("127.0.0.1", PORT)) != 0
+
+
+def test_pods_find_each_other_and_the_way_out(clean: OrdinaryUser, machine: tuple[str, int]) -> None:
+    """A pod reaches another one by name, and the machine's network, but not the loopback interface of the machine."""
+    serve(clean)
+    address, port = machine
+    question = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' >/tmp/q; busybox nc -w 5 web 80 </tmp/q"
+    out = f"busybox nc -w 5 {address} {port} </dev/null"
+    closed = f"busybox nc -w 2 10.0.2.2 {port} </dev/null || echo closed"
+    done = run(clean, f"{question}; {out}; {closed}")
+    lines = [line.partition("]: ")[2] for line in done.stdout.splitlines()]
+    assert "page" in lines and lines[-2:] == ["out", "closed"], done
+
+
+def test_a_dead_uplink_is_started_again(clean: OrdinaryUser, machine: tuple[str, int]) -> None:
+    """The pods have a way out again, and the log says that there was none."""
+    serve(clean)
+    [pid] = uplinks(clean)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: uplinks(clean) not in ([], [pid]), "the next uplink")
+    address, port = machine
+    assert (
+        "out\n" in run(clean, f"until busybox nc -w 5 {address} {port} </dev/null; do busybox sleep 0.1; done").stdout
+    )
+    [log] = clean.home.glob("run/minit/*/uplink.log")
+    assert "is started again" in log.read_text()
+
+
+def test_the_next_pod_replaces_the_process_of_the_uplink(clean: OrdinaryUser, machine: tuple[str, int]) -> None:
+    """After a kill of the process that starts the uplink, the pods before it have a way out by the next pod's."""
+    serve(clean)
+    [pid] = [pid for pid, name in clean.processes().items() if name == "minit-uplink"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not uplinks(clean), "the end of the uplink")
+    serve(clean, name="next")
+    address, port = machine
+    done = clean.minit("enter", "web", "/bin/busybox", "nc", address, str(port))
+    assert done.stdout == "out\n", done.stderr
+
+
+def test_the_uplink_ends_with_the_last_pod(clean: OrdinaryUser) -> None:
+    """Two pods share one uplink, which stays with the second and is gone after it, with the keeper."""
+    serve(clean, name="one")
+    serve(clean, name="two")
+    assert len(uplinks(clean)) == 1
+    assert clean.minit("stop", "one").returncode == 0
+    assert len(uplinks(clean)) == 1
+    assert clean.minit("stop", "two").returncode == 0
+    wait_for(lambda: not uplinks(clean) and not keepers(clean), "the end of the uplink")
+    assert list(clean.home.glob("run/minit/*/netns/user")) == []
+
+
+def test_ports_that_cannot_be_had(clean: OrdinaryUser) -> None:
+    """A low port is refused with the limit, and a used one as such, before anything of the pod runs."""
+    low = run(clean, "echo ran", "--publish=80:80")
+    assert low.returncode == 254 and "net.ipv4.ip_unprivileged_port_start" in low.stderr and low.stdout == ""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        used = run(clean, "echo ran", f"--publish={taken.getsockname()[1]}:80")
+    assert used.returncode == 254 and "address already in use" in used.stderr and used.stdout == ""
+
+
+def test_plugins_of_root_are_refused(clean: OrdinaryUser) -> None:
+    """A network on links of the machine is refused by the name of its plugin."""
+    directory = clean.home / ".config/minit/net.d"
+    directory.mkdir(parents=True)
+    config = '{"name": "lan", "type": "macvlan", "master": "eth0", "ipam": {"type": "dhcp"}}'
+    (directory / "10-lan.conf").write_text(config)
+    done = run(clean, "true", "--net=lan")
+    assert done.returncode == 254
+    assert '"lan": the plugin "macvlan" needs root' in done.stderr
