@@ -25,7 +25,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo site proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
+.PHONY: demo site pictures proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
 	supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
@@ -196,6 +196,13 @@ site:
 	@cp *.md LICENSE $(SITE)/pages && cp -r docs $(SITE)/pages && cp contrib/README.md $(SITE)/pages/contrib
 	$(SITE)/venv/bin/mkdocs build --strict
 
+# What docs/ shows: screens of terminals, with pods on a network of their own, and bars of the last benchmarks.
+pictures: $(STAMP) kernel
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[pictures]'
+	unshare --net --mount sh -c 'ip link set lo up && for place in /var/lib/cni /run/netns /run/minit; do \
+		mkdir -p $$place && mount -t tmpfs none $$place || exit; done; exec $(BIN)/python -m demo.pictures'
+	$(BIN)/python -m benchmarks.picture docs/pictures/benchmarks.json docs/pictures/benchmarks.svg
+
 man: $(STAMP)
 	$(BIN)/python -m minit.cli.manual docs/man/minit.1.in build/man/minit.1
 	cp docs/man/minit-stage1.7 build/man/
@@ -216,7 +223,9 @@ $(LIBRARIES): $(RUNNING_LOCK) | $(RUNNING)
 
 bench: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL) $(PEERS)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --json build/benchmarks.json
+	! $(BIN)/python -c 'import matplotlib' 2>/dev/null || \
+		$(BIN)/python -m benchmarks.picture build/benchmarks.json build/benchmarks.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,14 +1,18 @@
 """
-`python -m benchmarks [NAME...]`: runs the benchmarks, all of them by default, and prints Markdown tables.
+`python -m benchmarks [--json FILE] [NAME...]`: runs the benchmarks, all of them by default, and prints Markdown tables.
 
 The last table has the goals that were measured: `goals` runs what has any. `gc-1000` and `node-110`, which
-take minutes, and `boot-instructions`, which is a part of `boot`, have to be named.
+take minutes, and `boot-instructions`, which is a part of `boot`, have to be named. The file gets all tables as they
+are measured, for `python -m benchmarks.picture`.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import traceback
+from pathlib import Path
 
 from benchmarks import (
     apps,
@@ -34,7 +38,7 @@ from benchmarks import (
     stop,
     whole_run,
 )
-from benchmarks.table import machine
+from benchmarks.table import TABLES, machine
 
 BENCHMARKS = {
     "apps": apps.main,
@@ -69,7 +73,11 @@ _ONLY_BY_NAME = {
 def main() -> None:
     """Run the benchmarks named by the arguments."""
     known = {**BENCHMARKS, **_ONLY_BY_NAME}
-    names = sys.argv[1:] or list(BENCHMARKS)
+    parser = argparse.ArgumentParser(prog="benchmarks")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    given = parser.parse_args()
+    names: list[str] = given.names or list(BENCHMARKS)
     if "goals" in names:
         names = [name for name in names if name not in ("goals", *goals.MEASURED_BY)] + [*goals.MEASURED_BY]
     for name in names:
@@ -85,8 +93,14 @@ def main() -> None:
             print(f"\n{name}: failed", flush=True)
             traceback.print_exc()
             failed = True
+        if given.json is not None:
+            given.json.write_text(_text())
     goals.main()
     sys.exit(failed)
+
+
+def _text() -> str:
+    return json.dumps({"machine": machine(), "tables": TABLES}, indent=1, ensure_ascii=False) + "\n"
 
 
 main()

@@ -8,11 +8,32 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import TypedDict
 
 Measure = Callable[[], float]
 
 # The minima of all tables of this run, by title and name.
 MINIMA: dict[tuple[str, str], float] = {}
+
+
+class Row(TypedDict):
+    """A measure by name: its minimum and its median, or None of what cannot be measured here."""
+
+    name: str
+    min: float | None
+    median: float | None
+
+
+class Table(TypedDict):
+    """What `compare` has printed, in a unit; the first row is minit's."""
+
+    title: str
+    unit: str
+    rows: list[Row]
+
+
+TABLES: list[Table] = []
+"""The tables of this run so far."""
 
 
 def machine() -> str:
@@ -46,10 +67,14 @@ def compare(title: str, unit: str, measures: dict[str, Measure | str], runs: int
     base = min(next(iter(figures.values())))
     print(f"\n| {title} | min {unit} | median {unit} | x minit |")
     print("|---|---|---|---|")
+    rows: list[Row] = []
+    TABLES.append({"title": title, "unit": unit, "rows": rows})
     for name, measure in measures.items():
         if isinstance(measure, str):
+            rows.append({"name": name, "min": None, "median": None})
             print(f"| {name} | - | - | {measure} |")
         else:
             lowest, middle = min(figures[name]), median(figures[name])
             MINIMA[title, name] = lowest
+            rows.append({"name": name, "min": lowest, "median": middle})
             print(f"| {name} | {lowest:.1f} | {middle:.1f} | {lowest / base:.2f} |")

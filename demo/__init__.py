@@ -1,0 +1,1 @@
+"""The script of `make demo`, and the pictures of `make pictures`."""
