@@ -58,7 +58,9 @@ class Instruction(Value):
             words = json.loads(self.rest)
         except ValueError:
             return None
-        return tuple(words) if all(isinstance(word, str) for word in words) else None
+        if not all(isinstance(word, str) for word in words):
+            raise ImageError("a list has words in double quotes alone")
+        return tuple(words)
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the JSON form, or else those between blanks, unexpanded."""

@@ -324,6 +324,7 @@ def test_forms_of_public_projects_are_planned(line: str) -> None:
         ("FROM a\nRUN --mount=type=secret,id=x,target=/x x", "F:2: RUN: --mount=type=secret is not supported"),
         ("FROM a\nRUN --mount=source=a x", "F:2: RUN: --mount=source=a: no target"),
         ("FROM a\nRUN --mount=type=tmpfs,target=/x,id=y x", "F:2: RUN: --mount=type=tmpfs,target=/x,id=y: id is not"),
+        ('FROM a\nCMD ["sleep", 5]', "F:2: CMD: a list has words in double quotes alone"),
         ("FROM a\nRUN --network=web x", "F:2: RUN: --network=web: expected one of"),
         ("FROM a\nCOPY a", "F:2: COPY: expected at least one source"),
         ("FROM a\nCOPY a b c", "F:2: COPY: with several sources the destination"),
