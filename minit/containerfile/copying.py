@@ -304,10 +304,24 @@ def lay_out(origin: Origin, source: Source, directory: Path, note: Callable[[str
     """Copy a source into an empty directory, and return the path of the copy."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.fchmod(fd, 0o755)
+        if source.path and source.is_directory:
+            _dress(fd, origin, source)
         _placer(fd, note).place_all(CopiedEntries(origin, source, source.name, origin.owner, None))
     finally:
         os.close(fd)
     return directory if source.is_directory else directory / source.name
+
+
+def _dress(directory: int, origin: Origin, source: Source) -> None:
+    """Give a directory the owner and the mode of a source."""
+    fd = syscalls.openat2(origin.root, source.path, os.O_PATH | os.O_DIRECTORY, resolve=_IN_ROOT)
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    os.fchown(directory, *(origin.owner or (status.st_uid, status.st_gid)))
+    os.fchmod(directory, stat.S_IMODE(status.st_mode) & (0o7777 if origin.is_image else _PERMISSIONS))
 
 
 def _placer(directory: int, note: Callable[[str], None]) -> TreePlacer:

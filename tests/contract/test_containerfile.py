@@ -212,16 +212,22 @@ RUN --mount=type=bind,target=. busybox find . | busybox sort > /listed; echo x >
 RUN --mount=source=sub/f,target=/deep/f,rw --mount=from=tools,source=/tool,target=/t busybox cat /deep/f /t > /both; \\
   echo more >> /deep/f; busybox stat -c %a:%u:%g /t > /owner
 RUN --mount=from={base},target=/all test -x /all/bin/busybox
+RUN --mount=source=sub,target=/sub --mount=target=/all busybox stat -c %a /sub /all > /modes
+USER 7
+RUN --mount=target=/all busybox cat /all/file
 """
     context = context_of(
         tmp_path / "context", text, file="f\n", sub__f="in sub\n", left_o="", _dockerignore="*.o\nCon*\n"
     )
+    (context / "sub").chmod(0o2711)
+    context.chmod(0o700)
     found = extracted(minit, build(minit, context).stdout.strip(), tmp_path / "out")
+    assert found["modes"][3] == "711\n755\n"
     assert found["listed"][3] == ".\n./.dockerignore\n./file\n./sub\n./sub/f\n"
     assert [found[name][3] for name in ("refused", "both", "owner")] == ["no\n", "in sub\ntool\n", "4750:5:6\n"]
     assert not {"deep", "t", "all", "work/file"} & found.keys()
     assert (context / "sub/f").read_text() == "in sub\n"
-    assert build(minit, context).stderr.count("--> from the cache") == 5
+    assert build(minit, context).stderr.count("--> from the cache") == 7
     (context / "sub/f").write_text("changed\n")
     result = build(minit, context)
     assert extracted(minit, result.stdout.strip(), tmp_path / "out")["both"][3] == "changed\ntool\n"
