@@ -353,7 +353,7 @@ _IMAGE_COMMANDS = {
         section=_IMAGES,
     ),
     "gc": Listing(
-        place="commands.storecommands:collect",
+        place="commands.storagecommands:collect_unused",
         help="Remove unpacked images that no pod refers to, and images that were not used for some time.",
         section=_IMAGES,
     ),

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -78,13 +78,13 @@ def remove_network(caller: Caller, name: str) -> None:
             delete_bridge(network.link)
 
 
-def prune_networks(caller: Caller) -> list[str]:
-    """Remove the created networks that no pod has, running or not; return the names."""
+def prune_networks(caller: Caller, leaves: Callable[[Network], bool]) -> list[str]:
+    """Remove the created networks that no pod has, running or not, but for what it `leaves`; return the names."""
     members = network_members(caller.data, caller.note)
     networks = list_networks(caller.local_config, caller.note)
     removed = []
     for network in networks:
-        if network.is_created and not members.get(network.name):
+        if network.is_created and not members.get(network.name) and not leaves(network):
             try:
                 remove_network(caller, network.name)
             except NetworkError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_images_that_fit(minit: Stage0) -> None:
     assert (listed(f"before={second}"), listed(f"since={first}"), listed("label!=tier")) == ([first], [second], [first])
 
 
-def test_volumes_and_networks_that_fit(minit: Stage0, tmp_path: object) -> None:
+def test_volumes_and_networks_that_fit(minit: Stage0, tmp_path: Path) -> None:
     """volume ls and network ls show what fits, and a word that is no filter is refused with the filters."""
     for name in ("site", "data"):
         assert minit.quick_call("volume", "create", name).returncode == 0
@@ -122,3 +123,50 @@ def test_volumes_and_networks_that_fit(minit: Stage0, tmp_path: object) -> None:
     refused = minit.quick_call("network", "ls", "--filter=drive=bridge")
     assert refused.returncode == 254
     assert 'networks have no filter "drive", did you mean driver? Filters are name, label' in refused.stderr
+
+
+def test_unneeded_things_that_fit(minit: Stage0, tmp_path: Path) -> None:
+    """Pods, images, volumes and networks that do not fit are left, an ended pod with its image."""
+    images = {}
+    for tier in ("front", "back", "spare"):
+        words = ("fetch", minit.image(userLabels={"tier": tier}), "--full")
+        [images[tier]] = minit.quick_call(*words).stdout.split()
+    ended = {tier: start(minit, tier, images[tier], *EXIT) for tier in ("front", "back")}
+    for uuid in ended.values():
+        assert minit.quick_call("status", "--wait", uuid).returncode == 0
+
+    def pruned(*words: str) -> list[tuple[str, ...]]:
+        shown = minit.quick_call("system", "prune", "--dry-run", *words).stdout.splitlines()
+        return [tuple(line.split("\t")[:2]) for line in shown if line.startswith(("pod", "image"))]
+
+    def left(kind: str) -> set[str]:
+        listed = minit.quick_call(*kind.split(), "list", "--format=json")
+        return {each.get("id") or each["name"] for each in json.loads(listed.stdout) or ()}
+
+    everything = {*images.values()}
+    assert pruned("--filter=until=1h") == pruned("--all", "--filter=until=1h") == []
+    # Two later images have taken the name.
+    expected = [("pod", ended["back"]), ("image", images["back"])]
+    assert pruned("--filter=label=tier=back") == pruned("--all", "--filter=label=tier=back") == expected
+    assert (pruned("--filter=label=tier=spare"), pruned("--all", "--filter=label=tier=spare")) == (
+        [],
+        [("image", images["spare"])],
+    )
+    assert minit.quick_call("system", "prune", "--force", "--all", "--filter=label=tier=back").returncode == 0
+    assert (left(""), left("image") & everything) == ({ended["front"]}, {images["front"], images["spare"]})
+    assert minit.call("start", "front").returncode == 0
+    assert minit.quick_call("status", "--wait", "front").returncode == 0
+    assert minit.quick_call("image", "gc", "--grace-period=0s", "--filter=label=none").returncode == 0
+    assert left("image") & everything == {images["front"], images["spare"]}
+    assert minit.quick_call("image", "gc", "--grace-period=0s", "--filter=label=tier=spare").returncode == 0
+    assert left("image") & everything == {images["front"]}
+
+    assert minit.quick_call("volume", "create", "site", "data").returncode == 0
+    assert minit.quick_call("volume", "prune", "--force", "--filter=name=^s").stdout == "site\n"
+    assert minit.quick_call("volume", "prune", "--force", "--filter=until=1h").stdout == ""
+    config = f"--local-config={tmp_path}/config"
+    for name in ("shop", "office"):
+        made = minit.quick_call("network", "create", config, f"--label=of={name}", name)
+        assert made.returncode == 0, made.stderr
+    assert minit.quick_call("network", "prune", config, "--force", "--filter=label=of=shop").stdout == "shop\n"
+    assert minit.quick_call("network", "prune", config, "--force", "--filter=until=1h").stdout == ""

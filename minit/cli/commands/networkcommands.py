@@ -11,7 +11,7 @@ from minit.base.moment import parse_moment
 from minit.cli.commands.podcommands import for_each
 from minit.cli.commands.storagecommands import confirm
 from minit.cli.flags.appoptions import parse_pair
-from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option
+from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option, fits
 from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
@@ -140,16 +140,21 @@ def remove_created(invocation: Invocation, names: tuple[str, ...]) -> None:
 
 @click.command("prune", cls=MinitCommand)
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@filter_option(Subject.UNNEEDED)
 @click.pass_obj
-def prune_created(invocation: Invocation, force: bool) -> None:
+def prune_created(invocation: Invocation, force: bool, filters: tuple[Filter, ...]) -> None:
     """
     \b
       minit network prune --force
+      minit network prune --filter=label=of=shop
 
     """
     invocation.become_root()
-    confirm("Remove all created networks that no pod has?", force=force)
-    for name in prune_networks(invocation.caller):
+    which = "the created networks that fit, and" if filters else "all created networks"
+    confirm(f"Remove {which} that no pod has?", force=force)
+    for name in prune_networks(
+        invocation.caller, lambda network: not fits(filters, _listed(network, is_dangling=True))
+    ):
         invocation.say(name)
 
 

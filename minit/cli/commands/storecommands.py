@@ -12,13 +12,13 @@ from minit.base import jsontext
 from minit.base.errors import MinitError, StoreError, describe
 from minit.base.harmless import harmless
 from minit.base.progress import Progress
-from minit.cli.flags.filters import Filter, Listed, Subject, chosen, filter_option
+from minit.cli.commands.storagecommands import listed_image, tell_removed
+from minit.cli.flags.filters import Filter, Subject, chosen, filter_option
 from minit.cli.flags.sharedoptions import (
     image_format_option,
     no_legend_option,
     pretty_print_option,
     quiet_option,
-    read_duration,
 )
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand
@@ -27,8 +27,7 @@ from minit.cli.text.formats import align, fit, format_age, format_option, format
 from minit.cli.text.progressdisplay import show_progress
 from minit.pods import images as service
 from minit.pods.images import ImageFormat, trust_of
-from minit.stage0.garbage.storegc import collect_images, collect_trees, render_anew
-from minit.stage0.images.defaultstage1 import stage1_kept
+from minit.stage0.garbage.storegc import collect_trees, render_anew
 from minit.stage0.images.extract import extract_image_to
 from minit.stage0.images.signatures import Signature, SignatureKind
 from minit.stage0.images.store import Store
@@ -132,34 +131,9 @@ def remove_images(invocation: Invocation, unpacked: bool, images: tuple[str, ...
         if unpacked:
             trees = TreeStore(invocation.data, store)
             collect_trees(invocation.data, trees, None, invocation.note, gone_only=True)
-    _tell_removed(invocation, removed)
+    tell_removed(invocation, removed)
     if failed:
         raise StoreError("failed to remove one or more images")
-
-
-@click.command("gc", cls=MinitCommand)
-@click.option(
-    "--grace-period",
-    metavar="DURATION",
-    callback=read_duration,
-    default="24h",
-    help="How long images are kept after they were last used.  [default: 24h]",
-)
-@click.pass_obj
-def collect(invocation: Invocation, grace_period: float) -> None:
-    """
-    minit's own stage1 image stays.
-
-    \b
-      minit image gc
-      minit image gc --grace-period=0s
-
-    """
-    invocation.become_root()
-    data, note = invocation.data, invocation.note
-    with Store(data) as store, stage1_kept(data, store) as kept:
-        collect_trees(data, TreeStore(data, store), kept, note)
-        _tell_removed(invocation, collect_images(data, store, kept, grace_period, invocation.say, note))
 
 
 @click.command("cat-manifest", cls=MinitCommand)
@@ -356,24 +330,6 @@ def _unpack(
             overwrite=overwrite,
             progress=progress,
         )
-
-
-def _tell_removed(invocation: Invocation, count: int) -> None:
-    if count:
-        invocation.note(f"{count} image(s) successfully removed")
-
-
-def listed_image(image: StoredImage, *, is_dangling: bool) -> Listed:
-    """Return what filters look at in an image; one that `is_dangling` is meant by no name."""
-    digests = () if image.digests is None else (image.digests.configuration, *image.digests.manifests)
-    original = () if image.original_name is None else (image.original_name,)
-    return Listed(
-        ids=(image.id, *digests),
-        names=(*image.all_names, *original) if image.all_names else (),
-        labels=() if image.manifest.app is None else image.manifest.app.user_labels,
-        created_ns=image.import_time_ns,
-        is_dangling=is_dangling,
-    )
 
 
 # The output of `image list`: fields of the images, their order, and text or JSON. Pure.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -96,8 +97,9 @@ def _id(text: str) -> re.Pattern[str]:
 
 def _pattern(text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings(action="ignore"):  # of another meaning in a later Python
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"expected a regular expression: {error}") from error
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -45,15 +45,19 @@ from minit.stage0.pods.poddirectory import (
 _EMBRYO_AGE_SECONDS = 3600
 
 
-def mark(data: Path, note: Note) -> None:
-    """Move ended pods, and pods with an aborted preparation, to the directories for garbage."""
+def _none(pod: Pod) -> bool:
+    return False
+
+
+def mark(data: Path, note: Note, leaves: Callable[[Pod], bool] = _none) -> None:
+    """Move ended pods, and pods with an aborted preparation, to the directories for garbage, but for those left."""
     for pod in walk_pods(data, [RUN], note):
-        if pod.state is PodState.EXITED:
+        if pod.state is PodState.EXITED and not leaves(pod):
             with ends_settled(data):
                 if pod.refresh() and pod.state is PodState.EXITED:
                     _move(pod, EXITED_GARBAGE, f'moving pod "{pod.uuid}" to garbage', note)
     for pod in walk_pods(data, [PREPARE, EMBRYO], note):
-        if pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod):
+        if (pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod)) and not leaves(pod):
             _move(pod, GARBAGE, f'moving failed prepare "{pod.uuid}" to garbage', note)
     _sync(data)
 
@@ -66,16 +70,25 @@ def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
     _sync(data)
 
 
-def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> bool:
+def collect(
+    data: Path,
+    grace_seconds: float,
+    cleanup: Stage1Cleanup,
+    say: Note,
+    note: Note,
+    leaves: Callable[[Pod], bool] = _none,
+) -> bool:
     """
-    Delete pods that were marked `grace_seconds` ago, and all garbage; a failed deletion is noted and left for later.
+    Delete pods that were marked `grace_seconds` ago, and all garbage, but for pods that it `leaves`.
+
+    A failed deletion is noted and left for later.
 
     Return whether stage1 has undone everything.
     """
     is_finished = True
     with Deletions(note) as deletions:
         for pod in walk_pods(data, [EXITED_GARBAGE], note):
-            if pod.place != EXITED_GARBAGE:
+            if pod.place != EXITED_GARBAGE or leaves(pod):
                 continue
             if _age_seconds(pod) < grace_seconds:
                 grace = format_duration(grace_seconds)
@@ -91,6 +104,8 @@ def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note,
                         raise
                     deletions.add(pod)
         for pod in walk_pods(data, [GARBAGE], note):
+            if leaves(pod):
+                continue
             say(f'Garbage collecting pod "{pod.uuid}"')
             with _noted(pod, note):
                 if _is_ours(pod):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -157,13 +157,14 @@ def collect_images(
     *,
     running_only: bool = True,
     keeps_named: bool = False,
+    leaves: Callable[[StoredImage], bool] = lambda image: False,
 ) -> int:
     """
     Remove minit's images that no pod was prepared from for `grace_seconds` and no running pod has, but for `kept`.
 
     Without `running_only`, and on the node of a kubelet, the images of all pods stay, with all names. With
-    `keeps_named` images stay that have a name. Steps of builds that no build has used for so long are forgotten, too.
-    Return the number of removed images.
+    `keeps_named` images stay that have a name, and images that are left in any case. Steps of builds that no build has
+    used for so long are forgotten, too. Return the number of removed images.
     """
     running_only = running_only and not (data / CRI_RECORDS).exists()
     needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
@@ -176,7 +177,7 @@ def collect_images(
         is_needed = (
             image.id in needed or image.id in named or (image.digests and image.digests.configuration in configurations)
         )
-        if is_needed or now_ns - image.last_used_ns <= grace_seconds * 1e9:
+        if is_needed or leaves(image) or now_ns - image.last_used_ns <= grace_seconds * 1e9:
             continue
         try:
             if not store.is_own(image.id):
@@ -215,10 +216,14 @@ def remove_volume(data: Path, name: str, note: Note) -> None:
         take_away(data, name, scratch)
 
 
-def prune_volumes(data: Path, say: Note, note: Note, tell_failure: Callable[[MinitError], None]) -> None:
-    """Remove all volumes that no pod has; `say` gets the names, and a failure does not stop the others."""
+def prune_volumes(
+    data: Path, names: Collection[str], say: Note, note: Note, tell_failure: Callable[[MinitError], None]
+) -> None:
+    """Remove those of the volumes that no pod has; `say` gets the names, and a failure does not stop the others."""
     with volume_scratch(data) as scratch, no_pod_is_prepared(data):
         for name in unused_volumes(data, note):
+            if name not in names:
+                continue
             try:
                 take_away(data, name, scratch)
             except MinitError as error:

@@ -6,7 +6,7 @@ Ended pods are not needed, nor are images, trees and volumes that only ended pod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from minit.base.value import Value
@@ -16,10 +16,11 @@ from minit.stage0.images.imagefiles import OF_IMAGES
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage, named_images
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, PodState, walk_pods
+from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, Pod, PodState, walk_pods
 from minit.stage0.volumes import list_volumes
 
-_UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
+_NEVER_RUN_STATES = frozenset({PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING})
+_UNNEEDED_STATES = ENDED_STATES | _NEVER_RUN_STATES
 # Other directories beside these only save time, or are left over.
 _NO_CACHES = OF_IMAGES | {"layer"}
 
@@ -57,18 +58,21 @@ def survey(
     note: Note,
     *,
     keeps_named: bool = False,
+    leaves_pod: Callable[[Pod], bool] | None = None,
+    leaves_image: Callable[[StoredImage], bool] | None = None,
 ) -> Survey:
     """
     Return the disk usage of a data directory, and of the directories `caches` elsewhere.
 
-    The image `kept` and the tree of `kept` are needed, and with `keeps_named` images that have a name. StoreError for
-    unreadable files of a pod that has not ended.
+    The image `kept` and the tree of `kept` are needed, with `keeps_named` images that have a name, and what is left. If
+    images can be left, so are the trees of all images that stay. StoreError for unreadable files of a pod that has not
+    ended.
     """
     images, needed_trees, volumes = set[str](), set[str](), set[str]()
     pods = []
     for pod in walk_pods(data, PLACES, note):
-        is_needed = pod.state not in _UNNEEDED_STATES
-        if is_needed:
+        is_needed = pod.state not in _UNNEEDED_STATES or (leaves_pod is not None and leaves_pod(pod))
+        if is_needed and pod.state not in _NEVER_RUN_STATES:
             needs = needs_of(pod)
             images |= needs.images
             needed_trees |= needs.trees
@@ -81,6 +85,9 @@ def survey(
     listed = {image.id: image for image in store.list()}
     if keeps_named:
         images |= named_images([*listed.values()])
+    if leaves_image is not None:
+        images |= {image.id for image in listed.values() if leaves_image(image)}
+        needed_trees |= {trees.tree_id_of(image_id) for image_id in images if image_id in listed}
     stored = {image_id: image_id in images or not store.is_own(image_id) for image_id in listed}
     recipes = {image: recipe for image in stored if (recipe := store.recipe(image)) is not None}
     files = {image: recipes[image].path if image in recipes else store.blob_path(image) for image in stored}
