@@ -21,6 +21,7 @@ from minit.launcher.cgroups import (
 )
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.podhelper import PodHelper
+from minit.launcher.start.delegation import hierarchies_of_pod
 from minit.launcher.start.enterprofiles import write_profile
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.start.preparation import Placed, Prepared, Start, no_sockets, prepare
@@ -83,10 +84,11 @@ class _Addition:
         """Prepare the app, and have PID 1 take the app in."""
         start = Start(
             plan=lambda hierarchies: _plan(self._options, hierarchies),
-            place=lambda plan, hierarchies: read_subcgroup(),
+            place=lambda plan, hierarchies: read_subcgroup() if hierarchies else "",
             sockets=no_sockets,
             begin=self._begin,
             pod=read_pid(),
+            find=hierarchies_of_pod,
         )
         prepared = prepare(start, self._helpers)
         lives = [] if prepared.life is None else [prepared.life]
@@ -196,7 +198,8 @@ def _helper_roles(helpers: Sequence[PodHelper], lives: Sequence[int]) -> list[tu
 
 
 def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:
-    roles = [(adding.GROUP, group.directory), *((adding.TASKS, fd) for fd in group.tasks)]
+    roles = [] if group.directory is None else [(adding.GROUP, group.directory)]
+    roles += [(adding.TASKS, fd) for fd in group.tasks]
     roles += [(adding.FILE + name, fd) for name, fd in group.files]
     roles += [] if group.freezer is None else [(adding.FREEZER, group.freezer)]
     return roles + ([] if group.memory is None else [(adding.MEMORY, group.memory)])

@@ -173,6 +173,8 @@ def _remove_directory(path: str) -> list[str]:
 def _remove_groups(app: str) -> list[str]:
     try:
         subcgroup = read_subcgroup()
+    except FileNotFoundError:
+        return []  # a user has none
     except (OSError, LaunchError) as error:
         return [describe(error)]
     return remove_app_groups(read_hierarchies(), subcgroup, app)

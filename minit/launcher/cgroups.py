@@ -102,13 +102,11 @@ def find_hierarchies(mounts: Iterable[Mount], memberships: Iterable[str]) -> lis
     return sorted(hierarchies, key=lambda hierarchy: hierarchy.controllers)
 
 
-def offered_controllers(hierarchies: Sequence[Hierarchy]) -> frozenset[str]:
-    """Return the controllers offered by any hierarchy; the controllers of v2 are those of the root."""
+def offered_controllers(hierarchies: Sequence[Hierarchy], *, in_own_group: bool = False) -> frozenset[str]:
+    """Return the controllers offered by any hierarchy; of v2 those of the root, or of the own group."""
     offered = {name for hierarchy in hierarchies for name in hierarchy.controllers}
-    for hierarchy in hierarchies:
-        if hierarchy.is_v2:
-            offered.update(read_controllers(hierarchy.mount_point))
-    return frozenset(offered)
+    unified = [each.mount_point + (each.own_path if in_own_group else "") for each in hierarchies if each.is_v2]
+    return frozenset(offered.union(*map(read_controllers, unified)))
 
 
 def read_controllers(group: str, file: str = "cgroup.controllers") -> set[str]:
@@ -120,10 +118,8 @@ def read_controllers(group: str, file: str = "cgroup.controllers") -> set[str]:
 def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
     """Return the path of the pod's groups, without a leading slash: below the group of this process."""
     by_name = {name: hierarchy for hierarchy in hierarchies for name in hierarchy.controllers or ("",)}
-    for name in ("name=systemd", "cpu", ""):
-        if name in by_name:
-            return f"{by_name[name].own_path.rstrip('/')}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
-    return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
+    first = next((by_name[name] for name in ("name=systemd", "cpu", "") if name in by_name), hierarchies[0])
+    return f"{first.own_path.rstrip('/')}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
 
 
 def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarchy]:
@@ -175,7 +171,9 @@ def memory_group_of_pid_1(hierarchies: Sequence[Hierarchy], subcgroup: str | Non
 
     Without a `subcgroup` PID 1 is in the groups of this process.
     """
-    hierarchy = max(hierarchies, key=lambda each: ("memory" in each.controllers, each.is_v2))
+    hierarchy = max(hierarchies, key=lambda each: ("memory" in each.controllers, each.is_v2), default=None)
+    if hierarchy is None:
+        return "", False
     path = hierarchy.own_path if subcgroup is None else f"/{subcgroup}/{_INIT_SCOPE}"
     return f"{hierarchy.mount_point}{path}", "memory" in hierarchy.controllers
 
@@ -216,6 +214,8 @@ def make_pod_groups(
 
 def _make_app_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str, *, private_users: bool) -> GroupEnds:
     """Make the group of an app in every hierarchy; the first hierarchy, v2 if there is one, has the directory."""
+    if not hierarchies:
+        return GroupEnds(app=app)
     tasks = []
     files: tuple[tuple[str, int], ...] = ()
     freezer: int | None = None

@@ -128,6 +128,14 @@ APP = Forked(
     ),
     has_session=True,
 )
+# All signals are blocked, so only the kill by PID 1 ends the process.
+APP_INIT = Forked(
+    who="first process of an app's PID namespace",
+    name="init-",
+    streams=(NULL, NULL, NULL),
+    has_session=True,
+    is_dumpable=False,
+)
 # No app can have replaced the pod's own /dev/null.
 HANDLER = Forked(
     who="event handler, before its exec",
@@ -161,10 +169,23 @@ COLLECTOR = Forked(
     who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
 )
 ENTERING = Forked(
-    who="process that enters a pod", keeps=("link", "pidfd of PID 1", "namespaces", "control groups", "terminal")
+    who="process that enters a pod",
+    keeps=("link", "pidfd of PID 1", "namespaces", "control groups", "terminal", "guard"),
 )
 # By /dev/tty a command reaches the terminal of its session, which must not be the caller's terminal.
 ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True, death_signal=signal.SIGKILL)
+# The kernel makes a PID namespace only in the namespace of the maker.
+COMMAND_INIT_MAKER = Forked(
+    who="maker of a command's PID namespace", keeps=("guard", "report"), streams=(NULL, NULL, NULL), is_dumpable=False
+)
+# The kernel kills the command, and all that it has left, with the process.
+COMMAND_INIT = Forked(
+    who="first process of a command's PID namespace",
+    name="minit-init",
+    streams=(NULL, NULL, NULL),
+    has_session=True,
+    is_dumpable=False,
+)
 # Signals of a terminal are for the command.
 COMMAND_GUARD = Forked(
     who="guard of a command with a time limit",

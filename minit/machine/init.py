@@ -215,6 +215,7 @@ def _run_pod(machine: Machine) -> int:
         place=lambda plan, hierarchies: place_pod(hierarchies, plan.uuid, plan.controllers),
         sockets=no_sockets,
         begin=lambda placed: None,
+        find=lambda hierarchies: hierarchies,
     )
     raise_limits()
     prepared = prepare(start, machine.pod_helpers)

@@ -58,7 +58,9 @@ def plan_app(given: AppInput, isolation: Isolation | None, *, in_kubernetes: boo
         process=process,
         confinement=confinement,
         resources=resources,
-        storage=plan_storage(given, has_console=streams.has_console, own_pids=process.own_pids),
+        storage=plan_storage(
+            given, has_console=streams.has_console, own_pids=process.own_pids, has_init=process.has_init
+        ),
         streams=streams,
         life=plan_life(given, process, has_console=streams.has_console),
     )

@@ -189,7 +189,7 @@ def _plan(loaded: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> Po
         group_parent=plan_group_parent(manifest),
         deadline_seconds=plan_deadline(manifest),
         tells_host=facts.tells_host,
-        warnings=(*_warn_of_ignored(facts), *warnings, *notes, *more, *of_apps),
+        warnings=(*_warn_of_groups(facts, joined=joined), *_warn_of_ignored(facts), *warnings, *notes, *more, *of_apps),
         debug=flags.debug,
     )
 
@@ -225,7 +225,9 @@ def _plan_apps(
 
 
 def _plan_namespaces(pod: PodInput, network: NetworkPlan | None) -> tuple[str, ...]:
-    host_pids = plan_host_pids(pod.manifest, private_users=pod.mapped is not None)
+    host_pids = plan_host_pids(
+        pod.manifest, private_users=pod.mapped is not None, has_groups=pod.facts.delegated_groups is not False
+    )
     namespaces = ["mnt", *(() if host_pids else ("pid",)), "uts"]
     if pod.flags.ipc != "parent":
         namespaces.append("ipc")
@@ -247,6 +249,15 @@ def _plan_mounts(pod: PodInput, *, own_network: bool) -> tuple[MountOp, ...]:
         shown_devices=pod.facts.shown_devices,
     )
     return (*mounts, *cover_of(pod.facts.shown_hierarchies), *memory_mounts(pod.manifest))
+
+
+def _warn_of_groups(facts: HostFacts, *, joined: bool) -> list[str]:
+    if facts.delegated_groups is not False or joined:
+        return []
+    return [
+        "warning: no control group is delegated to you: no limits and no pause, and each app has a PID namespace"
+        " (see docs/rootless.md)"
+    ]
 
 
 def _warn_of_ignored(facts: HostFacts) -> list[str]:

@@ -57,12 +57,14 @@ class ProcessPlan(Value):
     """Whether the app is in another PID namespace than that of the pod."""
     pids_of: str | None = None
     """The app whose present PID namespace is joined; None with `own_pids`: the app is PID 1 of a new namespace."""
+    has_init: bool = False
+    """With `own_pids`, whether PID 1 of the new namespace is a process of ours, in the place of control groups."""
 
     def describe(self) -> list[str]:
         """Return the program, its sockets and its PID namespace as lines for --debug."""
         lines = [f"exec {' or '.join(self.candidates)} {list(self.arguments)}"]
         if self.own_pids:
-            own = "PID 1 of a namespace of its own"
+            own = f"{'behind ' if self.has_init else ''}PID 1 of a namespace of its own"
             lines.append(own if self.pids_of is None else f"sees processes of {self.pids_of}")
         return [*lines, *(f"socket {socket.name} on {socket.describe()}" for socket in self.sockets)]
 
@@ -89,6 +91,7 @@ def plan_process(given: AppInput, streams: StreamsPlan, uid: int) -> tuple[Proce
         sockets=sockets,
         own_pids=own_pids,
         pids_of=pids_of,
+        has_init=pod.facts.delegated_groups is False,
     )
     return process, warnings
 
@@ -154,13 +157,18 @@ def _refuse_nul(name: str, app: App) -> None:
             raise PlanError(f'app "{name}": {what} holds a NUL character')
 
 
-def plan_host_pids(manifest: PodManifest, *, private_users: bool) -> bool:
-    """Return whether a pod has no own PID namespace; PlanError with private users, or for an app with an own one."""
+def plan_host_pids(manifest: PodManifest, *, private_users: bool, has_groups: bool = True) -> bool:
+    """
+    Return whether a pod has no own PID namespace; PlanError with private users, without control groups, which tell the
+    pod's processes from others, or for an app with an own namespace.
+    """
     if manifest.annotation(Annotation.PID_NAMESPACE) != _OF_HOST:
         return False
     where = f"annotation {Annotation.PID_NAMESPACE}: {_OF_HOST}"
     if private_users:
         raise PlanError(f"{where}: not with --private-users, whose root may not mount the /proc of the host")
+    if not has_groups:
+        raise PlanError(f"{where}: not without control groups, which tell processes of the pod from others")
     for runtime in manifest.apps:
         if runtime.annotation(Annotation.PID_NAMESPACE) not in (None, _OF_HOST):
             raise PlanError(f'{where}: app "{runtime.name}" asks for another one')
@@ -185,7 +193,10 @@ def _plan_pid_namespace(given: AppInput) -> tuple[bool, str | None]:
     other = value.removeprefix(_OF_OTHER) if of_app and value.startswith(_OF_OTHER) else None
     if value not in (_OF_POD, _OF_APP) and (other is None or not is_ac_name(other)):
         raise PlanError(f'{where}: expected {_OF_POD}, {_OF_APP} or, of an app, {_OF_OTHER}NAME, got "{value}"')
-    if value == _OF_POD:
+    has_init = given.pod.facts.delegated_groups is False
+    if has_init and other is not None:
+        raise PlanError(f"{where}: not without control groups: each app has a namespace")
+    if value == _OF_POD and not has_init:
         return False, None
     if other == runtime.name:
         raise PlanError(f"{where}: that is the app itself")
@@ -193,7 +204,7 @@ def _plan_pid_namespace(given: AppInput) -> tuple[bool, str | None]:
         raise PlanError(f"{where}: only in a mutable pod does another app run when one starts")
     if given.has_hotplug:
         raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
-    if any(handler.name == HANDLER_POST_STOP for handler in given.app.event_handlers):
+    if not has_init and any(handler.name == HANDLER_POST_STOP for handler in given.app.event_handlers):
         raise PlanError(f"{where}: an app with a post-stop handler, which comes after its end, has that of its pod")
     for volume in given.volumes:
         if f"{volume.target}/".startswith(f"{PROC.target}/"):

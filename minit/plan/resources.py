@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minit.base.errors import PlanError
 from minit.base.value import Value, replace
 from minit.linux.attributes import Limit, narrower
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import (
     App,
 )
-from minit.manifest.limits import Limits, with_annotation
+from minit.manifest.limits import CONTROLLERS, Limits, with_annotation
 from minit.manifest.reader import place
 from minit.manifest.ulimits import RESOURCES, read_ulimits, spell_bounds
 from minit.plan.inputs.hostfacts import HostFacts
@@ -26,10 +27,12 @@ def plan_isolations(
     """Return the limits of all apps together, what the isolators of each come to, and the warnings to show."""
     if not has_isolators(pod):
         return None, [None] * len(sections), []
+    delegated, facts = facts, _with_every_controller(facts)
     limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
     annotation = pod.manifest.annotation(Annotation.PIDS_LIMIT)
     limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
     warnings += notes
+    _require_delegated("pod", limits, delegated)
     isolations = []
     for index, (runtime, app) in enumerate(zip(pod.manifest.apps, sections), pod.first):
         path = (POD_MANIFEST, "apps", index, "app") if runtime.app else (app_manifest(runtime.name), "app")
@@ -40,8 +43,27 @@ def plan_isolations(
         warnings += notes
         where = f'app "{runtime.name}": annotation {Annotation.LIMITS}'
         own = with_annotation(own, runtime.annotation(Annotation.LIMITS), where)
+        _require_delegated(f'app "{runtime.name}"', own, delegated)
         isolations.append(replace(isolation, limits=own.within(limits)))
     return (limits if limits.controllers else None), isolations, warnings
+
+
+def _with_every_controller(facts: HostFacts) -> HostFacts:
+    """Return the facts, with all controllers for a user without root, who is refused limits without effect."""
+    return facts if facts.delegated_groups is None else replace(facts, controllers=CONTROLLERS)
+
+
+def _require_delegated(owner: str, limits: Limits, facts: HostFacts) -> None:
+    """Raise PlanError for a limit of a controller that root has not delegated to the user."""
+    if facts.delegated_groups is None:
+        return
+    if limits.needed_controllers and not facts.delegated_groups:
+        raise PlanError(f"{owner}: limits need control groups, and none are delegated to you (see docs/rootless.md)")
+    missing = sorted(limits.needed_controllers - facts.controllers)
+    if missing:
+        raise PlanError(
+            f"{owner}: no limit of {missing[0]}: its control group is not delegated to you (see docs/rootless.md)"
+        )
 
 
 class ResourcePlan(Value):

@@ -84,8 +84,11 @@ def plan_pod_volumes(pod: PodInput) -> tuple[list[tuple[VolumeMount, ...]], list
     return volumes, warnings
 
 
-def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool) -> StoragePlan:
-    """Return the storage of an app, which may have the pod's console and a PID namespace of its own."""
+def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool, has_init: bool = False) -> StoragePlan:
+    """
+    Return the storage of an app, which may have the pod's console and a PID namespace of its own, where PID 1 may be
+    ours.
+    """
     pod, flags, facts = given.pod, given.pod.flags, given.pod.facts
     mounts = app_mounts(
         console=has_console,
@@ -111,7 +114,7 @@ def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool) -> Stora
         memory_volumes=tuple(each for each in given.volumes if each.kind == MEMORY),
         files=tuple(file for file in _plan_files(given) if file.target not in hidden),
         hidden_files=hidden,
-        protection=protection if own_pids else with_pid_1(protection),
+        protection=protection if own_pids and not has_init else with_pid_1(protection),
         read_only_root=given.runtime.read_only_root_fs,
     )
     return _privileged(storage, facts.device_nodes) if given.is_privileged else storage

@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -32,11 +32,21 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")
 class OrdinaryUser:
     """The user; `remove` ends the user's processes, and removes the control groups."""
 
-    def __init__(self, directory: Path, *, has_ids: bool = True, has_groups: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        has_ids: bool = True,
+        has_groups: bool = True,
+        delegated: Collection[str] | None = None,
+    ) -> None:
+        """Make the user; `delegated` names the hierarchies of v1 with groups of the user's own, None for all and v2."""
         number = next(_numbers)
         self.uid = _FIRST_UID + number
         self._first = _FIRST_SUBORDINATE + number * _COUNT
-        self._groups = [_make_group(each, self.uid) for each in read_hierarchies()] if has_groups else []
+        hierarchies = read_hierarchies() if has_groups else []
+        chosen = (each for each in hierarchies if delegated is None or set(delegated) & {*each.controllers})
+        self._groups = [_make_group(each, self.uid) for each in chosen]
         self.home = directory / "homes" / NAME
         self.home.mkdir(parents=True)
         for path in (self.home, self.home / "run"):

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from minit.base.errors import LaunchError, describe
 from minit.base.value import Value
 from minit.launcher.cgroups import Hierarchy, app_group, read_hierarchies, read_subcgroup
+from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 
 
 class AppGroup(Value):
@@ -19,8 +21,13 @@ class AppGroup(Value):
 
 
 def find_groups(app: str) -> list[AppGroup]:
-    """Return the group of an app in each hierarchy in which its pod has one, v2 first; LaunchError if in none."""
+    """
+    Return the group of an app in each hierarchy in which its pod has one, v2 first; none for the pod of a user without
+    control groups. LaunchError if there are none else.
+    """
     try:
+        if is_of_user() and not os.path.exists(paths.POD_SUBCGROUP):
+            return []
         subcgroup = read_subcgroup()
         groups = [
             AppGroup(app=app, hierarchy=hierarchy, path=app_group(hierarchy, subcgroup, app))

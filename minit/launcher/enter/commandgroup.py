@@ -1,5 +1,6 @@
 """
-The control group of a command with a time limit, below that of its app, and the process that guards it.
+The control group of a command with a time limit, below that of its app, and the process that guards it. Without control
+groups there is a PID namespace in the place of the group.
 
 The guard kills all that is in the group when the time is over, when the command has ended, and when `enter` is killed:
 a command that has become a daemon, in a session of its own, is in the group too. It does so as well while `enter` is
@@ -9,6 +10,7 @@ stopped.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,8 +18,10 @@ from contextlib import suppress
 from minit.base.errors import LaunchError, describe
 from minit.base.value import replace
 from minit.launcher.enter.appgroups import AppGroup
+from minit.linux import syscalls
 from minit.linux.forks import COMMAND_GUARD, Kept, fork
 from minit.linux.loop import wait_readable
+from minit.linux.messages import receive_message, socket_pair
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 
 # The exit code of timeout(1).
@@ -73,10 +77,28 @@ class CommandGroup:
             time.sleep(_PAUSE_SECONDS)
 
 
+class CommandNamespace:
+    """A PID namespace around a command: the process that enters tells the first process by `theirs`."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = socket_pair()
+        self.descriptors = [self._ours.fileno()]
+
+    def end(self) -> bool:
+        """Kill all that is in it; False if something is left after some time."""
+        if not wait_readable([self._ours.fileno()], 0):
+            return True  # nothing has entered, and nothing will: `enter` does not say "go" any more
+        _, pidfds = receive_message(self._ours)
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
+                syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
+        return all(wait_readable([pidfd], _END_SECONDS) for pidfd in pidfds)
+
+
 class Guard:
     """The process that ends a group in time, or as soon as this process has ended or says so."""
 
-    def __init__(self, group: CommandGroup, timeout_seconds: float) -> None:
+    def __init__(self, group: CommandGroup | CommandNamespace, timeout_seconds: float) -> None:
         theirs, self._ours = os.pipe2(os.O_CLOEXEC)
         until = time.monotonic() + timeout_seconds
         kept: dict[str, Kept] = {"pipe": theirs, "control group": group.descriptors}
@@ -93,13 +115,13 @@ class Guard:
         os.close(self._ours)
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code not in (0, EXIT_TIMED_OUT):
-            # It was killed, perhaps for want of memory.
+        if code not in (0, EXIT_TIMED_OUT) or isinstance(self._group, CommandNamespace):
+            # It was killed, perhaps for want of memory, or the namespace was made just now.
             self._group.end()
         return code == EXIT_TIMED_OUT
 
 
-def _guard(pipe: int, group: CommandGroup, until: float) -> int:
+def _guard(pipe: int, group: CommandGroup | CommandNamespace, until: float) -> int:
     is_in_time = bool(wait_readable([pipe], max(0.0, until - time.monotonic())))
     group.end()
     return 0 if is_in_time else EXIT_TIMED_OUT

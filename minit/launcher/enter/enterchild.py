@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from minit.base.errors import EXIT_FAILURE, Step, describe, step_of
+from minit.base.errors import EXIT_FAILURE, LaunchError, Step, describe, step_of
 from minit.base.value import Value
 from minit.linux import syscalls
-from minit.linux.forks import ENTERED, ENTERING, Kept, clone, fork
-from minit.linux.messages import Socket
+from minit.linux.forks import COMMAND_INIT, COMMAND_INIT_MAKER, ENTERED, ENTERING, Kept, clone, fork
+from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, receive_message, send_message, socket_pair
 from minit.linux.process import admit_limits, join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.linux.stdio import complain
+from minit.manifest.capabilities import capability_mask
 from minit.plan.entering import EnterProfile
 from minit.plan.life.appenvironment import DEFAULT_PATH
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
+from minit.supervisor.apps.pidgroup import be_init
 from minit.supervisor.exec.podconsole import take_console
 from minit.supervisor.exec.privileges import (
     Command,
@@ -41,6 +45,9 @@ EXIT_NOT_FOUND = 127
 
 GO = b"go"
 _GO_BYTES = 16
+_FOR_NAMESPACES = capability_mask("CAP_SYS_ADMIN")
+# A process of the app can stop the maker.
+_MAKER_SECONDS = 10.0
 
 
 class Entrance(Value):
@@ -50,7 +57,8 @@ class Entrance(Value):
     `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `pids` the app's PID
     namespace, None for PID 1's; `own_users` tells that the pod has a user namespace of its own. `groups` are files of
     control groups to write `0` into. `bounding` is the capability mask of PID 1, of which the profile keeps a part.
-    `terminal` is the slave of a pty for standard streams that are terminals.
+    `terminal` is the slave of a pty for standard streams that are terminals. `guard` is a socket to the guard of a
+    command with a PID namespace of its own, None for a command without.
     """
 
     supervisor: int
@@ -62,6 +70,7 @@ class Entrance(Value):
     profile: EnterProfile
     terminal: int | None = None
     terminal_streams: tuple[int, ...] = ()
+    guard: int | None = None
 
     def descriptors(self) -> Mapping[str, Kept]:
         """Return the descriptors for the first process."""
@@ -70,6 +79,7 @@ class Entrance(Value):
             "namespaces": (self.namespace, self.pids),
             "control groups": self.groups,
             "terminal": self.terminal,
+            "guard": self.guard,
         }
 
 
@@ -105,11 +115,15 @@ class _Command:
                 os.dup2(self._entrance.terminal, number)
         with Step("close descriptors"):
             # Before any path of the app is followed: /proc/self/fd leads to the host.
-            syscalls.close_all_but((0, 1, 2, self._link.fileno()))
+            guard = () if self._entrance.guard is None else (self._entrance.guard,)
+            syscalls.close_all_but((0, 1, 2, self._link.fileno(), *guard))
             os.umask(0o022)
         with Step("drop capabilities"):
             # The caller may hold more than PID 1, which gave up the rest for the whole pod.
             drop_bounding_set(self._entrance.bounding)
+        if self._entrance.guard is not None:
+            with Step("make the PID namespace of the command"):
+                _enter_new_pids(Socket(fileno=self._entrance.guard))
         give_up_capabilities(profile.confinement)
         with Step("fork"):
             # While no filter is in the way.
@@ -206,6 +220,35 @@ class _Command:
             return not self._link.recv(_GO_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
+
+
+def _enter_new_pids(guard: Socket) -> None:
+    """Have children born in a new PID namespace, inside of the one where children are born so far; tell the guard."""
+    ours, theirs = socket_pair()
+    kept = {"guard": guard.fileno(), "report": theirs.fileno()}
+    with guard, ours:
+        maker = fork(COMMAND_INIT_MAKER, lambda: _make_init(guard, theirs), kept)
+        theirs.close()
+        pidfds = receive_message(ours)[1] if wait_readable([ours.fileno()], _MAKER_SECONDS) else []
+        os.kill(maker, signal.SIGKILL)
+        os.waitpid(maker, 0)
+        if not pidfds:
+            raise LaunchError("the process that makes it was killed or stopped by another of the app")
+        syscalls.setns(pidfds[0], syscalls.CLONE_NEWPID)
+        os.close(pidfds[0])
+
+
+def _make_init(guard: Socket, report: Socket) -> None:
+    # Others of the app see this process.
+    syscalls.set_capabilities(_FOR_NAMESPACES, _FOR_NAMESPACES, 0)
+    _, init = clone(COMMAND_INIT, be_init, {}, flags=syscalls.CLONE_NEWPID)
+    try:
+        send_message(guard, {}, [init])
+        send_message(report, {}, [init])
+    except OSError:
+        # `enter` has ended meanwhile, and the guard.
+        syscalls.pidfd_send_signal(init, signal.SIGKILL)
+        raise
 
 
 class _NotExecuted(Exception):

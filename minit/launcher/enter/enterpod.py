@@ -16,7 +16,7 @@ from minit.base.errors import LaunchError, NoAnswerError, describe
 from minit.base.value import replace
 from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
 from minit.launcher.enter.appgroups import AppGroup, find_groups, open_groups
-from minit.launcher.enter.commandgroup import CommandGroup, Guard
+from minit.launcher.enter.commandgroup import CommandGroup, CommandNamespace, Guard
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console, outer_id
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
@@ -68,6 +68,7 @@ def enter_pod(
     namespace: int | None = None
     pids: int | None = None
     guard: Guard | None = None
+    link_to_guard: int | None = None
     profile = EnterProfile(environment=tuple(os.environb.items()))
     if app is not None:
         namespace, profile, pids = _find_app(pid, status["State"], app)
@@ -84,8 +85,12 @@ def enter_pod(
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
     if timeout_seconds is not None:
         # Last: the kernel copies each page written between two forks twice.
-        own = CommandGroup(groups)
-        guard, groups = Guard(own, timeout_seconds), own.joined
+        own = CommandGroup(groups) if groups else CommandNamespace()
+        guard = Guard(own, timeout_seconds)
+        if isinstance(own, CommandGroup):
+            groups = own.joined
+        else:
+            link_to_guard = own.theirs.detach()
     entrance = Entrance(
         supervisor=pidfd,
         namespace=namespace,
@@ -96,6 +101,7 @@ def enter_pod(
         profile=profile,
         terminal=None if console is None else console.slave,
         terminal_streams=terminals,
+        guard=link_to_guard,
     )
     ours, theirs = socket_pair()
     first = enter(entrance, command, theirs)

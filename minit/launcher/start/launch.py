@@ -24,6 +24,7 @@ from minit.launcher.devices.openvolumes import open_kubernetes_log
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
+from minit.launcher.start.delegation import usable_hierarchies
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
@@ -138,12 +139,14 @@ class _Launch:
             place=place_groups,
             sockets=lambda plan: _match_sockets(plan, inherited),
             begin=self._begin,
+            find=usable_hierarchies,
             for_gc=True,
         )
         prepared = prepare(start, self._helpers)
         plan = prepared.plan
         with Step("look at the control groups of PID 1"):
-            witness = KillWitness(prepared.own, prepared.subcgroup if plan.group_parent is None else None)
+            has_groups = bool(prepared.hierarchies) and plan.group_parent is None
+            witness = KillWitness(prepared.own, prepared.subcgroup if has_groups else None)
         with Step("prepare the console"):
             terminal = _prepare_console(plan)
         specs = self._join_network(plan, prepared.specs)

@@ -78,13 +78,14 @@ class Start(Value):
     `plan` returns the plan for the control groups of this process. `place` returns the path of the pod's groups in the
     hierarchies of the pod, `sockets` the inherited descriptors of the apps' sockets. `begin` is called when nothing is
     made yet. With `for_gc` the pod directory gets the path of the groups. `pod` is the PID 1 with which the helper for
-    devices stays, None for a helper that ends with the launcher.
+    devices stays, None for a helper that ends with the launcher. `find` returns the hierarchies for the pod's groups.
     """
 
     plan: Callable[[Sequence[Hierarchy]], PodPlan]
     place: Callable[[PodPlan, Sequence[Hierarchy]], str]
     sockets: Callable[[PodPlan], AppSockets]
     begin: Callable[[Placed], None]
+    find: Callable[[Sequence[Hierarchy]], Sequence[Hierarchy]]
     for_gc: bool = False
     pod: int | None = None
 
@@ -110,13 +111,14 @@ def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
     """
     with Step("find the control groups of this process"):
         own = read_hierarchies()
-    plan = start.plan(own)
+        usable = start.find(own)
+    plan = start.plan(usable)
     with Step("load seccomp filters"):
         specs = make_specs(plan.apps)
     with Step("take over sockets"):
         sockets = start.sockets(plan)
     with Step("place control groups"):
-        hierarchies = own if plan.group_parent is None else below_parent(own, plan.group_parent)
+        hierarchies = usable if plan.group_parent is None else below_parent(usable, plan.group_parent)
         subcgroup = start.place(plan, hierarchies)
     placed = Placed(
         plan=plan,
@@ -134,7 +136,7 @@ def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
         if devices is not None:
             helpers.append(devices)
     with Step("make control groups"):
-        if start.for_gc:
+        if start.for_gc and hierarchies:
             # First: gc could not find the groups of a pod that died in between.
             write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         groups = _make_groups(placed)
@@ -173,6 +175,8 @@ def no_sockets(plan: PodPlan) -> AppSockets:
 
 def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     """Return the path of the pod's groups, before another process of ours might be in the way."""
+    if not hierarchies:
+        return ""
     if plan.group_parent is not None:
         return f"{plan.group_parent}/{paths.pod_cgroup_name(plan.uuid)}".lstrip("/")
     if not plan.controllers:

@@ -27,6 +27,8 @@ class HostFacts(Value):
     has_cgroups: bool
     machine: str = ""
     """The architecture, as uname(2) has the name."""
+    delegated_groups: bool | None = None
+    """Whether a user without root has control groups to write to, delegated by root; None for root."""
     is_unified: bool = False
     """Whether the unified hierarchy of control groups is the only one."""
     terminal_type: str | None = None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from minit.base.errors import MinitError, PodError, describe
 from minit.linux.mountinfo import find_mounts
 from minit.manifest.limits import Limits
+from minit.podfiles.usersdirectory import is_of_user
 from minit.stage0.apps import appadd
 from minit.stage0.pods.mutablepods import manifest_lock, read_mutable_manifest, require_app
 from minit.stage0.pods.poddirectory import Pod, PodState
@@ -84,7 +85,8 @@ def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -
     for controller in sorted(limits.controllers):
         place = next((place for place in places if _has_controller(*place, controller)), None)
         if place is None and controller in limits.needed_controllers:
-            raise PodError(f'app "{app}": its control group has no controller {controller}')
+            reason = ": none is delegated to you (see docs/rootless.md)" if is_of_user() else ""
+            raise PodError(f'app "{app}": its control group has no controller {controller}{reason}')
         if place is not None:
             wanted |= _files(app, limits, controller, *place)
     try:
@@ -99,6 +101,10 @@ def _groups(pod: Pod, app: str) -> list[tuple[Hierarchy, str]]:
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
     subcgroup = read_subcgroup(pod)
+    if subcgroup is None and is_of_user():
+        raise PodError(
+            f'app "{app}": no control group is delegated to you, so there are no limits (see docs/rootless.md)'
+        )
     hierarchies = find_hierarchies(find_mounts("cgroup"))
     places = [] if subcgroup is None else find_group(hierarchies, os.path.join(subcgroup, APPS, f"{app}.service"))
     if not places:

@@ -19,6 +19,7 @@ from minit.base.utctime import utc_text
 from minit.linux.mountinfo import Mount, find_mounts, read_mountinfo
 from minit.manifest.names import is_ac_name
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 from minit.stage0.pods import overlay
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import (
@@ -291,9 +292,23 @@ def _pod(pod: Pod) -> Json:
         "overlay": lambda: pod.has_file(paths.POD_OVERLAY_PREPARED),
         "private_users": lambda: _first_line(pod, paths.POD_PRIVATE_USERS),
         "control_group": lambda: read_subcgroup(pod),
+        **({"delegated_groups": lambda: _delegated(pod)} if is_of_user() else {}),
         "free_bytes": lambda: os.fstatvfs(pod.fd).f_bavail * os.fstatvfs(pod.fd).f_frsize,
     }
     return {name: _part(read) for name, read in fields.items()}
+
+
+def _delegated(pod: Pod) -> str:
+    """Return in which hierarchies the pod of a user without root has groups, with the controllers of v2."""
+    subcgroup = read_subcgroup(pod)
+    if subcgroup is None:
+        return "no control group is delegated to the user: no limits, and each app has a PID namespace"
+    return " ".join(
+        os.path.basename(hierarchy.mount_point)
+        if hierarchy.controllers
+        else f"v2 ({read_file(directory, 'cgroup.controllers').strip()})"
+        for hierarchy, directory in find_group(_hierarchies(), subcgroup)
+    )
 
 
 def _stage1_name(pod: Pod) -> str:

@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minit.base.errors import MinitError, PodError
 from minit.base.value import Value, replace
 from minit.linux.mountinfo import find_mounts
+from minit.linux.pidnamespaces import children_of, members_of
 from minit.podfiles import paths
+from minit.podfiles.usersdirectory import is_of_user
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.reports.podtraces import count_restarts, read_end
-from minit.stage0.reports.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
+from minit.stage0.reports.usage import (
+    APPS,
+    Hierarchy,
+    Usage,
+    find_group,
+    find_hierarchies,
+    read_file,
+    read_usage,
+    read_usage_of_processes,
+)
 
+# The command line of the first process of an app's PID namespace, before the name.
+_INIT = "init: "
 _HEADING_LINES = 2
 _COUNTERS = ("bytes", "packets", "errors", "dropped")
 # In each direction; four more follow.
@@ -128,21 +141,28 @@ class PodMeter:
         if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
             return None
         subcgroup = read_subcgroup(self.pod)
+        if subcgroup is None and is_of_user():
+            usage, of_apps = _usage_of_namespaces(self.pod)
+            return self._sample(usage, lambda app: of_apps.get(app, Usage()))
         hierarchies = find_hierarchies(find_mounts("cgroup"))
         whole = [] if subcgroup is None else find_group(hierarchies, subcgroup)
         if subcgroup is None or not whole:
             if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
                 return None
             raise PodError(f'pod "{self.pod.uuid}": its control groups are not there (yet)')
+        path = subcgroup
+        return self._sample(read_usage(whole), lambda app: _app_usage(hierarchies, path, app))
+
+    def _sample(self, usage: Usage, usage_of: Callable[[str], Usage]) -> PodSample | None:
         sample = PodSample(
             uuid=self.pod.uuid,
             time_ns=time.time_ns(),
             clock_ns=time.monotonic_ns(),
-            usage=read_usage(whole),
+            usage=usage,
             apps=tuple(
                 AppSample(
                     name=app,
-                    usage=_app_usage(hierarchies, subcgroup, app),
+                    usage=usage_of(app),
                     restarts=count_restarts(self.pod, app, read_end(self.pod, app) or {}),
                 )
                 for app in self.apps
@@ -192,6 +212,26 @@ def _app_usage(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> Us
         memory_limit_bytes=_smaller(usage.memory_limit_bytes, outer.memory_limit_bytes),
         processes_limit=_smaller(usage.processes_limit, outer.processes_limit),
     )
+
+
+def _usage_of_namespaces(pod: Pod) -> tuple[Usage, dict[str, Usage]]:
+    """Return the use of a pod without control groups, and of its apps, each of which has a PID namespace."""
+    first = read_pid_to_enter(pod)
+    if first is None:
+        return Usage(), {}
+    of_apps = {}
+    for init in children_of(first):
+        words = read_file(f"/proc/{init}", "cmdline").partition("\0")[0].strip()
+        if words.startswith(_INIT):
+            of_apps[words.removeprefix(_INIT)] = read_usage_of_processes(_members(init))
+    return read_usage_of_processes((first, *_members(first))), of_apps
+
+
+def _members(init: int) -> list[int]:
+    try:
+        return members_of(init, os.stat(f"/proc/{init}/ns/pid").st_ino)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _smaller(one: int | None, other: int | None) -> int | None:

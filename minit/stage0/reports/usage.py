@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minit.base.value import Value
 from minit.linux.mountinfo import Mount
+from minit.linux.pidnamespaces import read_stat
 
 # The place of the apps' groups in the pod's group, in rkt's layout.
 APPS = "system.slice"
@@ -21,6 +22,16 @@ _MILLICORES = 1000
 # In v1 "no limit" is the largest multiple of a page in a signed 64-bit number.
 _UNLIMITED_BYTES = 1 << 62
 _MAX_FILE_BYTES = 1 << 20
+_KIB = 1024
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+# Of proc_pid_stat(5), counted behind the name: the process's own, and that of children that it has waited for.
+_OF_PROCESSES = (
+    ("page_faults", (10 - 3, 11 - 3), 1),
+    ("major_page_faults", (12 - 3, 13 - 3), 1),
+    ("cpu_user_ns", (14 - 3, 16 - 3), _TICK_NS),
+    ("cpu_system_ns", (15 - 3, 17 - 3), _TICK_NS),
+)
+_OF_STATUS = {"memory_bytes": "VmRSS", "memory_anonymous_bytes": "RssAnon", "swap_bytes": "VmSwap"}
 
 
 class Hierarchy(Value):
@@ -88,6 +99,34 @@ def read_usage(places: Sequence[tuple[Hierarchy, str]]) -> Usage:
             if value is not None and (fields.get(name) is None or hierarchy.controllers):
                 fields[name] = value
     return Usage(**fields)
+
+
+def read_usage_of_processes(pids: Iterable[int]) -> Usage:
+    """
+    Return what living processes use together, by proc(5), where there are no control groups.
+
+    The time of an ended process counts while the parent lives, if the parent has waited for the process. Memory shared
+    by processes counts once for each.
+    """
+    sums: dict[str, int] = {}
+
+    def add(name: str, value: int) -> None:
+        sums[name] = sums.get(name, 0) + value
+
+    for pid in pids:
+        try:
+            fields = read_stat(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for name, (own, waited), unit in _OF_PROCESSES:
+            add(name, (int(fields[own]) + int(fields[waited])) * unit)
+        lines = dict(line.partition(":")[::2] for line in read_file(f"/proc/{pid}", "status").splitlines())
+        for name, key in _OF_STATUS.items():
+            # A process of the kernel, or a dead one, has no memory.
+            add(name, int(lines.get(key, "0").split()[0]) * _KIB)
+        add("processes", int(lines.get("Threads", "1")))
+    user, system = sums.get("cpu_user_ns", 0), sums.get("cpu_system_ns", 0)
+    return Usage(cpu_ns=user + system, **sums)
 
 
 def read_file(directory: str, name: str) -> str:

@@ -14,6 +14,7 @@ from minit.linux.process import ending_with_caller
 from minit.manifest.image import ImageManifest
 from minit.podfiles import paths
 from minit.podfiles.controlmessages import Answer, AskState, LiveApp, LivePod, Request
+from minit.podfiles.usersdirectory import RUNTIME_VARIABLE
 from minit.stage0.pods.poddirectory import EXITED_GARBAGE, GARBAGE, Pod, PodState
 from minit.stage0.pods.waiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
@@ -118,6 +119,7 @@ def crossing_environment(pod: Pod, manifest: ImageManifest) -> dict[str, str]:
         "RKT_STAGE1_ENTERCMD": str(enter),
         "RKT_STAGE1_ENTERPID": str(wait_for_pid(pod)),
         "PATH": os.environ.get("PATH") or DEFAULT_PATH,
+        **{name: os.environ[name] for name in (RUNTIME_VARIABLE,) if name in os.environ},
     }
 
 

@@ -33,8 +33,9 @@ WRITTEN = (_KILL, _FREEZE)
 
 class GroupEnds(Value):
     """
-    The control groups of one app, as descriptors: the directory in one hierarchy, the files by which a process joins
-    groups after the start, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
+    The control groups of one app, as descriptors: the directory in one hierarchy, None without groups, the files by
+    which a process joins groups after the start, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the
+    freezer.
 
     Root of a user namespace may not start a process in a v2 group, so that `tasks` has `cgroup.procs` too, nor open the
     other written files, so that `files` has them by name. `memory` is the directory of the v1 group with the memory
@@ -42,8 +43,8 @@ class GroupEnds(Value):
     """
 
     app: str
-    directory: int
-    is_v2: bool
+    directory: int | None = None
+    is_v2: bool = False
     tasks: tuple[int, ...] = ()
     freezer: int | None = None
     files: tuple[tuple[str, int], ...] = ()
@@ -57,8 +58,8 @@ class GroupEnds(Value):
     def descriptors(self) -> list[int]:
         """Return all descriptors."""
         files = [fd for _, fd in self.files]
-        optional = [fd for fd in (self.freezer, self.memory) if fd is not None]
-        return [self.directory, *self.tasks, *files, *optional]
+        optional = [fd for fd in (self.directory, self.freezer, self.memory) if fd is not None]
+        return [*self.tasks, *files, *optional]
 
 
 class Group:
@@ -72,7 +73,8 @@ class Group:
         self._directory = ends.directory
         self._freezer = ends.freezer
         self._files = dict(ends.files)
-        self.memory = MemoryGroup(ends.directory if ends.memory is None else ends.memory, is_v1=ends.memory is not None)
+        memory = ends.directory if ends.memory is None else ends.memory
+        self.memory = MemoryGroup(memory, is_v1=ends.memory is not None)
 
     @property
     def birthplace(self) -> int | None:
@@ -85,6 +87,9 @@ class Group:
         """
         return self._directory if self._starts_processes and not self._was_killed else None
 
+    def end(self) -> None:
+        """Let go of the group, of which nothing is left."""
+
     def note_death(self, signum: int | None) -> None:
         """Note the end of a process of the group: SIGKILL may have come from cgroup.kill, written on the host."""
         self._was_killed = self._was_killed or signum == signal.SIGKILL
@@ -96,6 +101,7 @@ class Group:
 
     def _members(self) -> list[int]:
         members = self._read_members(PROCS)
+        assert self._directory is not None
         if os.fstat(self._directory).st_nlink > _LINKS_OF_LEAF:
             # Of commands with a time limit. A group made by a privileged app may have no such file to read.
             with suppress(OSError), os.scandir(self._directory) as entries:
@@ -161,7 +167,7 @@ class Group:
         """Return pidfds of the first living processes, by pid, and the pids of the others."""
         held: dict[int, int] = {}
         # So that one descriptor is left for reading the group.
-        spare = os.dup(self._directory)
+        spare = os.dup(0)
         try:
             for index, pid in enumerate(pids[:_BATCH]):
                 try:

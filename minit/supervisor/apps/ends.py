@@ -201,6 +201,7 @@ class Ends:
         """End a run of which nothing is left."""
         app.run.deadline = None
         self.processes.forget(app)
+        app.group.end()
         if app.run.post_stop_due:
             self._journal.event(PodEvent.HANDLER_SKIPPED, app=app.name, handler=HANDLER_POST_STOP)
         if app.restarts is not None and app.restarts.delay_seconds is not None:

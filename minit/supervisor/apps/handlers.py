@@ -27,17 +27,19 @@ from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import HOOK_POST_START, HOOK_PRE_STOP, HOOKS
 from minit.plan.process import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.streams import STREAM_NULL
-from minit.podfiles.paths import PodEvent
+from minit.podfiles.paths import PodEvent, app_rootfs
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import Handler, Run
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import Event, State
+from minit.supervisor.apps.pidgroup import PidGroup
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import kill_process
-from minit.supervisor.exec.child import NotFound, find_executable
+from minit.supervisor.exec.child import NotFound, copy_root, find_executable
 from minit.supervisor.exec.privileges import Command, choose_profile, execute
 from minit.supervisor.output.streams import Streams
+from minit.supervisor.root.applymounts import enter_root
 
 FORK_PAUSE_SECONDS = 0.005
 """Before the second attempt to fork; it doubles with each."""
@@ -177,13 +179,17 @@ def spawn_handler(app: App, name: str) -> Handler:
     modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
+        is_new = isinstance(app.group, PidGroup) and not app.group.is_alive
+        if isinstance(app.group, PidGroup) and is_new:
+            # A post-stop handler, and all before was killed.
+            _replace_pids(app, app.group)
         kept: dict[str, Kept] = {
             "mount namespace": app.present_namespace,
             "control groups": (app.ends.directory, *app.ends.tasks),
             "stdout": writers.get("stdout"),
             "stderr": writers.get("stderr"),
         }
-        pid, pidfd = clone(HANDLER, lambda: _run(app, name), kept, pids=app.run.pids, tell=_fail)
+        pid, pidfd = clone(HANDLER, lambda: _run(app, name, has_new_pids=is_new), kept, pids=app.run.pids, tell=_fail)
     except OSError:
         streams.close()
         raise
@@ -194,11 +200,18 @@ def spawn_handler(app: App, name: str) -> Handler:
     return Handler(name, pid, pidfd, streams)
 
 
-def _run(app: App, name: str) -> NoReturn:
+def _replace_pids(app: App, group: PidGroup) -> None:
+    if app.run.pids is not None:
+        os.close(app.run.pids)
+        app.run.pids = None
+    app.run.pids = group.begin()
+
+
+def _run(app: App, name: str, *, has_new_pids: bool) -> NoReturn:
     spec, hook = app.spec, app.spec.life.hooks.get(name)
     confinement = spec.handler_confinement if hook is None else spec.confinement
     choose_profile(confinement)
-    _enter_app(app, is_hook=hook is not None)
+    _enter_app(app, is_hook=hook is not None, has_new_pids=has_new_pids)
     words = spec.life.handlers.get(name, ()) if hook is None else (hook.command, *hook.arguments)
     path = words[0]
 
@@ -224,10 +237,10 @@ def _fail(error: BaseException) -> int:
     return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
 
 
-def _enter_app(app: App, *, is_hook: bool) -> None:
+def _enter_app(app: App, *, is_hook: bool, has_new_pids: bool) -> None:
     assert app.present_namespace is not None
     with Step("join control groups"):
-        if app.ends.starts_processes:
+        if app.ends.starts_processes and app.ends.directory is not None:
             join_v2_group(app.ends.directory)
         join_cgroups(app.ends.tasks)
         if is_hook and app.spec.has_group_namespace:
@@ -238,8 +251,13 @@ def _enter_app(app: App, *, is_hook: bool) -> None:
         take_attributes(app.attributes)
         admit_limits(app.spec.resources.rlimits)
     with Step("join mount namespace"):
-        syscalls.set_dumpable(False)
-        syscalls.setns(app.present_namespace, syscalls.CLONE_NEWNS)
+        if has_new_pids:
+            root = copy_root(app.spec, app_rootfs(app.name), app.present_namespace)
+            syscalls.set_dumpable(False)
+            enter_root(root)
+        else:
+            syscalls.set_dumpable(False)
+            syscalls.setns(app.present_namespace, syscalls.CLONE_NEWNS)
         os.umask(0o022)
     with Step("close descriptors"):
         # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.

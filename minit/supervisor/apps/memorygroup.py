@@ -31,9 +31,13 @@ class ReachedLimit(Value):
 
 
 class MemoryGroup:
-    """A group of v2, or of the v1 hierarchy with the memory controller, by the descriptor of its directory."""
+    """
+    A group of v2, or of the v1 hierarchy with the memory controller, by the descriptor of its directory.
 
-    def __init__(self, directory: int, *, is_v1: bool) -> None:
+    Without a directory nothing is counted.
+    """
+
+    def __init__(self, directory: int | None, *, is_v1: bool) -> None:
         self._directory = directory
         self._is_v1 = is_v1
 
@@ -104,6 +108,8 @@ class MemoryGroup:
 
     def _identity(self, around: str) -> int | None:
         """Return the inode number of a group's file, None if there is no group."""
+        if self._directory is None:
+            return None
         try:
             return os.stat(f"{around}cgroup.procs", dir_fd=self._directory).st_ino
         except FileNotFoundError:
@@ -111,6 +117,8 @@ class MemoryGroup:
 
     def _read(self, path: str) -> bytes:
         """Return a file of the group, or of one around it; empty if there is none."""
+        if self._directory is None:
+            return b""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
             try:

@@ -13,6 +13,7 @@ from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.notifysocket import Readiness
+from minit.supervisor.apps.pidgroup import PidGroup
 
 
 class App:
@@ -40,7 +41,7 @@ class App:
         self.ends = ends
         self.attributes = attributes
         self.sockets = sockets
-        self.group = Group(ends)
+        self.group = Group(ends) if ends.directory is not None else PidGroup(ends)
         self.state = state
         self.is_removed = False
         self.created_ns = time.time_ns()
@@ -113,6 +114,7 @@ class App:
 
     def release(self) -> None:
         """Close everything that belongs to the app."""
+        self.group.end()
         own = (self.run.pidfd, self.run.namespace, self.run.pids, self.namespace, self.profile)
         for fd in (*own, *self.sockets, *self.ends.descriptors()):
             if fd is not None:

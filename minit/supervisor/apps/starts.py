@@ -26,6 +26,7 @@ from minit.supervisor.apps.apprun import BEGUN, EXECUTED
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lifecycle import Event, State
+from minit.supervisor.apps.pidgroup import PidGroup
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import describe_processes
 from minit.supervisor.exec.child import ChildEnds, fork_app
@@ -208,11 +209,14 @@ def spawn_app(
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    The process starts in the app's v2 group, if PID 1 may start processes there, and joins the v1 groups itself.
-    `trees` are the detached mounts of the volumes, `console` is the slave of the pod's console, `dev` a detached /dev
-    for an app that may not make one, `pids` the PID namespace of another app to join. Started again, the app finds the
-    root in its namespace. OSError, and nothing left, without a process or room for the streams.
+    The process starts in the app's v2 group, if PID 1 may start processes there, and joins the v1 groups itself, or
+    without groups starts in a new PID namespace. `trees` are the detached mounts of the volumes, `console` is the
+    slave of the pod's console, `dev` a detached /dev for an app that may not make one, `pids` the PID namespace of
+    another app to join. Started again, the app finds the root in its namespace. OSError, and nothing left, without a
+    process or room for the streams.
     """
+    if isinstance(app.group, PidGroup):
+        app.run.pids = pids = app.group.begin()
     birthplace = app.group.birthplace
     writers = _open_streams(app)
     ours, theirs = socket_pair()

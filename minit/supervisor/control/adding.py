@@ -123,7 +123,7 @@ def _group_ends(app: str, of_role: dict[str, list[int]], *, is_v2: bool) -> Grou
     files = [(role.removeprefix(FILE), fds[0]) for role, fds in of_role.items() if role.startswith(FILE)]
     return GroupEnds(
         app=app,
-        directory=_only(of_role, GROUP),
+        directory=_only(of_role, GROUP) if GROUP in of_role else None,
         is_v2=is_v2,
         tasks=tuple(of_role.get(TASKS, ())),
         freezer=next(iter(of_role.get(FREEZER, ())), None),

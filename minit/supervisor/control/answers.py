@@ -360,7 +360,8 @@ def _pause(supervisor: Supervisor, request: PauseApp | ResumeApp) -> Reply:
     if isinstance(request, ResumeApp):
         supervisor.context.resume(app)
     elif not supervisor.context.pause(app):
-        return Refusal(error=f'app "{app.name}": its control groups have no freezer'), []
+        missing = "its control groups have no freezer" if app.ends.descriptors() else "it has no control groups"
+        return Refusal(error=f'app "{app.name}": {missing}'), []
     return Answer(), []
 
 

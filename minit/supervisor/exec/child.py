@@ -98,12 +98,12 @@ def fork_app(
     """
     Fork the process of the app with its root at `rootfs` in the stage1 root, and return number and pidfd.
 
-    The process starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids` of another app.
+    The process starts in the v2 group of the directory `birthplace`, and in the PID namespace `pids`, of another app or
+    with a first process of ours.
     """
     child = _Child(spec, rootfs, ends)
-    flags = (
-        syscalls.CLONE_NEWPID if spec.process.own_pids and spec.process.pids_of is None and not ends.is_builder else 0
-    )
+    is_born_elsewhere = pids is not None or spec.process.pids_of is not None or ends.is_builder
+    flags = syscalls.CLONE_NEWPID if spec.process.own_pids and not is_born_elsewhere else 0
     return clone(APP, child.run, ends.descriptors(), flags=flags, cgroup=birthplace, pids=pids, tell=child.fail)
 
 
@@ -162,7 +162,7 @@ class _Child:
                 take_console(terminal)
 
     def _tell_pids(self) -> None:
-        if self._spec.process.own_pids and not self._ends.is_builder:
+        if self._spec.process.own_pids and not (self._spec.process.has_init or self._ends.is_builder):
             with Step("open the PID namespace"):
                 own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
                 send_message(self._report, {"pids": True}, [own])
@@ -206,7 +206,7 @@ class _Child:
                 self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             if self._spec.process.own_pids:
                 with Step("mount"):
-                    root = _copy_root(self._spec, self._rootfs, self._ends.namespace)
+                    root = copy_root(self._spec, self._rootfs, self._ends.namespace)
                     self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         with Step("take the attributes of the app"):
             take_attributes(self._ends.attributes)
@@ -319,7 +319,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     return tree, null
 
 
-def _copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
+def copy_root(spec: AppSpec, rootfs: str, namespace: int) -> int:
     """
     Return a descriptor of a copy of the root of a mount namespace, in a new namespace, with a /proc of its own.
 

@@ -1,0 +1,256 @@
+"""Pods of a user without root, by the control groups that root has delegated to the user: all, some, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ordinaryuser import HOME, OrdinaryUser
+from tests.support.stage0_world import write_app
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
+
+IMAGE = f"{HOME}/box.aci"
+POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
+NONE = "warning: no control group is delegated to you"
+FOREVER = "while :; do busybox sleep 0.05; done"
+
+
+def write_images(user: OrdinaryUser, stage1: Path) -> None:
+    """Give a user the images at home."""
+    app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
+    write_app(user.home / "box.aci", app=app)
+    shutil.copy(stage1, user.home / "stage1.aci")
+    for path in user.home.glob("*.aci"):
+        os.chown(path, user.uid, user.uid)
+
+
+@pytest.fixture(scope="module")
+def none(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user to whom no control group is delegated."""
+    user = OrdinaryUser(tmp_path_factory.mktemp("user"), has_groups=False)
+    write_images(user, stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def alone(none: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user, whose pods are removed after the test, and with them every process."""
+    yield none
+    _remove_pods(none)
+
+
+def _remove_pods(user: OrdinaryUser) -> None:
+    assert user.minit("rm", "--all", "--force").returncode == 0
+    wait_for(lambda: not user.processes(), "the end of the user's processes")
+
+
+def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script as the app of a pod to its end."""
+    return user.minit("run", *POD, *flags, IMAGE, *app, "--", "-c", script)
+
+
+def start(user: OrdinaryUser, name: str, script: str, *flags: str, app: tuple[str, ...] = ()) -> None:
+    """Start a script as the app of a pod with a name, and wait for what it says first."""
+    done = user.minit("run", "--detach", f"--name={name}", *POD, *flags, IMAGE, *app, "--", "-c", script)
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: user.minit("logs", name).stdout != "", "the first word")
+
+
+def said(text: str) -> list[str]:
+    """Return what apps have said, without their names."""
+    return [line.partition("]: ")[2] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 42", 42), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
+def test_an_end_without_groups(alone: OrdinaryUser, script: str, code: int) -> None:
+    """The exit code is that of everywhere, also for a signal without a handler, and the first line says why."""
+    done = shell(alone, script)
+    assert done.returncode == code, done.stderr
+    assert f"stage1: {NONE}" in done.stderr
+
+
+SLOW = "trap '' TERM; echo up; while :; do busybox sleep 1; done"
+DAEMONS = 20
+FORKING = """
+echo 'busybox sleep 0.01; busybox setsid sh /chain &' > /chain
+for _ in 1 2 3; do busybox setsid sh /chain & done
+i=0; while [ $i -lt %d ]; do i=$((i + 1)); (busybox setsid busybox sleep 7777 &); done
+trap '' TERM; echo up; while :; do busybox sleep 1; done
+"""
+
+
+def test_nothing_outlives_a_stop(alone: OrdinaryUser) -> None:
+    """Daemons that left the app's session, deaf to signals or forking without end, are gone after the stop."""
+    start(alone, "web", FORKING % DAEMONS, app=("--stop-timeout=1",))
+    assert len([name for name in alone.processes().values() if name == "busybox"]) > DAEMONS
+    assert alone.minit("stop", "web").returncode == 0
+    wait_for(lambda: not alone.processes(), "the end of all", 10)
+
+
+def test_a_stop_with_grace(alone: OrdinaryUser) -> None:
+    """The stop signal reaches every process of the app, and the exit code is the app's own."""
+    wait = "while :; do read -t 1 _ <> /fifo; done"
+    script = f"busybox mkfifo /fifo; (trap 'echo child; exit' TERM; {wait}) & trap 'wait; exit 7' TERM; echo up; {wait}"
+    start(alone, "web", script)
+    assert alone.minit("stop", "web").returncode == 0
+    assert alone.minit("logs", "web").stdout.split() == ["up", "child"]
+    assert "app-busybox=7" in alone.minit("status", "web").stdout
+
+
+def test_a_command_enters(alone: OrdinaryUser) -> None:
+    """A command sees the processes of the app, and none of another app, with its own exit code."""
+    start(alone, "web", f"echo up; {FOREVER}")
+    look = "busybox ps -o comm,pid; exit 5"
+    done = alone.minit("enter", "web", "/bin/sh", "-c", look)
+    assert done.returncode == 5
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert names.count("init-busybox") == 1 and "minit" not in names
+
+
+def test_a_command_with_a_time_limit(alone: OrdinaryUser) -> None:
+    """Of a command whose time is over nothing is left, a daemon in a session of its own included, but the app is."""
+    start(alone, "web", f"echo up; {FOREVER}")
+    script = "(busybox setsid busybox sleep 7777 &); busybox sleep 1000"
+    done = alone.minit("enter", "--timeout=2s", "web", "/bin/sh", "-c", script)
+    assert done.returncode == 124, done.stderr
+    left = alone.minit("enter", "web", "busybox", "ps").stdout
+    assert "7777" not in left and "sleep" in left
+    assert alone.minit("enter", "--timeout=100s", "web", "/bin/sh", "-c", "kill -TERM $$").returncode == -15
+
+
+def test_an_app_starts_again(alone: OrdinaryUser) -> None:
+    """Each start of an app has a new namespace, with a /proc of its own, and a daemon of the start before is gone."""
+    look = (
+        "busybox ls -d /proc/[0-9]* | busybox wc -l; (busybox setsid busybox sleep 7777 &); busybox sleep 0.2; exit 3"
+    )
+    done = shell(alone, look, app=("--restart=on-failure:2", "--stop-timeout=1"))
+    assert done.returncode == 3, done.stderr
+    counts = [line for line in said(done.stdout) if line.isdigit()]
+    # The first process, the shell, ls and wc.
+    assert len(counts) == 3 and all(int(count) <= 4 for count in counts)
+
+
+def test_handlers_without_groups(alone: OrdinaryUser) -> None:
+    """A pre-start handler runs before the app, nothing of it is left, and a post-stop handler runs after a kill."""
+    after = "/bin/busybox ls -d /proc/self/fd"
+    handlers = [
+        {"name": "pre-start", "exec": ["/bin/sh", "/daemon"]},
+        {"name": "post-stop", "exec": ["/bin/sh", "-c", f"echo after $$; {after}"]},
+    ]
+    app = {"exec": ["/bin/sh", "-c", SLOW], "user": "0", "group": "0", "eventHandlers": handlers}
+    write_app(alone.home / "handled.aci", app=app, files={"daemon": b"busybox setsid busybox sleep 7777 & echo before"})
+    os.chown(alone.home / "handled.aci", alone.uid, alone.uid)
+    words = ("--detach", "--name=web", *POD, f"{HOME}/handled.aci", "--stop-timeout=1")
+    assert alone.minit("run", *words).returncode == 0
+    wait_for(lambda: "up" in alone.minit("logs", "web").stdout, "the start")
+    assert "7777" not in alone.minit("enter", "web", "busybox", "ps").stdout
+    assert alone.minit("stop", "web").returncode == 0
+    lines = alone.minit("logs", "web").stdout.splitlines()
+    assert lines[:2] == ["before", "up"] and lines[2].startswith("after ") and lines[3] == "/proc/self/fd"
+
+
+def test_use_without_groups(alone: OrdinaryUser) -> None:
+    """The statistics are sums over the processes of the pod, and of the app."""
+    start(alone, "web", f"echo up; busybox sleep 1000 & {FOREVER}")
+    [pod] = [json.loads(line) for line in alone.minit("stats", "--format=json", "web").stdout.splitlines()]
+    [app] = pod["apps"]
+    assert pod["pod"]["memory_bytes"] > app["memory_bytes"] > 0
+    assert pod["pod"]["processes"] > app["processes"] >= 2
+    assert app["cpu_ns"] > 0
+    assert "no control group is delegated" in alone.minit("diagnose", "web").stdout
+
+
+def test_what_needs_groups_is_refused(alone: OrdinaryUser) -> None:
+    """Limits, pause, and a PID namespace of the host or of another app are refused in a line with the reason."""
+    for flags, app, problem in (
+        ((), ("--memory=64M",), 'app "busybox": limits need control groups'),
+        ((), ("--pids-limit=10",), 'app "busybox": limits need control groups'),
+        (("--pid=host",), (), "minit/pid-namespace: host: not without control groups"),
+    ):
+        done = shell(alone, "true", *flags, app=app)
+        lines = [line for line in done.stderr.splitlines() if "control groups" in line]
+        assert done.returncode == 254 and len(lines) == 1 and problem in lines[0], done.stderr
+    start(alone, "web", f"echo up; {FOREVER}")
+    for words, problem in (
+        (("app", "pause", "--app=busybox", "web"), "it has no control groups"),
+        (("app", "update", "--app=busybox", "--memory=64M", "web"), "no control group is delegated to you"),
+    ):
+        done = alone.minit(*words)
+        assert done.returncode == 254 and problem in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_apps_of_a_mutable_pod(alone: OrdinaryUser) -> None:
+    """An app is added, started, stopped, started again and removed, and sees no process of its neighbour."""
+    done = alone.minit("app", "sandbox", "--detach", "--name=box", *POD)
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        script = f"echo up; {FOREVER}"
+        done = alone.minit("app", "add", "box", IMAGE, f"--name={name}", "--exec=/bin/sh", "--", "-c", script)
+        assert done.returncode == 0, done.stderr
+        assert alone.minit("app", "start", f"--app={name}", "box").returncode == 0
+    assert alone.minit("app", "stop", "--app=one", "box").returncode == 0
+    assert alone.minit("app", "start", "--app=one", "box").returncode == 0
+    seen = alone.minit("enter", "--app=one", "box", "busybox", "ps", "-o", "comm").stdout.split()
+    assert "init-one" in seen and "init-two" not in seen
+    for words in ("stop", "--app=two"), ("rm", "--app=two"), ("stop", "--app=one"):
+        done = alone.minit("app", *words, "box")
+        assert done.returncode == 0, done.stderr
+
+
+SOME = ("name=systemd", "memory")
+
+
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user to whom some hierarchies are delegated."""
+    user = OrdinaryUser(tmp_path_factory.mktemp("partial"), delegated=SOME)
+    write_images(user, stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def partly(partial: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user, whose pods are removed after the test, and with them every process."""
+    yield partial
+    _remove_pods(partial)
+
+
+def test_delegated_hierarchies(partly: OrdinaryUser) -> None:
+    """A pod has groups in the delegated hierarchies alone, with limits there, and is gone from these at its end."""
+    start(partly, "web", f"echo up; {FOREVER}", app=("--memory=64Mi",))
+    own = partly.run("sh", "-c", "find /sys/fs/cgroup -name busybox.service -user $(id -u)").stdout.split()
+    assert {path.split("/")[4] for path in own} == {"systemd", "memory"}
+    limits = [Path(path, "memory.limit_in_bytes") for path in own if "/memory/" in path]
+    assert [limit.read_text().strip() for limit in limits] == [str(64 << 20)]
+    assert partly.minit("app", "update", "--app=busybox", "--memory=32Mi", "web").returncode == 0
+    assert [limit.read_text().strip() for limit in limits] == [str(32 << 20)]
+    assert partly.minit("enter", "web", "busybox", "true").returncode == 0
+    assert partly.minit("stop", "web").returncode == 0
+    assert partly.minit("rm", "web").returncode == 0
+    assert not any(Path(path).exists() for path in own)
+
+
+def test_what_is_not_delegated_is_refused(partly: OrdinaryUser) -> None:
+    """A limit of a controller that root has not delegated is refused with the controller's name."""
+    for app, controller in ((("--cpu=500m",), "cpu"), (("--pids-limit=10",), "pids"), (("--cpuset-cpus=0",), "cpuset")):
+        done = shell(partly, "true", app=app)
+        problem = f'app "busybox": no limit of {controller}: its control group is not delegated to you'
+        lines = [line for line in done.stderr.splitlines() if problem in line]
+        assert done.returncode == 254 and len(lines) == 1, done.stderr
+    start(partly, "web", f"echo up; {FOREVER}")
+    for words, problem in (
+        (("app", "pause", "--app=busybox", "web"), "have no freezer"),
+        (("app", "update", "--app=busybox", "--cpu=1", "web"), "no controller cpu: none is delegated to you"),
+    ):
+        done = partly.minit(*words)
+        assert done.returncode == 254 and problem in done.stderr and done.stderr.count("\n") == 1, done.stderr
