@@ -105,6 +105,20 @@ ADD tree.tar /
 COPY --from=base /tree /c
 COPY --chmod=711 docs /d
 """,
+    "documents": """
+FROM base
+ENV A="two words"
+RUN <<END
+set -e
+mkdir /own
+echo "$A" > /own/said
+END
+COPY --chmod=640 --chown=5:6 <<one <<-'two' /made/
+$A and ${A}s
+one
+\t$A and \\$A
+two
+""",
     "triggers": """
 FROM base AS parent
 ONBUILD COPY package /app/
@@ -187,6 +201,8 @@ def _seen(path: Path, links: tuple[str, ...]) -> Seen:
 def settings_of(document: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that are not empty, variables without their order."""
     settings = {name: value for name, value in document["config"].items() if value and name != "Hostname"}
+    if settings.get("WorkingDir") == "/":
+        del settings["WorkingDir"]
     settings["Env"] = sorted(settings.get("Env", ()))
     settings["Labels"] = {
         name: value for name, value in settings.get("Labels", {}).items() if name != "io.buildah.version"
@@ -205,10 +221,14 @@ def podman(tmp_path: Path) -> Iterator[Podman]:
 def test_the_images_are_those_of_podman(minit: Stage0, podman: Podman, tmp_path: Path, case: str) -> None:
     """Type, mode, owner, content, links and attributes of all files and all settings are those of podman's image."""
     context = write_context(tmp_path / "context")
+    if case == "documents" and podman("version", "--format={{.Client.Version}}").startswith("4."):
+        pytest.skip("the machine's podman knows no here-documents")
     file = tmp_path / "File"
     head, _, rest = CONTAINERFILES[case].lstrip().partition("FROM")
     file.write_text(f"{head}{_BASE}FROM{rest}")
-    podman("build", "--isolation=chroot", "--format=docker", f"--file={file}", "--tag=it", context)
+    # podman 5 asks for limits that a container's root may not have.
+    options = ("--isolation=chroot", "--format=docker", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
+    podman("build", *options, f"--file={file}", "--tag=it", context)
     words = ("build", "--net=none", minit.stage1_flag, f"--file={file}", "--tag=it:latest", context)
     result = minit.call(*words)
     assert result.returncode == 0, result.stderr
