@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +102,20 @@ def test_a_life_of_a_pod(clean: OrdinaryUser) -> None:
     assert (clean.home / "mine").stat().st_uid == clean.uid
     assert clean.minit("rm", "--force", "web").returncode == 0
     assert clean.minit("list", "--quiet").stdout == ""
+
+
+def test_events_of_all_pods_are_followed(clean: OrdinaryUser) -> None:
+    """Events of pods whose mounts the command does not see come all the same, while the pods run."""
+    words = clean.words(clean.minit_words("events", "--follow", "--filter=type=pod"))
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        start(clean, "web")
+        assert json.loads(follower.stdout.readline())["event"] == "pod.ready"
+        assert clean.minit("stop", "web").returncode == 0
+        seen = [json.loads(follower.stdout.readline())["event"] for _ in range(3)]
+        assert seen == ["pod.stop-requested", "pod.stopping", "pod.ended"]
+        follower.send_signal(signal.SIGINT)
+    assert follower.returncode == 130
 
 
 def test_other_users_see_nothing(clean: OrdinaryUser) -> None:
