@@ -19,24 +19,32 @@ PYTHONS := 3.11 3.12 3.13
 SITE := build/site
 KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
-PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
-	uidmap slirp4netns nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs gpg gpg-agent gpgv
+# What running takes, and what the tests take beside.
+PACKAGES := python3-venv gcc libc6-dev binutils busybox-static libudev1 libpython3-dev
+TEST_PACKAGES := strace tmux procps util-linux iproute2 uidmap slirp4netns nftables iptables containernetworking-plugins libseccomp2 \
+	e2fsprogs xfsprogs gpg gpg-agent gpgv
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
 .PHONY: demo site pictures proto numbers test test-arm64 test-kube test-long man deb dist bench clean packages kernel firmware disk-programs \
-	supervisors lock
+	test-packages supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
+INSTALL = if [ -n "$$missing" ]; then echo "installing:$$missing"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; fi
 packages:
-	@missing=""; for program in gcc strip busybox strace tmux ps ip unshare nft iptables mkfs.ext4 mkfs.xfs newuidmap slirp4netns gpg gpgv \
-			gpg-agent /usr/lib/cni/ptp; do \
+	@missing=""; for program in gcc strip busybox; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing venv"; \
 	$(PYTHON) -c '$(HAS_LIBRARY)' 2>/dev/null || missing="$$missing libpython"; \
-	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
+	$(call INSTALL,--no-install-recommends $(PACKAGES))
+
+test-packages: packages
+	@missing=""; for program in strace tmux ps ip unshare nft iptables mkfs.ext4 mkfs.xfs newuidmap slirp4netns gpg \
+			gpgv gpg-agent /usr/lib/cni/ptp; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	$(call INSTALL,$(TEST_PACKAGES))
 
 # Nothing but what is in the lock, and minit is built by the setuptools in it. Python compiles what is imported.
 $(RUNNING): pyproject.toml $(RUNNING_LOCK) | packages
@@ -46,7 +54,7 @@ $(RUNNING): pyproject.toml $(RUNNING_LOCK) | packages
 	touch $@
 
 # The test kit is four times as large.
-$(STAMP): $(RUNNING) $(LOCK)
+$(STAMP): $(RUNNING) $(LOCK) | test-packages
 	$(BIN)/pip install --quiet --require-hashes --requirement $(LOCK)
 	touch $@
 
