@@ -224,8 +224,9 @@ def record_modules(
     emptied: Iterable[str] = (),
 ) -> list[Module]:
     """Return all modules that an import of `names` imports, sorted; record_imports.py has the other arguments."""
+    # Whatever is compiled is kept, as of any import here: the dumpers import the same modules, and keep nothing.
     output = _run_script(
-        "record_imports.py",
+        *("record_imports.py", ["-B"] if sys.dont_write_bytecode else []),
         str(standins),
         ":".join(directories),
         ",".join(allowed),
@@ -245,7 +246,8 @@ def landmark() -> Module:
 def compile_modules(modules: Iterable[Module], directory: Path) -> None:
     """Write the bytecode of `modules` below `directory`, which must have the directories of packages."""
     lines = [f"{module.name}\t{module.source}\t{directory / module.bytecode_name}\n" for module in modules]
-    _run_script("compile_modules.py", standard_input="".join(lines))
+    # Without columns: a traceback shows columns below a source line, and an image has no source.
+    _run_script("compile_modules.py", ["-B", "-X", "no_debug_ranges"], standard_input="".join(lines))
 
 
 def _own_modules() -> list[str]:
@@ -282,10 +284,8 @@ def _not_installed(package: str) -> ImageError:
     return ImageError(f"{package} is not installed: python3 -m pip install {package}")
 
 
-def _run_script(script: str, *arguments: str, standard_input: str = "") -> str:
-    # Without columns: a traceback shows columns below a source line, and an image has no source.
-    options = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges")
-    command = [sys.executable, *options, str(_SCRIPTS / script), *arguments]
+def _run_script(script: str, options: Iterable[str], *arguments: str, standard_input: str = "") -> str:
+    command = [sys.executable, "-I", "-S", "-X", "utf8", *options, str(_SCRIPTS / script), *arguments]
     done = subprocess.run(command, input=standard_input, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -14,7 +14,7 @@ import pytest
 import minit.image.pythonmodules
 from minit.base.errors import ImageError
 from minit.image.dump.command import command_modules
-from minit.image.pythonmodules import STANDINS, Module, compile_modules, stage1_modules
+from minit.image.pythonmodules import STANDINS, Module, compile_modules, record_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
 from minit.image.toolchain import run_tool
 
@@ -189,3 +189,13 @@ def test_a_failing_tool_gives_its_reason(tmp_path: Path) -> None:
     """A tool's complaint is in the message."""
     with pytest.raises(ImageError, match=r"^strip .*/none: .*No such file"):
         run_tool("strip", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_bytecode_of_recorded_modules_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool) -> None:
+    """A module that is compiled to be recorded is not compiled again, but where the interpreter writes no bytecode."""
+    (tmp_path / "recorded.py").touch()
+    monkeypatch.setattr(sys, "dont_write_bytecode", not writes)
+    modules = record_modules(["recorded"], directories=[str(tmp_path)], allowed=["recorded"], omitted=[])
+    assert [module.source for module in modules if module.name == "recorded"] == [tmp_path / "recorded.py"]
+    assert (tmp_path / "__pycache__").exists() == writes
