@@ -95,11 +95,19 @@ class Invocation:
         if is_of_user():
             raise MinitError(f"cannot run as unprivileged user: minit {self.command} needs root")
 
-    def become_root(self) -> None:
-        """Go on as root, where need be of the user's namespace; MinitError if that cannot be."""
-        if is_of_user():
-            from minit.pods.rootless import become_root  # not in the image of a machine, which has no users
+    def become_root(self, *, in_scope: bool = False) -> None:
+        """
+        Go on as root, where need be of the user's namespace; MinitError if that cannot be.
 
+        With `in_scope`, for a command with processes in the groups of pods, a user's systemd gives the command a scope.
+        """
+        if is_of_user():
+            # Not in the image of a machine, which has no users.
+            from minit.pods.rootless import become_root
+            from minit.pods.userscope import enter_scope
+
+            if in_scope and os.geteuid() != 0:
+                enter_scope()
             become_root(self.data, self.note)
         else:
             # Of a user who has become root, and has kept the environment.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,3 +255,51 @@ def test_what_is_not_delegated_is_refused(partly: OrdinaryUser) -> None:
     ):
         done = partly.minit(*words)
         assert done.returncode == 254 and problem in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+STAND_IN = f"""#!/bin/sh
+echo "$$ $*" >> {HOME}/scopes
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def managed(alone: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user, with a socket of a service manager, and a stand-in for systemd-run that makes no scope."""
+    programs, systemd = alone.home / "bin", alone.home / "run" / "systemd"
+    for path in (programs, systemd):
+        path.mkdir()
+    program = programs / "systemd-run"
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(systemd, os.O_PATH)
+        # A socket's path must be short.
+        listener.bind(f"/proc/self/fd/{here}/private")
+        os.close(here)
+        listener.listen(64)
+        for path in (programs, program, systemd, systemd / "private"):
+            os.chown(path, alone.uid, alone.uid)
+        before = alone.environment["PATH"]
+        alone.environment["PATH"] = f"{HOME}/bin:{before}"
+        yield alone
+        alone.environment["PATH"] = before
+    for path in (programs, systemd):
+        shutil.rmtree(path)
+
+
+def test_a_scope_of_systemd(managed: OrdinaryUser) -> None:
+    """Commands with processes in a pod go through systemd-run once, as the same process, and others do not."""
+    words = managed.minit_words("run", *POD, IMAGE, "--", "-c", "exit 5")
+    done = managed.run("sh", "-c", 'echo $$; exec "$@"', "-", *words)
+    assert done.returncode == 5, done.stderr
+    scopes = managed.home / "scopes"
+    [line] = scopes.read_text().splitlines()
+    pid = done.stdout.splitlines()[0]
+    assert line.startswith(f"{pid} --user --scope --quiet --collect --property=Delegate=yes -- ")
+    assert line.endswith(f" -m minit run {' '.join(POD)} {IMAGE} -- -c exit 5")
+    assert managed.minit("list").returncode == 0
+    assert managed.minit("gc").returncode == 0
+    assert len(scopes.read_text().splitlines()) == 1

@@ -68,7 +68,10 @@ def test_what_is_installed_by_chance_stays_out(image_modules: list[Module]) -> N
 @pytest.mark.parametrize(
     ("is_command", "not_needed"),
     # The second where there is no _syscalls.
-    [(False, {"minit.cli.completion", "minit.pods.rootless"}), (True, {"minit.linux.ctypescalls"})],
+    [
+        (False, {"minit.cli.completion", "minit.pods.rootless", "minit.pods.userscope"}),
+        (True, {"minit.linux.ctypescalls"}),
+    ],
 )
 def test_whatever_functions_import_is_dumped(
     image_modules: list[Module], is_command: bool, not_needed: set[str]

@@ -283,7 +283,7 @@ def _enter(
     uuid: str,
     command: tuple[str, ...],
 ) -> None:
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     if privileged and as_app:
         raise click.UsageError("--as-app: a command with --privileged is root")
     if user[0] is not None and (as_app or privileged):

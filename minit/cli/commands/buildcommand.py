@@ -263,7 +263,7 @@ def build_image(
 
 
 def _build_containerfile(invocation: Invocation, request: ImageBuild, iidfile: Path | None) -> None:
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     with Store(invocation.data) as store, show_progress(invocation, quiet=request.is_quiet) as progress:
         image = build(invocation.caller, store, request, progress)
     if iidfile is not None:
@@ -291,7 +291,7 @@ def _build_from(
     pull_policy: str,
     stage1_path: str | None,
 ) -> None:
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     names = NameService() if "none" in net else NameService(resolv=MODE_HOST)
     how = options_for(invocation.caller, RunOptions(networks=net, name_service=names))
     data = invocation.data

@@ -179,7 +179,7 @@ def up(
       minit compose -f compose.yaml -f production.yaml up -d --wait web
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     loaded = _load(invocation, scale)
     since_ns = time.time_ns()
     with _interruptible():
@@ -312,7 +312,7 @@ def execute(
       minit compose exec web sh -c 'ps aux'
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     loaded = _load(invocation, by_name=True)
     pods = [pod for pod in _pods(invocation, loaded, (service,)) if pod.state is PodState.RUNNING]
     pods = [pod for pod in pods if index is None or pod.number == index]
@@ -359,7 +359,7 @@ def start(invocation: Invocation, services: tuple[str, ...]) -> None:
       minit compose start
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     loaded = _load(invocation, by_name=True)
     pods = _pods(invocation, loaded, services)
     if not pods:
@@ -377,7 +377,7 @@ def restart(invocation: Invocation, timeout: float | None, services: tuple[str, 
       minit compose restart web
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     loaded = _load(invocation, by_name=True)
     chosen = _pods(invocation, loaded, services)
     if services:
@@ -439,7 +439,7 @@ def build_images(
       minit compose build --no-cache web
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     loaded = _load(invocation)
     built = []
     for service in loaded.chosen(services):

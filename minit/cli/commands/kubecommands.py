@@ -100,7 +100,7 @@ def play(
       minit play --down web.yaml
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     if down and (replace or detach or net or stage1_path or no_overlay):
         raise click.UsageError("--down excludes the options about running")
     pods = _read(invocation, file, forgiving=ignore_unsupported or down, silent=down)

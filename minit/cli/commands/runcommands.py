@@ -85,7 +85,7 @@ def run(
 
     """
     invocation = invocation_of(ctx)
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     chosen = options_for(invocation.caller, run_options_of(**options, quiet=quiet))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_detached_terminal(how)
@@ -148,7 +148,7 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
       minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     check_kernel()
     chosen = options_for(invocation.caller, run_options_of(**options))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
@@ -200,7 +200,7 @@ def start(invocation: Invocation, uuids: tuple[str, ...], attach: bool) -> None:
       minit start 2d381b2a 6a9c
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     check_kernel()
     if attach:
         _start_in_foreground(invocation, uuids)
@@ -234,7 +234,7 @@ def restart(
       minit restart --all
 
     """
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     check_kernel()
     with Store(invocation.data) as store:
 

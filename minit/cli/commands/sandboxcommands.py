@@ -149,7 +149,7 @@ def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, re
 def _run_sandbox(
     invocation: Invocation, uuid_file_save: Path | None, options: dict[str, Any], *, detach: bool, removed: bool
 ) -> None:
-    invocation.become_root()
+    invocation.become_root(in_scope=True)
     chosen = options_for(invocation.caller, run_options(**options, mutable=True))
     how = StartRequest(options=chosen, is_detached=detach, is_removed=removed)
     refuse_ports(options["net"], options["port"])
