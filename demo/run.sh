@@ -14,6 +14,8 @@ cleanup() {
         minit --dir "$MINIT_DIR" status --wait "$pod" >/dev/null 2>&1 || true
         minit --dir "$MINIT_DIR" rm "$pod" >/dev/null 2>&1 || true
     fi
+    # Without root, files of apps and mounts of pods are those of the user's namespace.
+    [ "$(id -u)" = 0 ] || minit --dir "$MINIT_DIR" unshare rm -rf "$work" || true
     rm -rf "$work"
     exit "$status"
 }
@@ -64,7 +66,7 @@ if ! start "--port=http:$port"; then
     show rm "$pod" || true
     start --net=none
 fi
-until grep -qs . "$MINIT_DIR/pods/run/$pod/stage1/rootfs/rkt/status/client"; do sleep 0.1; done
+until minit --dir "$MINIT_DIR" app status --app=client "$pod" | grep -q '^state=exited'; do sleep 0.1; done
 
 show list
 if [ "$with_network" ]; then

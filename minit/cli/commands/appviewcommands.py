@@ -120,6 +120,7 @@ def _lifecycle_states(invocation: Invocation, pod: Pod, status: PodStatus) -> di
     if status.state is not PodState.RUNNING:
         return states
     try:
+        invocation.become_root()
         known = read_app_states(pod) or {}
     except MinitError as error:
         # It is just starting or ending, or it hangs: what the files say is true all the same.

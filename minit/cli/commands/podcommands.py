@@ -248,6 +248,7 @@ def _ports(invocation: Invocation, pod: Pod) -> tuple[ForwardedPort, ...]:
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
     try:
+        invocation.become_root()
         return read_live(pod)
     except MinitError as error:
         # It is just starting or ending, or it hangs: what the files say is true all the same.
