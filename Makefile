@@ -31,7 +31,8 @@ HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, (
 	test-packages supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
-INSTALL = if [ -n "$$missing" ]; then echo "installing:$$missing"; \
+INSTALL = if [ -n "$$missing" ]; then \
+	[ "$$(id -u)" = 0 ] || { echo "missing:$$missing; let root run: apt-get install $(1)"; exit 1; }; echo "installing:$$missing"; \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; fi
 packages:
 	@missing=""; for program in gcc strip busybox; do \
