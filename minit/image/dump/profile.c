@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define OPEN_PAGES 4 /* more than one instruction writes to */
-#define ENOUGH 64    /* writes to a page, none of them to a new place, after which it stays open */
+#define ENOUGH 24    /* writes to a page, none of them to a new place, after which it stays open */
 #define TRAP_FLAG 0x100
 
 static SAVED char trace[PATH_MAX]; /* the path of `written`, empty in a program that is not to be traced */
