@@ -164,7 +164,8 @@ class KubeNode:
     def start_daemon(self) -> None:
         """Start `minit cri`, and return when it listens."""
         log = self.logs / "daemon"
-        words = ("cri", f"--listen=unix://{self.socket}", "--net=default", self.minit.stage1_flag)
+        listen = f"--listen=unix://{self.socket}"
+        words = ("cri", "--insecure-options=none", listen, "--net=default", self.minit.stage1_flag)
         with open(log, "ab") as output:
             before = os.fstat(output.fileno()).st_size
             under = [*self.group.words(), *self.words()]
