@@ -41,6 +41,8 @@ class StoragePlan(Value):
 
     mounts: tuple[MountOp, ...] = ()
     sysfs: BindTree = SYSFS
+    sysfs_yields: bool = True
+    """Whether a volume below /sys takes the place of the whole of sysfs, as stage1 contract 9.2 has it."""
     volumes: tuple[VolumeMount, ...] = ()
     late_volumes: tuple[VolumeMount, ...] = ()
     """Devices that do not exist yet."""
@@ -58,7 +60,7 @@ class StoragePlan(Value):
         volumes = (*self.volumes, *self.late_volumes, *self.memory_volumes)
         return [
             *(operation.describe() for operation in self.mounts),
-            f"{self.sysfs.describe()}{', but below volumes there' if volumes else ''}",
+            f"{self.sysfs.describe()}{', but below volumes there' if volumes and self.sysfs_yields else ''}",
             *(volume.describe() for volume in volumes),
             *(file.describe() for file in self.files),
             *self.protection.describe(),
@@ -100,15 +102,16 @@ def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool, has_init
         mounts = tuple(PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in mounts)
     hidden = plan_hidden_files(given.runtime, given.volumes)
     late = tuple(each for each in given.volumes if given.has_hotplug and each.source in facts.missing_devices)
-    protection = plan_given_protection(given.runtime) or plan_protection(
-        flags.disable_paths, is_contained(flags.networks)
-    )
+    given_protection = plan_given_protection(given.runtime)
+    protection = given_protection or plan_protection(flags.disable_paths, is_contained(flags.networks))
     storage = StoragePlan(
         mounts=mounts,
         # Stage1 contract 9.2.
         sysfs=SYSFS
         if facts.shown_devices is None and pod.mapped is None and not facts.is_unified
         else SYSFS_AND_CGROUPS,
+        # Agents of networks have /sys/fs/bpf of the host, and read the rest of /sys.
+        sysfs_yields=given_protection is None and not given.is_privileged,
         volumes=tuple(each for each in given.volumes if each not in late and each.kind != MEMORY),
         late_volumes=late,
         memory_volumes=tuple(each for each in given.volumes if each.kind == MEMORY),

@@ -299,3 +299,26 @@ async def test_cdi_devices(minit: Stage0, tmp_path: Path) -> None:
             with pytest.raises(CallFailed, match="CDI device vendor.com/gpu=1: no file has it"):
                 await started(node, sandbox, wrong)
             await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("privileged", [False, True])
+async def test_sys_with_a_volume_below(daemon: Daemon, privileged: bool, tmp_path: Path) -> None:
+    """A container with a volume at /sys/fs/bpf, as agents of networks have, also sees the rest of sysfs."""
+    bpf = tmp_path / "bpf"
+    bpf.mkdir()
+    (bpf / "pinned").touch()
+    own: dict[str, Any] = {
+        "mounts": [api.Mount(container_path="/sys/fs/bpf", host_path=str(bpf))],
+        "linux": api.LinuxContainerConfig(
+            security_context=api.LinuxContainerSecurityContext(privileged=privileged),
+        ),
+    }
+    sandbox_security = api.LinuxSandboxSecurityContext(privileged=privileged)
+    config = sandbox_config(tmp_path, linux=api.LinuxPodSandboxConfig(security_context=sandbox_security))
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            container = await started(node, sandbox, container_config("exec sleep 1000", **own))
+            assert await told(node, container, "ls /sys/fs/bpf; ls /sys/class/net") == ["pinned", "lo"]
+            await node.ask("RemovePodSandbox", sandbox)

@@ -302,7 +302,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     null = os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=dev)
     volumes = (*spec.storage.volumes, *spec.storage.memory_volumes)
     trees = (*ends.trees, *map(open_memory_volume, spec.storage.memory_volumes))
-    places = attach_volumes(volumes, trees, tree, spec.storage.sysfs)
+    places = attach_volumes(volumes, trees, tree, spec.storage.sysfs, sysfs_yields=spec.storage.sysfs_yields)
     if spec.process.makes_working_directory:
         make_directory(spec.process.working_directory, tree)
     attach_files(spec.storage.files, tree, dev, places, read_only=spec.storage.read_only_root)

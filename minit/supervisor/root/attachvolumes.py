@@ -40,17 +40,18 @@ _PERMISSIONS, _OWNERS_ALONE = 0o777, 0o700
 
 
 def attach_volumes(
-    volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree
+    volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree, *, sysfs_yields: bool
 ) -> list[tuple[str, ...]]:
     """
-    Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at the target or below.
-    Return the names on the way to each volume.
+    Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at the target or, if `sysfs`
+    yields, below. Return the names on the way to each volume.
 
     The outer ones come first, whatever the manifest's order; of several at one place the last ends up on top.
     LaunchError names volume and target.
     """
     places = [_place_of(volume, root) for volume in volumes]
-    if not _has_one_below(sysfs.target, places, root):
+    top = resolve_target(root, sysfs.target) if places else ()
+    if not any(place[: len(top)] == top if sysfs_yields else place == top for place in places):
         apply_mounts((sysfs,), root)
     for index in sorted(range(len(volumes)), key=places.__getitem__):
         volume, tree = volumes[index], trees[index]
@@ -119,13 +120,6 @@ def _place_of(volume: VolumeMount, root: int) -> tuple[str, ...]:
     except OSError:
         # An outer volume may hide the present obstacle; otherwise the attachment fails with the reason.
         return tuple(name for name in volume.target.split("/") if name not in ("", "."))
-
-
-def _has_one_below(target: str, places: Sequence[tuple[str, ...]], root: int) -> bool:
-    if not places:
-        return False
-    top = resolve_target(root, target)
-    return any(place[: len(top)] == top for place in places)
 
 
 def _is_within(target: str, places: Sequence[tuple[str, ...]], root: int) -> bool:
