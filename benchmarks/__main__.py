@@ -35,6 +35,7 @@ from benchmarks import (
     node,
     orphans,
     pods_in_a_row,
+    rootless,
     stop,
     whole_run,
 )
@@ -62,6 +63,7 @@ BENCHMARKS = {
     "image-size": image_size.main,
     "orphans": orphans.main,
     "node": node.main,
+    "rootless": rootless.main,
 }
 _ONLY_BY_NAME = {
     "gc-1000": collecting.main_long,
