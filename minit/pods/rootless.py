@@ -30,7 +30,6 @@ from minit.podfiles.usersdirectory import (
     name_of_user,
     require_own,
 )
-from minit.stage0.files.durable import create_file
 from minit.stage0.files.locks import flock, key_lock
 from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
 from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
@@ -72,7 +71,9 @@ def become_root(data: Path, note: Note) -> None:
         return
     _make_data(data)
     directory = _make_runtime_directory(data)
-    working_directory = os.getcwd()
+    working_directory = "/"
+    with suppress(OSError):  # which may have been removed
+        working_directory = os.getcwd()
     with key_lock(directory, _LOCK, exclusive=True):
         record = _enter(directory, data, note)
     # The launcher takes a lock of its own before this descriptor ends.
@@ -219,8 +220,10 @@ def _make(record: Path, until: int, report: int, *, is_inside: bool) -> None:
         raise MinitError(failure)
     try:
         warning = None if is_inside else _map_ids(pid)
-        create_file(record.with_name("new"), b"%d %d\n" % (pid, _start_ticks(pid) or 0), 0o600)
-        os.replace(record.with_name("new"), record)
+        # The name may be there, of a process that was killed at this point.
+        new = record.with_name("new")
+        new.write_bytes(b"%d %d\n" % (pid, _start_ticks(pid) or 0))
+        new.replace(record)
     except BaseException:
         syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
         raise

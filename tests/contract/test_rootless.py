@@ -152,6 +152,16 @@ def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
         wait_for(lambda: not keepers(clean), "the end of the keeper")
 
 
+def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> None:
+    """A record that was being written does not keep later commands from writing theirs."""
+    assert clean.minit("unshare", "true").returncode == 0
+    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    [record] = clean.home.glob("run/minit/*/namespace")
+    record.rename(record.with_name("new"))
+    done = clean.minit("unshare", "true")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_needs_root_is_refused(clean: OrdinaryUser) -> None:
     """The refusals are one line, before anything is made."""
     for line, problem in (
