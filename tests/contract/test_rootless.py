@@ -118,6 +118,15 @@ def test_events_of_all_pods_are_followed(clean: OrdinaryUser) -> None:
     assert follower.returncode == 130
 
 
+def test_a_unit_for_the_users_systemd(clean: OrdinaryUser) -> None:
+    """A pod becomes a unit of the user's, for the user's own data directory; OpenRC runs services of root alone."""
+    start(clean, "web")
+    unit = clean.minit("generate", "systemd", "web").stdout
+    assert unit.endswith("\nWantedBy=default.target\n") and "start --attach web" in unit
+    assert "--dir" not in unit
+    assert "needs root" in clean.minit("generate", "openrc", "web").stderr
+
+
 def test_other_users_see_nothing(clean: OrdinaryUser) -> None:
     """The store is the user's alone, as is the directory of the namespace."""
     start(clean, "web")

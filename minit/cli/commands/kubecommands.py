@@ -19,7 +19,7 @@ from minit.base.errors import MinitError, PodError, describe
 from minit.cli.commands.cricommand import own_command
 from minit.cli.flags.sharedoptions import networks_option, no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand
-from minit.cli.invocation import DEFAULT_DATA, Invocation
+from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.cli.text.services import container_quadlet, kube_quadlet, script_of_pod, unit_of_pod
 from minit.cli.uuidfile import one_pod
@@ -32,7 +32,7 @@ from minit.kubernetes.references import Machine
 from minit.linux.stdio import flush_output
 from minit.podfiles import paths
 from minit.podfiles.paths import SELINUX
-from minit.pods.caller import DEFAULT_LOCAL_CONFIG
+from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.ending import cleanup_of, take_down
 from minit.pods.requests import Stage1Request
 from minit.stage0.files.yamltext import MAX_BYTES
@@ -258,15 +258,19 @@ _files_option = click.option("--files", is_flag=True, help="Write to the working
 @click.pass_obj
 def systemd(invocation: Invocation, files: bool, uuid: str) -> None:
     """
-    The pod must have run; it starts as the last time, with its files.
+    The pod must have run; it starts as the last time, with its files. The pod of a user without root becomes a unit of
+    that user's systemd.
 
     \b
       cd /etc/systemd/system && minit generate systemd --files web
       systemctl enable minit-web
+      cd ~/.config/systemd/user && minit generate systemd --files web
+      systemctl --user enable minit-web; loginctl enable-linger
 
     """
     name, command = _start_command(invocation, uuid)
-    _deliver(invocation, {f"minit-{name}.service": unit_of_pod(name, command)}, files=files)
+    unit = unit_of_pod(name, command, is_of_user=is_of_user())
+    _deliver(invocation, {f"minit-{name}.service": unit}, files=files)
 
 
 @click.command(cls=MinitCommand)
@@ -282,6 +286,7 @@ def openrc(invocation: Invocation, files: bool, uuid: str) -> None:
       rc-update add minit-web
 
     """
+    invocation.require_root()
     name, command = _start_command(invocation, uuid)
     _deliver(invocation, {f"minit-{name}": script_of_pod(name, command)}, files=files, mode=0o755)
 
@@ -321,9 +326,9 @@ def _start_command(invocation: Invocation, uuid: str) -> tuple[str, list[str]]:
         name = read_name(pod.fd) or pod.uuid
         if not pod.has_file(RUN_RECORD):
             raise PodError(f'pod "{pod.uuid}" has not run yet: a service starts it as the last time')
-    data, local_config = invocation.data, invocation.local_config
-    where = [] if data == DEFAULT_DATA else [f"--dir={data}"]
-    where += [] if local_config == DEFAULT_LOCAL_CONFIG else [f"--local-config={os.path.abspath(local_config)}"]
+    data, local_config, by_default = invocation.data, invocation.local_config, Invocation()
+    where = [] if data == by_default.data else [f"--dir={data}"]
+    where += [] if local_config == by_default.local_config else [f"--local-config={os.path.abspath(local_config)}"]
     program, *words = own_command()
     return name, [shutil.which(program) or os.path.abspath(program), *words, *where, "start", "--attach", name]
 

@@ -19,11 +19,18 @@ Fields = Mapping[str, object]
 Warn = Callable[[str], None]
 
 
-def systemd_unit(comment: str, description: str, verb: str, start: Sequence[str], after: Sequence[str] = ()) -> str:
+def systemd_unit(
+    comment: str,
+    description: str,
+    verb: str,
+    start: Sequence[str],
+    after: Sequence[str] = (),
+    wanted_by: str = "multi-user.target",
+) -> str:
     """
     Return a unit of a pod; `start` are lines that start the pod by `minit VERB`, `after` lines for the time after.
 
-    `comment` is the first line.
+    `comment` is the first line, `wanted_by` the target from which on an enabled unit runs.
     """
     lines = (
         comment,
@@ -46,7 +53,7 @@ def systemd_unit(comment: str, description: str, verb: str, start: Sequence[str]
         *after,
         "",
         "[Install]",
-        "WantedBy=multi-user.target",
+        f"WantedBy={wanted_by}",
     )
     return "\n".join(lines) + "\n"
 
@@ -74,11 +81,12 @@ def openrc_script(comment: Sequence[str], settings: Sequence[str], verb: str, ch
     return "\n".join(lines) + "\n" + check
 
 
-def unit_of_pod(name: str, command: Sequence[str]) -> str:
-    """Return the unit of a pod that `command` starts in the foreground."""
+def unit_of_pod(name: str, command: Sequence[str], *, is_of_user: bool = False) -> str:
+    """Return the unit of a pod that `command` starts in the foreground, by the machine's systemd or by a user's."""
     words = " ".join(systemd_word(word) for word in command)
     comment = f"# Pod {name} from boot on, as its last run; written by minit generate systemd."
-    return systemd_unit(comment, f"Pod {name}", "start", [f"ExecStart={words}"])
+    wanted_by = "default.target" if is_of_user else "multi-user.target"
+    return systemd_unit(comment, f"Pod {name}", "start", [f"ExecStart={words}"], wanted_by=wanted_by)
 
 
 def script_of_pod(name: str, command: Sequence[str]) -> str:
