@@ -17,6 +17,7 @@ from minit.compose.document import Sources, with_files
 from minit.compose.interpolation import interpolate, parse_variables
 from minit.compose.loading import LoadedProject, Where, load
 from minit.compose.project import TABLES, find_circle, in_order, normal_name
+from minit.compose.projectpods import ProjectPod, restarted_with, reversed_order
 from minit.compose.tables import Service
 from minit.compose.translate import (
     DEPENDS_LABEL,
@@ -27,7 +28,6 @@ from minit.compose.translate import (
     pod_request,
     run_options,
 )
-from minit.compose.up import ProjectPod, restarted_with, reversed_order
 from minit.manifest.image import parse_image_manifest
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.poddirectory import PodState

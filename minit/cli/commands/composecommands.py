@@ -28,18 +28,10 @@ from minit.cli.text.logview import Choice, view_pods
 from minit.cli.text.podtext import host_place, pod_place
 from minit.cli.text.progressdisplay import show_progress
 from minit.compose.loading import LoadedProject, Where, load
-from minit.compose.tables import Service
-from minit.compose.translate import PROJECT_LABEL
-from minit.compose.up import (
-    Images,
+from minit.compose.projectpods import (
     ProjectPod,
-    Up,
-    UpRequest,
     find_pods,
     health_of,
-    image_name,
-    image_of,
-    remove_images,
     remove_networks,
     remove_pods,
     remove_volumes,
@@ -47,6 +39,9 @@ from minit.compose.up import (
     start_pods,
     stop_pods,
 )
+from minit.compose.tables import Service
+from minit.compose.translate import PROJECT_LABEL
+from minit.compose.up import Images, Up, UpRequest, image_name, image_of, remove_images
 from minit.linux.stdio import flush_output
 from minit.podfiles.enterchanges import EnterChanges
 from minit.pods.requests import Stage1Request
