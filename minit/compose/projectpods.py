@@ -215,6 +215,7 @@ def start_pods(caller: Caller, pods: Sequence[ProjectPod], tell: Tell) -> None:
 
 
 def start_pod(caller: Caller, store: Store, wanted: ProjectPod, tell: Tell) -> None:
+    """Start a pod that has ended; nothing for a pod that runs."""
     with open_pod(caller.data, wanted.uuid) as pod:
         if pod.state is not PodState.RUNNING:
             running.start_again(caller, store, pod, waits_for_checks=False)
@@ -228,6 +229,7 @@ def remove_pods(caller: Caller, pods: Sequence[ProjectPod], timeout_seconds: flo
 
 
 def remove_pod(caller: Caller, wanted: ProjectPod, timeout_seconds: float | None, tell: Tell | None) -> None:
+    """Stop and remove a pod; nothing for a pod that is gone."""
     with Store(caller.data) as store, cleanup_of(caller, store) as cleanup:
         try:
             opened = open_pod(caller.data, wanted.uuid)
