@@ -90,11 +90,30 @@ trap '' TERM; echo up; while :; do busybox sleep 1; done
 
 
 def test_nothing_outlives_a_stop(alone: OrdinaryUser) -> None:
-    """Daemons that left the app's session, deaf to signals or forking without end, are gone after the stop."""
-    start(alone, "web", FORKING % DAEMONS, app=("--stop-timeout=1",))
-    assert len([name for name in alone.processes().values() if name == "busybox"]) > DAEMONS
-    assert alone.minit("stop", "web").returncode == 0
-    wait_for(lambda: not alone.processes(), "the end of all", 10)
+    """Daemons that left the app's session, deaf to signals or forking without end, are gone after a stop of the app."""
+    sandbox(alone, "box")
+    add(alone, "box", "one", FORKING % DAEMONS)
+    assert alone.minit("app", "start", "--app=one", "box").returncode == 0
+    wait_for(lambda: "up" in alone.minit("logs", "box").stdout, "the first word")
+
+    def programs() -> list[int]:
+        return [pid for pid, name in alone.processes().items() if name in ("busybox", "sh")]
+
+    assert len(programs()) > DAEMONS
+    assert alone.minit("app", "stop", "--app=one", "--timeout=1s", "box").returncode == 0
+    assert not programs()
+
+
+def sandbox(user: OrdinaryUser, name: str) -> None:
+    """Start a pod that apps can be added to."""
+    done = user.minit("app", "sandbox", "--detach", f"--name={name}", *POD)
+    assert done.returncode == 0, done.stderr
+
+
+def add(user: OrdinaryUser, pod: str, name: str, script: str) -> None:
+    """Add a script as an app to a pod."""
+    done = user.minit("app", "add", pod, IMAGE, f"--name={name}", "--exec=/bin/sh", "--", "-c", script)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_stop_with_grace(alone: OrdinaryUser) -> None:
@@ -161,13 +180,16 @@ def test_handlers_without_groups(alone: OrdinaryUser) -> None:
 
 def test_use_without_groups(alone: OrdinaryUser) -> None:
     """The statistics are sums over the processes of the pod, and of the app."""
-    start(alone, "web", f"echo up; busybox sleep 1000 & {FOREVER}")
+    count = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done"
+    start(alone, "web", f"{count}; busybox sleep 1000 & echo up; {FOREVER}")
     [pod] = [json.loads(line) for line in alone.minit("stats", "--format=json", "web").stdout.splitlines()]
     [app] = pod["apps"]
     assert pod["pod"]["memory_bytes"] > app["memory_bytes"] > 0
     assert pod["pod"]["processes"] > app["processes"] >= 2
     assert app["cpu_ns"] > 0
-    assert "no control group is delegated" in alone.minit("diagnose", "web").stdout
+    report = json.loads(alone.minit("diagnose", "--format=json", "web").stdout)
+    assert report["pod"]["delegated_groups"].startswith("no control group is delegated")
+    assert any(line.endswith(" init-busybox") for line in report["processes"])
 
 
 def test_what_needs_groups_is_refused(alone: OrdinaryUser) -> None:
@@ -191,12 +213,9 @@ def test_what_needs_groups_is_refused(alone: OrdinaryUser) -> None:
 
 def test_apps_of_a_mutable_pod(alone: OrdinaryUser) -> None:
     """An app is added, started, stopped, started again and removed, and sees no process of its neighbour."""
-    done = alone.minit("app", "sandbox", "--detach", "--name=box", *POD)
-    assert done.returncode == 0, done.stderr
+    sandbox(alone, "box")
     for name in ("one", "two"):
-        script = f"echo up; {FOREVER}"
-        done = alone.minit("app", "add", "box", IMAGE, f"--name={name}", "--exec=/bin/sh", "--", "-c", script)
-        assert done.returncode == 0, done.stderr
+        add(alone, "box", name, f"echo up; {FOREVER}")
         assert alone.minit("app", "start", f"--app={name}", "box").returncode == 0
     assert alone.minit("app", "stop", "--app=one", "box").returncode == 0
     assert alone.minit("app", "start", "--app=one", "box").returncode == 0

@@ -40,13 +40,17 @@ class OrdinaryUser:
         has_groups: bool = True,
         delegated: Collection[str] | None = None,
     ) -> None:
-        """Make the user; `delegated` names the hierarchies of v1 with groups of the user's own, None for all and v2."""
+        """
+        Make the user, in a group of each hierarchy; `delegated` names the hierarchies of v1 in which the user owns the
+        group, None for all and v2.
+        """
         number = next(_numbers)
         self.uid = _FIRST_UID + number
         self._first = _FIRST_SUBORDINATE + number * _COUNT
-        hierarchies = read_hierarchies() if has_groups else []
-        chosen = (each for each in hierarchies if delegated is None or set(delegated) & {*each.controllers})
-        self._groups = [_make_group(each, self.uid) for each in chosen]
+        self._groups = []
+        for each in read_hierarchies() if has_groups else ():
+            is_owner = delegated is None or bool(set(delegated) & {*each.controllers})
+            self._groups.append(_make_group(each, self.uid, is_owner=is_owner))
         self.home = directory / "homes" / NAME
         self.home.mkdir(parents=True)
         for path in (self.home, self.home / "run"):
@@ -148,7 +152,7 @@ class OrdinaryUser:
                 os.rmdir(directory)
 
 
-def _make_group(hierarchy: Hierarchy, uid: int) -> Path:
+def _make_group(hierarchy: Hierarchy, uid: int, *, is_owner: bool) -> Path:
     around = Path(f"{hierarchy.mount_point}{hierarchy.own_path}")
     group = around / f"{NAME}-{uid}"
     group.mkdir()
@@ -156,7 +160,7 @@ def _make_group(hierarchy: Hierarchy, uid: int) -> Path:
         for name in _CPUSET:
             (group / name).write_text((around / name).read_text())
         (group / "cgroup.clone_children").write_text("1")
-    for path in (group, *group.iterdir()):
+    for path in (group, *group.iterdir()) if is_owner else ():
         os.chown(path, uid, uid)
     return group
 

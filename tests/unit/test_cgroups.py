@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.cgroups import Hierarchy, find_hierarchies, pod_subcgroup, read_hierarchies, remove_pod_groups
+from minit.launcher.start.delegation import at_one_path
 from minit.linux.mountinfo import Mount, parse_line
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
@@ -176,3 +177,10 @@ def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
     (group / "file").touch()
     found = [Hierarchy(mount_point=str(tmp_path), own_path="/", controllers=("a",))]
     assert remove_pod_groups(found, NAME) == [f"{group}: directory not empty", f"{group.parent}: directory not empty"]
+
+
+def test_the_groups_of_a_user_have_one_path() -> None:
+    """A hierarchy in which the user is elsewhere than in that of systemd is left out, and none is no error."""
+    systemd, memory = hierarchy("systemd", "/user/1", "name=systemd"), hierarchy("memory", "/user/1", "memory")
+    assert at_one_path([hierarchy("pids", "/other", "pids"), memory, systemd]) == [memory, systemd]
+    assert at_one_path([]) == []

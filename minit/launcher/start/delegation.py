@@ -39,11 +39,13 @@ def usable_hierarchies(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
 
     A pod's groups have the same path in each, so a hierarchy where the user has another path is left out.
     """
-    if not is_of_user():
-        return [*hierarchies]
-    own = [each for each in hierarchies if _is_delegated(each)]
-    path = os.path.dirname(f"/{pod_subcgroup(own, '')}") if own else ""
-    return [each for each in own if each.own_path == path]
+    return at_one_path([each for each in hierarchies if _is_delegated(each)]) if is_of_user() else [*hierarchies]
+
+
+def at_one_path(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
+    """Return the hierarchies in which this process has the same path as where the pod's path is taken from."""
+    path = os.path.dirname(f"/{pod_subcgroup(hierarchies, '')}") if hierarchies else ""
+    return [each for each in hierarchies if each.own_path == path]
 
 
 def hierarchies_of_pod(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:

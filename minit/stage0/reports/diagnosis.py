@@ -29,11 +29,12 @@ from minit.stage0.pods.podstatus import (
     read_exit_code,
     read_manifest_bytes,
     read_networks,
+    read_pid_to_enter,
     read_shown_pid,
     read_started_ns,
 )
 from minit.stage0.reports import podtraces
-from minit.stage0.reports.stats import read_subcgroup
+from minit.stage0.reports.stats import processes_behind, read_subcgroup
 from minit.stage0.reports.usage import (
     APPS,
     Hierarchy,
@@ -374,9 +375,12 @@ def _groups(pod: Pod, apps: Sequence[str], hierarchies: Sequence[Hierarchy]) -> 
 
 
 def _processes(pod: Pod, hierarchies: Sequence[Hierarchy]) -> list[str]:
-    """Return a line `PID STATE NAME` for each process in the pod's control groups."""
+    """Return a line `PID STATE NAME` for each process in the pod's control groups, or else in the PID namespace."""
     subcgroup = read_subcgroup(pod)
     pids: set[int] = set()
+    first = read_pid_to_enter(pod) if subcgroup is None and is_of_user() and pod.state is PodState.RUNNING else None
+    if first is not None:
+        pids.update((first, *processes_behind(first)))
     for _, top in [] if subcgroup is None else find_group(hierarchies, subcgroup):
         for directory, _, _ in os.walk(top):
             pids.update(int(word) for word in read_file(directory, "cgroup.procs").split() if word.isdecimal())

@@ -223,11 +223,12 @@ def _usage_of_namespaces(pod: Pod) -> tuple[Usage, dict[str, Usage]]:
     for init in children_of(first):
         words = read_file(f"/proc/{init}", "cmdline").partition("\0")[0].strip()
         if words.startswith(_INIT):
-            of_apps[words.removeprefix(_INIT)] = read_usage_of_processes(_members(init))
-    return read_usage_of_processes((first, *_members(first))), of_apps
+            of_apps[words.removeprefix(_INIT)] = read_usage_of_processes(processes_behind(init))
+    return read_usage_of_processes((first, *processes_behind(first))), of_apps
 
 
-def _members(init: int) -> list[int]:
+def processes_behind(init: int) -> list[int]:
+    """Return the processes of the PID namespace with this first process, but for that process."""
     try:
         return members_of(init, os.stat(f"/proc/{init}/ns/pid").st_ino)
     except (FileNotFoundError, ProcessLookupError):
