@@ -312,6 +312,10 @@ COMPOSE_COMMANDS = {
         place="commands.composecommands:execute",
         help="Run a command in a running service.",
     ),
+    "run": Listing(
+        place="commands.composecommands:run",
+        help="Run a command as a pod of a service.",
+    ),
     "stop": Listing(
         place="commands.composecommands:stop",
         help="Stop the pods of services, each before those that it depends on.",

@@ -13,6 +13,7 @@ from minit.compose.loading import LoadedProject
 from minit.compose.translate import (
     DEPENDS_LABEL,
     NUMBER_LABEL,
+    ONE_OFF_LABEL,
     PROJECT_LABEL,
     SERVICE_LABEL,
     volume_name,
@@ -74,8 +75,12 @@ class ProjectPod(Value):
         return self.name or self.uuid
 
 
-def find_pods(caller: Caller, project: str) -> list[ProjectPod]:
-    """Return the pods of a project by service and number; pods that cannot be read are none."""
+def find_pods(caller: Caller, project: str, *, with_one_offs: bool = False) -> list[ProjectPod]:
+    """
+    Return the pods of a project by service and number; pods that cannot be read are none.
+
+    Pods of `compose run` are left out unless `with_one_offs`.
+    """
     found = []
     for pod in walk_pods(caller.data, ADDRESSABLE_PLACES, lambda text: None):
         try:
@@ -83,7 +88,8 @@ def find_pods(caller: Caller, project: str) -> list[ProjectPod]:
         except (OSError, MinitError):
             continue
         labels = dict(manifest.user_labels)
-        if pod.state not in DELETED_STATES and labels.get(PROJECT_LABEL) == project:
+        is_meant = with_one_offs or labels.get(ONE_OFF_LABEL) != str(True)
+        if is_meant and pod.state not in DELETED_STATES and labels.get(PROJECT_LABEL) == project:
             name = read_name(pod.fd)
             found.append(ProjectPod(uuid=pod.uuid, state=pod.state, name=name, labels=labels, ports=manifest.ports))
     return sorted(found, key=lambda pod: (pod.service, pod.number, pod.uuid))
@@ -136,6 +142,14 @@ def wait_until_completed(caller: Caller, wanted: ProjectPod) -> None:
         code = read_exit_code(pod, names[0]) if names else None
         if code != 0:
             raise PodError(f"pod {wanted.shown} has ended{_code_of(pod)}")
+
+
+def exit_code_of(caller: Caller, wanted: ProjectPod) -> int | None:
+    """Return the exit code of a pod's app, None for a pod that is gone or runs."""
+    with suppress(MinitError, OSError), open_pod(caller.data, wanted.uuid) as pod:
+        codes = [read_exit_code(pod, app.name) for app in read_pod_manifest(pod).apps]
+        return codes[0] if codes else None
+    return None
 
 
 def _code_of(pod: Pod) -> str:

@@ -11,7 +11,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -74,6 +74,8 @@ from minit.stage0.pods.poddirectory import (
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.volumes import create_volume, list_volumes
 
+_RANDOM_BYTES = 6
+
 Show = Callable[[], AbstractContextManager[Progress]]
 """Shows progress for the length of a with block."""
 
@@ -93,6 +95,25 @@ class Images(Value):
     pull: str | None = None
     builds: bool = False
     never_builds: bool = False
+
+
+class OneOff(Value):
+    """
+    What a pod of `run` has beside the service's, or in place: the words of the command, variables, and further ports.
+
+    Without `has_service_ports` the ports of the service are not published.
+    """
+
+    command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] | None = None
+    environment: Pairs = ()
+    user: tuple[str, str | None] | None = None
+    working_directory: str | None = None
+    name: str | None = None
+    has_service_ports: bool = False
+    is_detached: bool = False
+    is_removed: bool = False
+    is_interactive: bool = False
 
 
 class UpRequest(Value):
@@ -152,6 +173,46 @@ class Up:
                 raise
         names = {service.name for service in services}
         return [pod for pod in find_pods(caller, loaded.project.name) if pod.service in names]
+
+    def run_once(self, name: str, once: OneOff) -> str:
+        """
+        Run a command as a pod of a service, after the services that the service depends on, and return the UUID.
+
+        Unless the pod is for the background, this process becomes the pod's stage1.
+        """
+        loaded = self._loaded
+        service = loaded.chosen((name,), alone=True)[0]
+        needed = tuple(each.name for each in loaded.chosen((name,)) if each.name != name)
+        if needed and not self._request.without_dependencies:
+            self._request = replace(self._request, services=needed)
+            self.run()
+        # What runs now is not for this pod's failure to take back.
+        self._made, self._made_networks, self._made_volumes = [], [], []
+        chosen = f"{loaded.project.name}-{name}-run-{os.urandom(_RANDOM_BYTES).hex()}"
+        service = replace(
+            service,
+            command=once.command or service.command,
+            entrypoint=once.entrypoint or service.entrypoint,
+            environment=tuple({**dict(service.environment), **dict(once.environment)}.items()),
+            user=once.user or service.user,
+            working_dir=once.working_directory or service.working_dir,
+            ports=service.ports if once.has_service_ports else (),
+            container_name=once.name or chosen,
+            restart=None,
+            deploy=replace(service.deploy, restart_policy=None),
+        )
+        with Store(self._caller.data) as store, _failing_as(service):
+            self._images[name] = self._image_of(store, service)
+            _prepare_paths(service)
+            try:
+                self._make_networks((service,))
+                self._make_volumes((service,))
+                if not self._request.without_dependencies:
+                    self._wait_for_dependencies(service, {*needed})
+                return self._make(store, service, 1, None, once)
+            except BaseException:
+                self._take_back(store)
+                raise
 
     def _look_at_orphans(self) -> None:
         known = {name for name, _ in self._loaded.project.services}
@@ -227,7 +288,7 @@ class Up:
             if old is not None and is_current:
                 start_pod(self._caller, store, old, self._tell)
                 continue
-            self._make(store, service, number, old, environment, contents, state)
+            self._make(store, service, number, old)
 
     def _follows(self, service: Service) -> bool:
         """Tell whether a service is to be restarted with another one that was made anew."""
@@ -245,12 +306,16 @@ class Up:
         service: Service,
         number: int,
         old: ProjectPod | None,
-        environment: Pairs,
-        contents: Mapping[str, bytes],
-        state: str,
-    ) -> None:
-        """Make a pod and start it; the old pod goes only when the new one is whole."""
+        once: OneOff | None = None,
+    ) -> str:
+        """
+        Make a pod, start it, and return the UUID; the old pod goes only when the new one is whole.
+
+        A pod that runs `once` may be for the foreground.
+        """
         caller, loaded = self._caller, self._loaded
+        environment, contents = loaded.variables_of(service), loaded.contents_of(service)
+        state = configuration_hash(loaded.project, service, environment, contents)
         image = self._images[service.name]
         unit = Unit(
             project=loaded.project,
@@ -258,11 +323,13 @@ class Up:
             number=number,
             image=image,
             environment=environment,
-            labels=_labels(loaded, service, number, image, state),
+            labels=_labels(loaded, service, number, image, state, is_one_off=once is not None),
             ports=_chosen_ports(service, number, old),
             contents=contents,
         )
         options = running.options_for(caller, run_options(unit))
+        if once is not None:
+            options = replace(options, interactive=once.is_interactive)
         request, volumes = pod_request(unit)
         with self._show() as progress:
             given = tuple(self._with_image(store, volume, progress) for volume in request.volumes)
@@ -279,8 +346,13 @@ class Up:
                 raise PodError(f'the name "{unit.name}" is that of pod {taken}, which is none of the service')
             name_pod(pod, unit.name)
         self._made.append(uuid)
-        running.start(caller, store, pod, StartRequest(options=options, is_detached=True, waits_for_checks=False))
-        self._tell(f"Pod {unit.name}  {'Recreated' if old is not None else 'Started'}")
+        how = StartRequest(options=options, is_detached=True, waits_for_checks=False)
+        if once is not None:
+            how = replace(how, is_detached=once.is_detached, is_removed=once.is_removed)
+        running.start(caller, store, pod, how)
+        if once is None:
+            self._tell(f"Pod {unit.name}  {'Recreated' if old is not None else 'Started'}")
+        return uuid
 
     def _with_image(self, store: Store, volume: Volume, progress: Progress) -> Volume:
         """Return a volume whose image is in the store."""
@@ -384,7 +456,9 @@ def _build(
     return store.find(build(caller, store, request, progress))
 
 
-def _labels(loaded: LoadedProject, service: Service, number: int, image: StoredImage, state: str) -> Pairs:
+def _labels(
+    loaded: LoadedProject, service: Service, number: int, image: StoredImage, state: str, *, is_one_off: bool
+) -> Pairs:
     depends = [
         f"{name}:{dependency.condition}:{str(dependency.restart).lower()}" for name, dependency in service.depends_on
     ]
@@ -397,7 +471,7 @@ def _labels(loaded: LoadedProject, service: Service, number: int, image: StoredI
         DEPENDS_LABEL: ",".join(depends),
         DIRECTORY_LABEL: str(loaded.directory),
         FILES_LABEL: ",".join(os.path.abspath(file) for file in loaded.files),
-        ONE_OFF_LABEL: "False",
+        ONE_OFF_LABEL: str(is_one_off),
     }
     return tuple({**dict(loaded.labels_of(service)), **own}.items())
 

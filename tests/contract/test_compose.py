@@ -207,3 +207,56 @@ def test_in_the_foreground(compose: Compose) -> None:
     compose("start")
     wait_for(lambda: len(compose.ps()) == 2, "both pods")
     compose("down", "--timeout=0")
+
+
+TASKS = """
+services:
+  task:
+    image: IMAGE
+    entrypoint: [/bin/sh, -c]
+    command: ["exit 9"]
+    environment: {COLOUR: red}
+    ports: ["18099:80"]
+    restart: always
+    depends_on: [data_base]
+  data_base:
+    image: IMAGE
+    entrypoint: [/bin/sh, -c, "exec busybox sleep 1000"]
+    stop_grace_period: 1s
+"""
+
+
+def test_a_command_of_a_service(compose: Compose) -> None:
+    """A pod of its own runs the command once, after the services in need, and is none of the pods of the service."""
+    compose.write(TASKS)
+    words = ("--rm", compose.minit.stage1_flag, "--env=SIZE=big", "--user=7:8", "--workdir=/bin", "task")
+    ran = compose("run", *words, "echo $COLOUR $SIZE $PWD; busybox id -u; busybox id -g; exit 3", code=3)
+    said = [line.partition("]: ")[2] for line in ran.stdout.splitlines()]
+    assert said == ["red big /bin", "7", "8"]
+    assert [*compose.ps()] == ["shop-data_base-1"]
+    uuid = compose(
+        "run", "--detach", "--name=once", compose.minit.stage1_flag, "--no-deps", "task", "busybox sleep 1000"
+    )
+    assert compose.minit.quick_call("list", "--no-legend").stdout.count("\trunning\t") == 2
+    assert [*compose.ps()] == ["shop-data_base-1"]
+    assert compose.minit.quick_call("status", "once").stdout and uuid.stdout.strip()
+    compose("down")
+
+
+def test_the_first_end_stops_all(compose: Compose) -> None:
+    """The exit code is that of the first pod, or with --exit-code-from that of a service."""
+    compose.write(
+        """
+services:
+  tests: {image: IMAGE, entrypoint: [/bin/sh, -c, "busybox sleep 0.3; exit 4"]}
+  web:
+    image: IMAGE
+    entrypoint: [/bin/sh, -c, "trap 'exit 5' TERM; busybox sleep 1000 & wait"]
+"""
+    )
+    compose("up", "--quiet-pull", "--abort-on-container-exit", code=4)
+    assert compose.ps() == {}
+    compose("up", "--quiet-pull", "--exit-code-from=web", code=5)
+    refused = compose("up", "--exit-code-from=nobody", code=254)
+    assert "there is no service nobody" in refused.stderr
+    compose("down")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from minit.base.errors import MinitError, PodError
+from minit.base.errors import EXIT_FAILURE, MinitError, PodError
 from minit.base.value import replace
 from minit.cli.commandgroups import COMPOSE_COMMANDS
 from minit.cli.commands.appcommands import read_directory, read_environment, read_user
@@ -30,6 +31,7 @@ from minit.cli.text.progressdisplay import show_progress
 from minit.compose.loading import LoadedProject, Where, load
 from minit.compose.projectpods import (
     ProjectPod,
+    exit_code_of,
     find_pods,
     health_of,
     remove_networks,
@@ -41,7 +43,7 @@ from minit.compose.projectpods import (
 )
 from minit.compose.tables import Service
 from minit.compose.translate import PROJECT_LABEL
-from minit.compose.up import Images, Up, UpRequest, image_name, image_of, remove_images
+from minit.compose.up import Images, OneOff, Up, UpRequest, image_name, image_of, remove_images
 from minit.linux.stdio import flush_output
 from minit.podfiles.enterchanges import EnterChanges
 from minit.pods.requests import Stage1Request
@@ -49,7 +51,7 @@ from minit.stage0.apps.enter import enter_pod
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.exposedports import forwarded_ports
-from minit.stage0.pods.poddirectory import PodState, open_pod
+from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import read_pod_manifest, read_pod_status
 
 _WHERE = "minit.compose.where"
@@ -149,6 +151,8 @@ _up_options = in_order(
     ),
     timeout_option,
     click.option("--quiet-pull", is_flag=True, help="Show no progress of images."),
+    click.option("--abort-on-container-exit", is_flag=True, help="Stop all pods once one has ended."),
+    click.option("--exit-code-from", metavar="SERVICE", help="The same, with the exit code of this service."),
     stage1_path_option,
 )
 
@@ -163,6 +167,8 @@ def up(
     detach: bool,
     services: tuple[str, ...],
     scale: tuple[tuple[str, int], ...],
+    abort_on_container_exit: bool,
+    exit_code_from: str | None,
     **options: Any,
 ) -> None:
     """
@@ -172,15 +178,26 @@ def up(
     \b
       minit compose up -d
       minit compose -f compose.yaml -f production.yaml up -d --wait web
+      minit compose up --exit-code-from=tests
 
     """
+    is_short = abort_on_container_exit or exit_code_from is not None
+    if is_short and (detach or options["wait"]):
+        raise click.UsageError("--abort-on-container-exit and --exit-code-from are not for --detach and --wait")
     invocation.become_root(in_scope=True)
     loaded = _load(invocation, scale)
+    if exit_code_from is not None:
+        loaded.chosen((exit_code_from,), alone=True)
     since_ns = time.time_ns()
     with _interruptible():
         pods = _up(invocation, loaded, services, **options)
-        if not detach and not options["wait"]:
-            _attend(invocation, loaded, pods, since_ns, options["timeout"])
+        if detach or options["wait"]:
+            return
+        first = _attend(invocation, loaded, pods, since_ns, options["timeout"], is_short=is_short)
+        told = next((pod for pod in pods if pod.service == exit_code_from), first)
+        if is_short and told is not None:
+            code = exit_code_of(invocation.caller, told)
+            raise SystemExit(EXIT_FAILURE if code is None else code)
 
 
 @contextmanager
@@ -194,17 +211,35 @@ def _interruptible() -> Iterator[None]:
 
 
 def _attend(
-    invocation: Invocation, loaded: LoadedProject, pods: list[ProjectPod], since_ns: int, timeout: float | None
-) -> None:
-    """Show the output of pods until all have ended; Ctrl-C stops them, and a second one kills them."""
+    invocation: Invocation,
+    loaded: LoadedProject,
+    pods: list[ProjectPod],
+    since_ns: int,
+    timeout: float | None,
+    *,
+    is_short: bool,
+) -> ProjectPod | None:
+    """
+    Show the output of pods until all have ended; Ctrl-C stops them, and a second one kills them.
+
+    With `is_short` the first end stops all; returns the pod that has ended then.
+    """
     attached = [pod for pod in pods if loaded.project.service(pod.service).attach]
     with ExitStack() as stack:
         opened = [(stack.enter_context(open_pod(invocation.data, pod.uuid)), _label(loaded, pod)) for pod in attached]
         view = view_pods(invocation, opened, _choice(follow=True, since_ns=since_ns))
         if view is None:
-            return
+            return None
         try:
+            if is_short:
+                watched = [(pod, stack.enter_context(open_pod(invocation.data, pod.uuid))) for pod in pods]
+                view.show(until=lambda: any(_has_ended(pod) for _, pod in watched))
+                first = next((pod for pod, each in watched if _has_ended(each)), None)
+                stop_pods(invocation.caller, pods, timeout, invocation.note)
+                view.show()
+                return first
             view.show()
+            return None
         except KeyboardInterrupt:
             invocation.note("stopping (Ctrl-C again kills)")
             try:
@@ -213,6 +248,10 @@ def _attend(
                 stop_pods(invocation.caller, pods, 0, invocation.note)
             view.show()
             raise SystemExit(_INTERRUPTED) from None
+
+
+def _has_ended(pod: Pod) -> bool:
+    return not pod.refresh() or pod.state is not PodState.RUNNING
 
 
 def _label(loaded: LoadedProject, pod: ProjectPod) -> str:
@@ -324,6 +363,82 @@ def execute(
             as_app=user[0] is None and not privileged,
             changes=EnterChanges(environment=env, working_directory=workdir, uid=user[0], gid=user[1]),
         )
+
+
+@click.command(cls=MinitCommand, stop_at_operand=True)
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and print the UUID.")
+@click.option("--rm", "removed", is_flag=True, help="Remove the pod once it has ended.")
+@click.option(
+    "--name", metavar="NAME", help="Name of the pod.  [default: one of the project, the service and a number]"
+)
+@click.option("--entrypoint", metavar="WORDS", help="In place of the entrypoint of the service.")
+@click.option("-e", "--env", metavar="NAME=VALUE", multiple=True, callback=read_environment, help="Variable.")
+@click.option("-u", "--user", metavar="USER[:GROUP]", help="User in place of the service's.")
+@click.option("-w", "--workdir", metavar="DIR", callback=read_directory, help="Working directory.")
+@click.option("-P", "--service-ports", is_flag=True, help="Publish the ports of the service.")
+@click.option("--no-deps", is_flag=True, help="Without the services that the service depends on.")
+@click.option("--build", is_flag=True, help="Build images first, also those that there are.")
+@click.option("--pull", type=click.Choice(("always", "missing", "never")), help="When images are fetched.")
+@click.option("--quiet-pull", is_flag=True, help="Show no progress of images.")
+@click.option("-T", "--no-TTY", "no_tty", is_flag=True, help="Without the terminal, also if minit has one.")
+@stage1_path_option
+@click.argument("service")
+@click.argument("command", nargs=-1, metavar="[COMMAND] [ARG]...", type=click.UNPROCESSED)
+@click.pass_obj
+def run(
+    invocation: Invocation,
+    detach: bool,
+    removed: bool,
+    name: str | None,
+    entrypoint: str | None,
+    env: Variables,
+    user: str | None,
+    workdir: str | None,
+    service_ports: bool,
+    no_deps: bool,
+    build: bool,
+    pull: str | None,
+    quiet_pull: bool,
+    no_tty: bool,
+    stage1_path: str | None,
+    service: str,
+    command: tuple[str, ...],
+) -> None:
+    """
+    The pod has all of the service but its ports, and its restarts; the words of the command are in the place of the
+    service's. The exit code is the command's. compose down removes the pod.
+
+    \b
+      minit compose run --rm web python manage.py migrate
+
+    """
+    invocation.become_root(in_scope=True)
+    loaded = _load(invocation)
+    once = OneOff(
+        command=command,
+        entrypoint=None if entrypoint is None else tuple(shlex.split(entrypoint)),
+        environment=env,
+        user=None if user is None else _user_and_group(user),
+        working_directory=workdir,
+        name=name,
+        has_service_ports=service_ports,
+        is_detached=detach,
+        is_removed=removed,
+        is_interactive=not (detach or no_tty) and os.isatty(0) and os.isatty(1),
+    )
+    request = UpRequest(
+        images=Images(pull=pull, builds=build),
+        without_dependencies=no_deps,
+        stage1=Stage1Request(path=stage1_path),
+    )
+    show = partial(show_progress, invocation, quiet=quiet_pull)
+    with _interruptible():
+        invocation.say(Up(invocation.caller, loaded, request, show, invocation.note).run_once(service, once))
+
+
+def _user_and_group(text: str) -> tuple[str, str | None]:
+    user, separator, group = text.partition(":")
+    return user, group if separator else None
 
 
 @click.command(cls=MinitCommand)
@@ -510,7 +625,7 @@ def down(
     """
     invocation.become_root()
     loaded = _load(invocation, by_name=True)
-    pods = _pods(invocation, loaded, services)
+    pods = _pods(invocation, loaded, services, with_one_offs=True)
     known = {name for name, _ in loaded.project.services}
     orphans = [pod.shown for pod in pods if loaded.files and pod.service not in known]
     if orphans and not remove_orphans:
@@ -528,11 +643,13 @@ def down(
         remove_images(invocation.caller, [image_name(loaded.project, service) for service in chosen], invocation.note)
 
 
-def _pods(invocation: Invocation, loaded: LoadedProject, services: tuple[str, ...]) -> list[ProjectPod]:
+def _pods(
+    invocation: Invocation, loaded: LoadedProject, services: tuple[str, ...], *, with_one_offs: bool = False
+) -> list[ProjectPod]:
     """Return the pods of services, all of the project without a name; PodError for a name that no service has."""
     if services and loaded.files:
         loaded.chosen(services, alone=True)
-    found = find_pods(invocation.caller, loaded.project.name)
+    found = find_pods(invocation.caller, loaded.project.name, with_one_offs=with_one_offs)
     return [pod for pod in found if not services or pod.service in services]
 
 

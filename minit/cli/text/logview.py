@@ -157,8 +157,8 @@ class LogView:
             self._format = text_format(prefixes, times=choice.timestamps, terminal=sys.stdout.isatty())
         self._is_first = True
 
-    def show(self, *, is_raw: bool = False) -> None:
-        """Write the lines to standard output; with `follow` until all pods have ended."""
+    def show(self, *, is_raw: bool = False, until: Callable[[], bool] | None = None) -> None:
+        """Write the lines to standard output; with `follow` until all pods have ended, or `until` says so."""
         choice = self._choice
         for moments in passes_of_pods(self._watched, sys.stdout.fileno(), choice.until_seconds):
             if self._is_first:
@@ -176,7 +176,7 @@ class LogView:
                 entries = heapq.merge(*every, key=_time_of)
                 _write(self._format(app, line) for _, app, line in entries)
             sys.stdout.flush()
-            if not choice.follow:
+            if not choice.follow or (until is not None and until()):
                 break
         for source in self._every():
             for text in source.complaints():
