@@ -36,7 +36,6 @@ from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
 
 _LOCK = "lock"
 _DATA = "data"
-_WARNING = "warning: "
 # Of proc_pid_stat(5), counted behind the name.
 _PARENT, _START_TIME = 4 - 3, 22 - 3
 _NFS = 0x6969  # linux/magic.h
@@ -96,7 +95,7 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
         _join(launcher)
     until, end = os.pipe()
     try:
-        _start_keeper(record, until, note, is_inside=launcher is not None)
+        _start_keeper(record, until, is_inside=launcher is not None)
         found = _open_record(record)
     finally:
         os.close(until)
@@ -168,15 +167,13 @@ def _join(process: Keeper) -> None:
         finally:
             os.close(pidfd)
         os.setresgid(0, 0, 0)
-        with suppress(PermissionError):
-            # With a single id the kernel lets nobody change groups.
-            os.setgroups(())
+        os.setgroups(())
         os.setresuid(0, 0, 0)
     except OSError as error:
         raise MinitError(f"cannot enter the user's namespace: {describe(error)}") from error
 
 
-def _start_keeper(record: Path, until: int, note: Note, *, is_inside: bool) -> None:
+def _start_keeper(record: Path, until: int, *, is_inside: bool) -> None:
     """
     Start a keeper, which waits for the end of the pipe `until` at first, and write the record.
 
@@ -187,20 +184,18 @@ def _start_keeper(record: Path, until: int, note: Note, *, is_inside: bool) -> N
     report, theirs = os.pipe()
     starter = fork(
         STARTER,
-        lambda: _make(record, until, theirs, is_inside=is_inside),
+        lambda: _make(record, until, is_inside=is_inside),
         tell=lambda error: _report(theirs, error),
     )
     os.close(theirs)
     with open(report, "rb") as told:
         text = told.read().decode("utf-8", "replace")
     os.waitpid(starter, 0)
-    if text.startswith(_WARNING):
-        note(text)
-    elif text:
+    if text:
         raise MinitError(text)
 
 
-def _make(record: Path, until: int, report: int, *, is_inside: bool) -> None:
+def _make(record: Path, until: int, *, is_inside: bool) -> None:
     """Make the keeper as a process without a parent here, and write the record."""
     answer, theirs = os.pipe()
     flags = 0 if is_inside else _NAMESPACES
@@ -219,7 +214,8 @@ def _make(record: Path, until: int, report: int, *, is_inside: bool) -> None:
     if failure:
         raise MinitError(failure)
     try:
-        warning = None if is_inside else _map_ids(pid)
+        if not is_inside:
+            _map_ids(pid)
         # The name may be there, of a process that was killed at this point.
         new = record.with_name("new")
         new.write_bytes(b"%d %d\n" % (pid, _start_ticks(pid) or 0))
@@ -227,8 +223,6 @@ def _make(record: Path, until: int, report: int, *, is_inside: bool) -> None:
     except BaseException:
         syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
         raise
-    if warning is not None:
-        os.write(report, warning.encode())
 
 
 def _report(report: int, error: BaseException) -> int:
@@ -259,17 +253,16 @@ def _reason(error: OSError) -> str:
     return ""
 
 
-def _map_ids(pid: int) -> str | None:
-    """Map the user's id as root's, and the user's subordinate ids behind it; return a warning if there are none."""
+def _map_ids(pid: int) -> None:
+    """Map the user's id as root's, and the user's subordinate ids behind it; MinitError if there are none."""
     uid, gid = os.getuid(), os.getgid()
-    names = {str(uid), name_of_user(uid)}
-    ranges = [subordinate_ids(Path(file), names) for file in SUBORDINATE_IDS]
-    if not all(ranges) or shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
-        _map_alone(pid, uid, gid)
-        return (
-            f"{_WARNING}you have one user id only, so apps have no other: install uidmap, and let root run: usermod"
-            f" --add-subuids 100000-165535 --add-subgids 100000-165535 {name_of_user(uid)}"
-        )
+    name = name_of_user(uid)
+    ranges = [subordinate_ids(Path(file), {str(uid), name}) for file in SUBORDINATE_IDS]
+    if shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
+        raise MinitError("newuidmap is not installed, which gives apps ids of their own: apt install uidmap")
+    if not all(ranges):
+        wanted = "--add-subuids 100000-165535 --add-subgids 100000-165535"
+        raise MinitError(f"you have no subordinate ids for apps: let root run: usermod {wanted} {name or uid}")
     for program, own, more in zip(("newuidmap", "newgidmap"), (uid, gid), ranges):
         words = ["0", str(own), "1"]
         inner = 1
@@ -279,12 +272,6 @@ def _map_ids(pid: int) -> str | None:
         done = subprocess.run([program, str(pid), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode != 0:
             raise MinitError(f"{program} failed: {os.fsdecode(done.stderr).strip()}")
-    return None
-
-
-def _map_alone(pid: int, uid: int, gid: int) -> None:
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-        Path(f"/proc/{pid}/{name}").write_text(text)
 
 
 def _require_same(data: Path) -> None:

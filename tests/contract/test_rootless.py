@@ -210,3 +210,14 @@ def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) 
     assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
     wait_for(lambda: not keepers(clean), "the end of the keeper")
     shutil.rmtree(f"/tmp/minit-{clean.uid}")
+
+
+def test_a_user_without_subordinate_ids(tmp_path: Path, stage1_image: Path) -> None:
+    """Such a user is refused in one line, which tells root what to do."""
+    user = _make_home(tmp_path, stage1_image, has_ids=False)
+    try:
+        done = shell(user, "true")
+        assert (done.returncode, done.stderr.count("\n")) == (254, 1)
+        assert "let root run: usermod --add-subuids" in done.stderr
+    finally:
+        user.remove()
