@@ -127,6 +127,17 @@ def test_a_unit_for_the_users_systemd(clean: OrdinaryUser) -> None:
     assert "needs root" in clean.minit("generate", "openrc", "web").stderr
 
 
+def test_a_command_at_a_terminal(clean: OrdinaryUser) -> None:
+    """A command that enters has a terminal of the pod, where the caller has one."""
+    start(clean, "web")
+    master, slave = os.openpty()
+    words = clean.words(clean.minit_words("enter", "web", "/bin/busybox", "sh", "-c", "test -t 0 && exit 7"))
+    done = subprocess.run(words, stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False)
+    for fd in (master, slave):
+        os.close(fd)
+    assert done.returncode == 7, done.stderr
+
+
 def test_other_users_see_nothing(clean: OrdinaryUser) -> None:
     """The store is the user's alone, as is the directory of the namespace."""
     start(clean, "web")

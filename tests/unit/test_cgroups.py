@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minit.launcher.cgroups import Hierarchy, find_hierarchies, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.launcher.start.delegation import at_one_path
+from minit.launcher.start.delegation import at_one_path, give_controllers
 from minit.linux.mountinfo import Mount, parse_line
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
@@ -184,3 +184,18 @@ def test_the_groups_of_a_user_have_one_path() -> None:
     systemd, memory = hierarchy("systemd", "/user/1", "name=systemd"), hierarchy("memory", "/user/1", "memory")
     assert at_one_path([hierarchy("pids", "/other", "pids"), memory, systemd]) == [memory, systemd]
     assert at_one_path([]) == []
+
+
+def test_a_group_with_processes_gives_nothing(tmp_path: Path) -> None:
+    """The kernel lets such a group give `cpu`, after which groups inside take no processes; only the root may."""
+    group = tmp_path / "own"
+    group.mkdir()
+    (group / "cgroup.type").write_text("domain\n")
+    for directory, given in (tmp_path, "cpu"), (group, ""):
+        (directory / "cgroup.procs").write_text("1\n")
+        (directory / "cgroup.subtree_control").write_text(given)
+    unified = Hierarchy(mount_point=str(tmp_path), own_path="/own")
+    assert give_controllers(unified, "/own", {"cpu"}) == "/own"
+    (group / "cgroup.procs").write_text("")
+    assert give_controllers(unified, "/own", {"cpu"}) is None
+    assert (group / "cgroup.subtree_control").read_text() == "+cpu"

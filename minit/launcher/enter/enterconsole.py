@@ -49,7 +49,10 @@ def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterC
 
 
 def outer_id(pid: int, file: str, number: int) -> int:
-    """Return the host's id for a user or group of the pod."""
+    """Return the id here for a user or group of the pod, the same one for a pod in this user namespace."""
+    if os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user")):
+        # The map of the own namespace tells the ids around.
+        return number
     with open(f"/proc/{pid}/{file}", encoding="ascii") as lines:
         for line in lines:
             inner, outer, count = map(int, line.split())

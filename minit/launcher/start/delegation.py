@@ -103,12 +103,23 @@ def give_controllers(unified: Hierarchy, path: str, controllers: Set[str]) -> st
 def _give(directory: str, controllers: Set[str]) -> bool:
     try:
         missing = controllers - read_controllers(directory, _GIVEN)
+        if missing and _has_processes(directory):
+            # Some controllers would be given all the same, and no group inside would take processes.
+            return False
         if missing:
             write_group_file(f"{directory}/{_GIVEN}", " ".join(f"+{name}" for name in sorted(missing)))
     except OSError:
         # The group has processes (EBUSY), lacks the controllers (ENOENT), or is not ours to change.
         return False
     return True
+
+
+def _has_processes(directory: str) -> bool:
+    """Tell whether a group other than the root has processes of its own."""
+    if not os.path.exists(f"{directory}/cgroup.type"):
+        return False
+    with open(f"{directory}/{_PROCS}", encoding="utf-8") as processes:
+        return bool(processes.read().split())
 
 
 def _vacate(unified: Hierarchy, subcgroup: str, controllers: Set[str]) -> bool:
