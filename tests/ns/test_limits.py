@@ -30,6 +30,7 @@ from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
 from minit.plan.process import ProcessPlan
 from minit.plan.resources import ResourcePlan
+from minit.podfiles.usersdirectory import RUNTIME_VARIABLE
 from tests.support.owngroup import group_elsewhere
 
 UUID = str(uuid.uuid4())
@@ -157,12 +158,14 @@ class Unified:
         os.close(reader)
         return pid
 
-    def place(self, own_path: str, directory: Path) -> str:
+    def place(self, own_path: str, directory: Path, *, of_user: bool = False) -> str:
         """Return where a launcher in a group would have its pod, whose directory is given."""
         hierarchy = self.hierarchy(own_path)
 
         def work() -> None:
             os.chdir(directory)
+            if of_user:
+                os.environ[RUNTIME_VARIABLE] = str(directory)
             Path("placed").write_text(place_pod([hierarchy], UUID, {self.name}))
 
         self.fork(own_path, work)
@@ -259,6 +262,16 @@ def test_a_launcher_with_others_in_its_group(unified: Unified, tmp_path: Path) -
     assert unified.gives("/slice") and not unified.gives("/slice/session")
     assert unified.group_of(1) == "/slice/session"
     assert not (tmp_path / "subcgroup").exists()
+
+
+def test_a_users_launcher_with_others_in_its_group(unified: Unified, tmp_path: Path) -> None:
+    """The user cannot write to the group around, so the others move beside the pod, and the launcher into the pod."""
+    unified.hierarchy("/slice/session")
+    unified.fork("/slice/session")
+    assert unified.place("/slice/session", tmp_path, of_user=True) == f"slice/session/{POD}"
+    assert unified.gives("/slice/session")
+    assert unified.group_of(0) == "/slice/session/session.scope"
+    assert unified.group_of(1) == f"/slice/session/{POD}/launcher.scope"
 
 
 def test_a_launcher_below_others(unified: Unified, tmp_path: Path) -> None:
