@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,6 +212,11 @@ class OpenRC(Service):
         self.call(self.root / "etc/init.d" / self.name, "--nodeps", "stop")
 
 
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(str(path)) == 0
+
+
 class Systemd(Service):
     """Knows by sd_notify(3) that a pod is ready; as the manager of a user, root, whose units are the same."""
 
@@ -250,7 +256,8 @@ class Systemd(Service):
         return ("sh", "-c", f"for file in {files}; do echo $$ > $file; done; {program}")
 
     def wait_ready(self) -> None:
-        wait_for(lambda: (self.root / "run/systemd/private").exists(), "systemd")
+        # The socket has a name before it is listened on.
+        wait_for(lambda: _is_served(self.root / "run/systemd/private"), "systemd")
         self.call("systemctl", "--user", "start", self.unit)
 
     def process(self) -> int:
