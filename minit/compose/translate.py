@@ -46,6 +46,8 @@ FILES_LABEL = "com.docker.compose.project.config_files"
 ONE_OFF_LABEL = "com.docker.compose.oneoff"
 
 DEFAULT_NETWORK = "default"
+# As with docker any user of a pod with its own network listens on port 80.
+_OF_AN_OWN_NETWORK: Pairs = (("net.ipv4.ip_unprivileged_port_start", "0"),)
 
 _TMPFS_MODE = 0o1777
 _USUAL_MODE = 0o444
@@ -435,8 +437,9 @@ def _pod_annotations(unit: Unit, volumes: tuple[PodVolume, ...]) -> Pairs:
     found |= {Annotation.MEMORY_VOLUMES: _json(in_memory)} if in_memory else {}
     if network_keys(service):
         found[Annotation.POD_ALIASES] = ",".join(aliases_of(unit.project, service))
-    if service.sysctls:
-        found[Annotation.SYSCTLS] = _json(dict(service.sysctls))
+    sysctls = (*(_OF_AN_OWN_NETWORK if network_keys(service) else ()), *service.sysctls)
+    if sysctls:
+        found[Annotation.SYSCTLS] = _json(dict(sysctls))
     if service.shm_size is not None:
         found[Annotation.SHM_SIZE] = str(service.shm_size)
     if service.privileged:

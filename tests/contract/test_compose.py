@@ -126,9 +126,10 @@ def test_a_project(compose: Compose) -> None:
         "web",
         "busybox cat /run/secrets/key /etc/text; echo; busybox stat -c %a /run/secrets/key; busybox hostname;"
         " echo $COLOUR; for each in data_base db; do busybox ping -c1 -w9 $each > /dev/null && echo $each; done;"
-        " busybox grep scratch /proc/mounts | busybox cut -d' ' -f2-3",
+        " busybox grep scratch /proc/mounts | busybox cut -d' ' -f2-3;"
+        " busybox cat /proc/sys/net/ipv4/ip_unprivileged_port_start",
     )
-    assert seen.splitlines() == ["topsaid $", "400", "front", "red", "data_base", "db", "/scratch tmpfs"]
+    assert seen.splitlines() == ["topsaid $", "400", "front", "red", "data_base", "db", "/scratch tmpfs", "0"]
     compose.exec("data_base", "echo kept > /data/file; busybox touch /bind/x || exit 9", code=9)
     assert compose("logs", "--tail=1", "web").stdout == "web-1  | here\n"
 

@@ -471,7 +471,10 @@ def test_the_request_for_a_pod(tmp_path: Path) -> None:
     pod = dict(request.annotations)
     assert (pod["minit/stop-grace"], pod["minit/shm-size"]) == ("1m0s", "1048576")
     assert pod["minit/pod-aliases"] == "a,p_one:other"
-    assert json.loads(pod["minit/sysctls"]) == {"net.core.somaxconn": "9"}
+    assert json.loads(pod["minit/sysctls"]) == {
+        "net.ipv4.ip_unprivileged_port_start": "0",
+        "net.core.somaxconn": "9",
+    }
     assert json.loads(pod["minit/memory-volumes"]) == {"v1": {"size": "1024"}}
     assert [(volume.volume.kind, volume.volume.source) for volume in volumes] == [
         ("named", "own"),
