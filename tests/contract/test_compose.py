@@ -193,17 +193,17 @@ def test_in_the_foreground(compose: Compose) -> None:
     compose.write(
         "services:\n"
         f'  a: {{image: IMAGE, entrypoint: [/bin/sh, -c, "{script}"]}}\n'
-        f'  b: {{image: IMAGE, entrypoint: [/bin/sh, -c, "{script}"], depends_on: [a]}}\n'
+        f'  b: {{image: IMAGE, container_name: shop-x, entrypoint: [/bin/sh, -c, "{script}"], depends_on: [a]}}\n'
     )
     words = compose.words("up", "--quiet-pull")
     with compose.minit.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
-        assert {process.stdout.readline(), process.stdout.readline()} == {b"a-1  | hello\n", b"b-1  | hello\n"}
+        assert {process.stdout.readline(), process.stdout.readline()} == {b"a-1     | hello\n", b"shop-x  | hello\n"}
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=100)
     assert process.returncode == 130
-    assert {b"a-1  | bye", b"b-1  | bye"} <= {*output.splitlines()}
-    assert errors.splitlines()[-2:] == [b"up: Pod shop-b-1  Stopped", b"up: Pod shop-a-1  Stopped"]
+    assert {b"a-1     | bye", b"shop-x  | bye"} <= {*output.splitlines()}
+    assert errors.splitlines()[-2:] == [b"up: Pod shop-x  Stopped", b"up: Pod shop-a-1  Stopped"]
     assert compose.ps() == {}
     compose("start")
     wait_for(lambda: len(compose.ps()) == 2, "both pods")

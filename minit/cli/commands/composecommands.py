@@ -255,7 +255,9 @@ def _has_ended(pod: Pod) -> bool:
 
 
 def _label(loaded: LoadedProject, pod: ProjectPod) -> str:
-    return pod.shown.removeprefix(f"{loaded.project.name}-")
+    """Return the name of a pod without the project's; a `container_name` is left whole."""
+    project = f"{loaded.project.name}-"
+    return pod.shown.removeprefix(project) if pod.shown.startswith(f"{project}{pod.service}-") else pod.shown
 
 
 def _choice(
