@@ -257,6 +257,11 @@ def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     calls.touch()
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    # A machine without skopeo has no policy.
+    policy = tmp_path / "home/.config/containers/policy.json"
+    policy.parent.mkdir(parents=True)
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return calls
 
 
