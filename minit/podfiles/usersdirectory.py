@@ -1,6 +1,7 @@
 """
 The directory for what lives as long as pods do, beside the pods: /run/minit for root, and for a user without root a
-directory of the user's own, named by a variable in the environment of everything in the user's namespace.
+directory in the data directory, named by a variable in the environment of everything in the user's namespace. In that
+namespace alone a file system in memory is mounted there.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from pathlib import Path
 from minit.base.errors import MinitError
 
 RUNTIME_VARIABLE = "MINIT_RUNTIME_DIRECTORY"
+RUNTIME = "runtime"
+"""In the data directory of a user without root: the directory for running pods."""
 NAMESPACE_RECORD = "namespace"
-"""In the directory: the keeper of the user's namespace. A shared lock on the file, flock(2), makes the keeper stay."""
+"""
+The record of the keeper of the user's namespace, and the link to the record in the directory for running pods. A shared
+lock on the file, flock(2), makes the keeper stay.
+"""
 
 _OF_ROOT = "/run/minit"
 _PROGRAMS = Path("/var/cache/minit")

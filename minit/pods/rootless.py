@@ -4,6 +4,9 @@ Pods of users without root: the command enters a namespace of the user's, and go
 There is one user namespace with one mount namespace for each user and data directory, made by the first command in
 need and joined by all others. A keeper, flock(1), holds both as long as a command or a launcher has a lock on the
 record, the file with the keeper's number. Without the record, the launcher of any running pod leads to the namespace.
+
+The record is in $XDG_RUNTIME_DIR, which a logout removes. Files of running pods are in a file system in memory, which
+is mounted in the data directory, and lasts as long as the namespace.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from minit.linux.forks import NAMESPACE_KEEPER, STARTER, clone, fork
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import (
     NAMESPACE_RECORD,
+    RUNTIME,
     RUNTIME_VARIABLE,
     is_own_directory,
     name_of_user,
@@ -35,7 +39,6 @@ from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
 from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
 
 _LOCK = "lock"
-_DATA = "data"
 # Of proc_pid_stat(5), counted behind the name.
 _PARENT, _START_TIME = 4 - 3, 22 - 3
 _NFS = 0x6969  # linux/magic.h
@@ -43,6 +46,7 @@ _DIGEST_BYTES = 8
 _RECORD_BYTES = 64
 _REPORT_BYTES = 4096
 _NAMESPACES = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS
+_RUNTIME_FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 # Settings by which the kernel refuses user namespaces, the refusing value, and the remedy.
 _SETTINGS = (
     ("user/max_user_namespaces", "0", "let root set a number"),
@@ -69,15 +73,16 @@ def become_root(data: Path, note: Note) -> None:
         require_own(data)
         return
     _make_data(data)
-    directory = _make_runtime_directory(data)
+    directory = _make_record_directory(data)
     working_directory = "/"
     with suppress(OSError):  # which may have been removed
         working_directory = os.getcwd()
     with key_lock(directory, _LOCK, exclusive=True):
         record = _enter(directory, data, note)
+        _lead_to(directory / NAMESPACE_RECORD, data / RUNTIME)
     # The launcher takes a lock of its own before this descriptor ends.
     os.set_inheritable(record, True)
-    os.environ[RUNTIME_VARIABLE] = str(directory)
+    os.environ[RUNTIME_VARIABLE] = str(data / RUNTIME)
     with suppress(OSError):
         os.chdir(working_directory)
 
@@ -95,7 +100,7 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
         _join(launcher)
     until, end = os.pipe()
     try:
-        _start_keeper(record, until, is_inside=launcher is not None)
+        _start_keeper(data / RUNTIME, record, until, is_inside=launcher is not None)
         found = _open_record(record)
     finally:
         os.close(until)
@@ -109,6 +114,16 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     if launcher is None:
         _join(keeper)
     return fd
+
+
+def _lead_to(record: Path, runtime: Path) -> None:
+    """Have launchers find the present record."""
+    link = runtime / NAMESPACE_RECORD
+    if not link.is_symlink() or link.readlink() != record:
+        new = runtime / "new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(record)
+        new.replace(link)
 
 
 def _open_record(record: Path) -> tuple[int, Keeper] | None:
@@ -173,18 +188,18 @@ def _join(process: Keeper) -> None:
         raise MinitError(f"cannot enter the user's namespace: {describe(error)}") from error
 
 
-def _start_keeper(record: Path, until: int, *, is_inside: bool) -> None:
+def _start_keeper(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
     """
     Start a keeper, which waits for the end of the pipe `until` at first, and write the record.
 
-    The keeper has a new namespace, unless this process `is_inside` the namespace already.
+    The keeper has a new namespace, with a file system at `runtime`, unless this process `is_inside` the namespace.
     """
     if shutil.which("flock") is None:
         raise MinitError("flock is not installed, which keeps the user's namespace: apt install util-linux")
     report, theirs = os.pipe()
     starter = fork(
         STARTER,
-        lambda: _make(record, until, is_inside=is_inside),
+        lambda: _make(runtime, record, until, is_inside=is_inside),
         tell=lambda error: _report(theirs, error),
     )
     os.close(theirs)
@@ -195,14 +210,14 @@ def _start_keeper(record: Path, until: int, *, is_inside: bool) -> None:
         raise MinitError(text)
 
 
-def _make(record: Path, until: int, *, is_inside: bool) -> None:
+def _make(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
     """Make the keeper as a process without a parent here, and write the record."""
     answer, theirs = os.pipe()
     flags = 0 if is_inside else _NAMESPACES
     try:
         pid, pidfd = clone(
             NAMESPACE_KEEPER,
-            lambda: _keep(record, until, theirs, is_inside=is_inside),
+            lambda: _keep(runtime, record, until, theirs, is_inside=is_inside),
             {"pipe": until, "report": theirs},
             flags=flags,
             tell=lambda error: _report(theirs, error),
@@ -230,12 +245,13 @@ def _report(report: int, error: BaseException) -> int:
     return EXIT_FAILURE
 
 
-def _keep(record: Path, until: int, report: int, *, is_inside: bool) -> NoReturn:
+def _keep(runtime: Path, record: Path, until: int, report: int, *, is_inside: bool) -> NoReturn:
     """Be the keeper: wait until nobody needs the namespace."""
     if not is_inside:
         try:
             # Disks that are mounted on the host later are seen, mounts of pods are seen by nobody outside.
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+            syscalls.mount("runtime", str(runtime), "tmpfs", _RUNTIME_FLAGS, "mode=0700")
         except OSError as error:
             raise MinitError(f"cannot mount anything in a user namespace: {describe(error)}{_reason(error)}") from error
     os.close(report)
@@ -276,24 +292,24 @@ def _map_ids(pid: int) -> None:
 
 def _require_same(data: Path) -> None:
     """Raise MinitError if this namespace is for another data directory."""
-    own = os.readlink(Path(os.environ[RUNTIME_VARIABLE]) / _DATA)
-    if own != str(data):
+    own = Path(os.environ[RUNTIME_VARIABLE]).parent
+    if own != data:
         raise MinitError(f"this is the namespace of the data directory {own}: leave it to work with {data}")
 
 
 def _make_data(data: Path) -> None:
     try:
-        data.mkdir(0o700, parents=True)
-    except FileExistsError:
+        data.mkdir(0o700, parents=True, exist_ok=True)
         require_own(data)
+        (data / RUNTIME).mkdir(0o700, exist_ok=True)
     except OSError as error:
         raise MinitError(f"cannot make the data directory: {describe(error)}") from error
     if syscalls.filesystem_type(str(data)) == _NFS:
         raise MinitError(f"{data} is on NFS, where nobody else than you can own files: give --dir on another disk")
 
 
-def _make_runtime_directory(data: Path) -> Path:
-    """Return the user's own directory for a data directory; MinitError if somebody else owns a part of the way."""
+def _make_record_directory(data: Path) -> Path:
+    """Return the directory of the record of a data directory; MinitError if somebody else owns a part of the way."""
     top = os.environ.get("XDG_RUNTIME_DIR", "")
     # su(1) leaves the directory of another user there.
     top = f"{top}/minit" if top.startswith("/") and is_own_directory(top) else f"/tmp/minit-{os.getuid()}"
@@ -305,6 +321,4 @@ def _make_runtime_directory(data: Path) -> Path:
             raise MinitError(
                 f"{path} is not a directory that you alone can write to: remove it, or set XDG_RUNTIME_DIR"
             )
-    with suppress(FileExistsError):
-        os.symlink(data, f"{top}/{digest}/{_DATA}")
     return Path(top, digest)

@@ -215,7 +215,7 @@ def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) 
     """A runtime directory of another user, as su(1) leaves one in the environment, is not used."""
     clean.environment["XDG_RUNTIME_DIR"] = "/run"
     try:
-        done = clean.minit("unshare", "printenv", "MINIT_RUNTIME_DIRECTORY")
+        done = clean.minit("unshare", "readlink", f"{DATA}/runtime/namespace")
     finally:
         clean.environment["XDG_RUNTIME_DIR"] = f"{HOME}/run"
     assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
