@@ -14,14 +14,14 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, NetworkError, describe
 from minit.linux import syscalls
 from minit.linux.forks import STARTER, UPLINK, UPLINK_PROGRAM, clone, fork
 from minit.linux.loop import wait_readable
-from minit.linux.stdio import complain_at_once
+from minit.linux.stdio import complain, complain_at_once
 from minit.network.namespace import become_namespace, is_namespace, remove_namespace
 from minit.podfiles.usersdirectory import runtime_directory, user_network
 
@@ -36,29 +36,11 @@ _TUN = "/dev/net/tun"
 _WITHOUT = "or use --net=host or --net=none"
 _READY = b"1"
 _READY_SECONDS = 10.0
-_REPORT_BYTES = 4096
+# The result of a start without an error.
+_UP = b"up"
+_RESULT_BYTES = 4096
 # Between two starts, so that a program that dies at once takes no processor.
 _PAUSE_SECONDS = 1.0
-
-
-class Uplink:
-    """The uplink as a command has it: the uplink stays until the descriptor is closed, everywhere."""
-
-    def __init__(self, holder: int, report: int | None) -> None:
-        self.holder = holder
-        self._report = report
-
-    def wait(self) -> None:
-        """Wait until pods reach others; NetworkError with the reason if they never will."""
-        if self._report is None:
-            return
-        text = b""
-        while wait_readable([self._report], _READY_SECONDS) and (data := os.read(self._report, _REPORT_BYTES)):
-            text += data
-        os.close(self._report)
-        self._report = None
-        if text:
-            raise NetworkError(f"the uplink of pods does not work: {os.fsdecode(text).strip()}")
 
 
 def find_obstacle() -> str | None:
@@ -70,24 +52,48 @@ def find_obstacle() -> str | None:
     return None
 
 
-def open_uplink() -> Uplink:
-    """Return the user's uplink, started unless there is one; this process is in the network of the machine."""
+def open_uplink() -> int:
+    """
+    Return a descriptor that makes the user's uplink stay, started unless there is one.
+
+    This process is in the network of the machine. The user's own network is there, and `await_uplink` tells when pods
+    reach others.
+    """
     with _locked():
         with suppress(OSError):
-            return Uplink(_open_holder(), None)
+            return _open_holder()
         with suppress(FileExistsError):
             os.mkfifo(_fifo(), 0o600)
-        reader = os.open(_fifo(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        holder = _open_holder()
-        report, theirs = os.pipe()
-        try:
+        _make_network()
+        with ExitStack() as closing:
+            reader = os.open(_fifo(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            closing.callback(os.close, reader)
+            state = os.open(_state(), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            closing.callback(os.close, state)
+            fcntl.flock(state, fcntl.LOCK_EX)
+            holder = _open_holder()
             # No child of a command, which may become a launcher.
-            starter = fork(STARTER, lambda: _start(reader, theirs))
+            starter = fork(STARTER, lambda: _start(reader, state))
             os.waitpid(starter, 0)
-        finally:
-            os.close(theirs)
-            os.close(reader)
-        return Uplink(holder, report)
+        return holder
+
+
+def await_uplink() -> None:
+    """Wait until pods of a user reach others; NetworkError with the reason if they never will. Nothing for root."""
+    if user_network() is None:
+        return
+    try:
+        state = os.open(_state(), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # nobody has asked for an uplink
+    try:
+        # Until there is a result, the uplink has the lock.
+        fcntl.flock(state, fcntl.LOCK_SH)
+        result = os.read(state, _RESULT_BYTES)
+    finally:
+        os.close(state)
+    if result != _UP:
+        raise NetworkError(f"the uplink of pods does not work: {os.fsdecode(result) or 'the process has died'}")
 
 
 def hold_uplink() -> int | None:
@@ -107,6 +113,11 @@ def _fifo() -> str:
     return f"{runtime_directory()}/uplink"
 
 
+def _state() -> str:
+    """Return the path of the file with the result of the uplink's start."""
+    return f"{runtime_directory()}/uplink.state"
+
+
 def _open_holder() -> int:
     """Open the FIFO for writing; OSError without a reader."""
     return os.open(_fifo(), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -122,29 +133,40 @@ def _locked() -> Iterator[None]:
         os.close(lock)
 
 
-def _start(reader: int, report: int) -> None:
-    log = os.open(f"{runtime_directory()}/uplink.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    kept = {"fifo": reader, "report": report, "log": log}
-    fork(UPLINK, lambda: _serve(reader, report), kept, tell=lambda error: _fail(report, error))
-
-
-def _fail(report: int, error: BaseException) -> int:
-    os.write(report, describe(error).encode()[:_REPORT_BYTES])
-    return EXIT_FAILURE
-
-
-def _serve(reader: int, report: int) -> None:
-    """Be the uplink until nobody has the FIFO open for writing."""
+def _make_network() -> None:
+    """Make the user's network namespace, unless there is one."""
     path = user_network()
     assert path is not None
     if not is_namespace(path):
         remove_namespace(path)
         # Nobody without root can return to the machine's network.
-        maker = fork(STARTER, lambda: become_namespace(path), tell=lambda error: _fail(report, error))
+        maker = fork(STARTER, lambda: become_namespace(path), tell=lambda error: complain(describe(error)))
         if os.waitpid(maker, 0)[1] != 0:
-            return
+            raise NetworkError("the network of pods cannot be made")
+
+
+def _start(reader: int, state: int) -> None:
+    log = os.open(_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    kept = {"fifo": reader, "state": state, "log": log}
+    fork(UPLINK, lambda: _serve(reader, state), kept, tell=lambda error: _fail(state, error))
+
+
+def _log() -> str:
+    return f"{runtime_directory()}/uplink.log"
+
+
+def _fail(state: int, error: BaseException) -> int:
+    os.write(state, describe(error).encode()[:_RESULT_BYTES])
+    return EXIT_FAILURE
+
+
+def _serve(reader: int, state: int) -> None:
+    """Be the uplink until nobody has the FIFO open for writing."""
+    path = user_network()
+    assert path is not None
     pid, pidfd = _start_program(path)
-    os.close(report)
+    os.write(state, _UP)
+    os.close(state)
     while True:
         ready = wait_readable([reader, pidfd])
         if pidfd in ready:
@@ -183,8 +205,8 @@ def _start_program(path: str) -> tuple[int, int]:
         os.close(ready)
     syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    log = f"{runtime_directory()}/uplink.log"
-    raise NetworkError(f"{_PROGRAM} has ended with {os.waitstatus_to_exitcode(status)}, and says why in {log}")
+    code = os.waitstatus_to_exitcode(status)
+    raise NetworkError(f"{_PROGRAM} has ended with {code}, and says why: minit unshare cat {_log()}")
 
 
 def _execute(words: list[str], ready: int) -> NoReturn:

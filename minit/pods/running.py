@@ -86,10 +86,8 @@ def start(caller: Caller, store: Store, pod: Pod, request: StartRequest) -> str:
 def have_uplink(networks: Sequence[str]) -> None:
     """Have the uplink for a user's pod of the networks, as long as the process that this one becomes."""
     if is_of_user() and not _WITHOUT_PLUGINS & {*networks}:
-        uplink = open_uplink()
-        uplink.wait()
         # The launcher takes a hold of its own.
-        os.set_inheritable(uplink.holder, True)
+        os.set_inheritable(open_uplink(), True)
 
 
 def options_for(caller: Caller, options: RunOptions) -> RunOptions:

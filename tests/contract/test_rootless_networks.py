@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import socketserver
@@ -15,7 +16,7 @@ from contextlib import closing
 import pytest
 
 from minit.network.namespace import run_in_namespace
-from tests.contract.test_rootless import IMAGE, clean, keepers, user
+from tests.contract.test_rootless import DATA, IMAGE, clean, keepers, user
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.waiting import wait_for
 
@@ -133,8 +134,8 @@ def test_a_dead_uplink_is_started_again(clean: OrdinaryUser, machine: tuple[str,
     assert (
         "out\n" in run(clean, f"until busybox nc -w 5 {address} {port} </dev/null; do busybox sleep 0.1; done").stdout
     )
-    [log] = clean.home.glob("run/minit/*/uplink.log")
-    assert "is started again" in log.read_text()
+    log = clean.minit("unshare", "cat", f"{DATA}/runtime/uplink.log")
+    assert "is started again" in log.stdout
 
 
 def test_the_next_pod_replaces_the_process_of_the_uplink(clean: OrdinaryUser, machine: tuple[str, int]) -> None:
@@ -158,7 +159,41 @@ def test_the_uplink_ends_with_the_last_pod(clean: OrdinaryUser) -> None:
     assert len(uplinks(clean)) == 1
     assert clean.minit("stop", "two").returncode == 0
     wait_for(lambda: not uplinks(clean) and not keepers(clean), "the end of the uplink")
-    assert list(clean.home.glob("run/minit/*/netns/user")) == []
+    assert not (clean.home / ".local/share/minit/runtime/netns").exists()
+
+
+def test_a_logout(clean: OrdinaryUser, machine: tuple[str, int]) -> None:
+    """After the removal of $XDG_RUNTIME_DIR a new pod joins the network and the uplink of a running pod."""
+    serve(clean)
+    before = uplinks(clean)
+    shutil.rmtree(clean.home / "run/minit")
+    address, port = machine
+    question = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' >/tmp/q; busybox nc -w 5 web 80 </tmp/q"
+    done = run(clean, f"{question}; busybox nc -w 5 {address} {port} </dev/null")
+    assert "page\n" in done.stdout and "out\n" in done.stdout, done
+    assert uplinks(clean) == before
+
+
+def test_an_uplink_that_does_not_start(clean: OrdinaryUser) -> None:
+    """The pod is refused in a line, and the log of the uplink says why."""
+    programs = clean.home / "bin"
+    programs.mkdir()
+    program = programs / "slirp4netns"
+    program.write_text("#!/bin/sh\necho no way out\nexit 3\n")
+    program.chmod(0o755)
+    for path in (programs, program):
+        os.chown(path, clean.uid, clean.uid)
+    before = clean.environment["PATH"]
+    clean.environment["PATH"] = f"{HOME}/bin:{before}"
+    try:
+        done = run(clean, "echo ran")
+        assert done.returncode == 254 and "ran" not in done.stdout
+        assert "the uplink of pods does not work: slirp4netns has ended with 3" in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        wait_for(lambda: not keepers(clean), "the end of the keeper")
+    finally:
+        clean.environment["PATH"] = before
+        shutil.rmtree(programs)
 
 
 def test_ports_that_cannot_be_had(clean: OrdinaryUser) -> None:

@@ -23,6 +23,7 @@ from minit.network.namespace import enter_user_network
 from minit.network.netinfo import forget_network
 from minit.network.pluginrequests import search_for_pod
 from minit.network.setup import set_up, tear_down
+from minit.network.uplink import await_uplink
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.podfiles import paths
@@ -124,6 +125,7 @@ def _fail(socket: Socket, error: BaseException) -> None:
 
 def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
     connection = set_up(plan, flags, search_for_pod(flags.local_config), socket.fileno())
+    await_uplink()
     send_message(
         socket,
         {
