@@ -85,8 +85,9 @@ def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -
     for controller in sorted(limits.controllers):
         place = next((place for place in places if _has_controller(*place, controller)), None)
         if place is None and controller in limits.needed_controllers:
-            reason = ": none is delegated to you (see docs/rootless.md)" if is_of_user() else ""
-            raise PodError(f'app "{app}": its control group has no controller {controller}{reason}')
+            raise PodError(
+                f'app "{app}": its control group has no controller {controller}{_reason(places, controller)}'
+            )
         if place is not None:
             wanted |= _files(app, limits, controller, *place)
     try:
@@ -95,6 +96,15 @@ def _change(app: str, places: Sequence[tuple[Hierarchy, str]], limits: Limits) -
         raise PodError(f'app "{app}": {describe(error)}') from error
     wanted = {path: text for path, text in wanted.items() if before[path].strip() != text}
     _write(app, wanted, before)
+
+
+def _reason(places: Sequence[tuple[Hierarchy, str]], controller: str) -> str:
+    """Return why the group of an app lacks a controller, as far as that can be told."""
+    for hierarchy, directory in places:
+        around = os.path.join(directory, "../../..")
+        if not hierarchy.controllers and _has_controller(hierarchy, around, controller):
+            return f": the pod was run without a limit of {controller}"
+    return ": none is delegated to you (see docs/rootless.md)" if is_of_user() else ""
 
 
 def _groups(pod: Pod, app: str) -> list[tuple[Hierarchy, str]]:
