@@ -252,7 +252,7 @@ def _first_use(progress: Progress) -> Progress:
 
 @contextmanager
 def _machine_of(processor: ForeignProcessor) -> Iterator[Path]:
-    """Give the directory of builders for a processor; ImageError if the directory cannot be written."""
+    """Yield the directory with the machine of a processor; an OSError of the with block becomes an ImageError."""
     machines = program_directory() / "machines"
     try:
         yield machines / processor.name
