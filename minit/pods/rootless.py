@@ -25,6 +25,7 @@ from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.forks import NAMESPACE_KEEPER, STARTER, clone, fork
+from minit.linux.pidnamespaces import read_stat
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import (
     NAMESPACE_RECORD,
@@ -40,7 +41,8 @@ from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
 
 _LOCK = "lock"
 # Of proc_pid_stat(5), counted behind the name.
-_PARENT, _START_TIME = 4 - 3, 22 - 3
+_STATE, _PARENT, _START_TIME = 0, 4 - 3, 22 - 3
+_ZOMBIE = b"Z"
 _NFS = 0x6969  # linux/magic.h
 _DIGEST_BYTES = 8
 _RECORD_BYTES = 64
@@ -144,23 +146,18 @@ def _open_record(record: Path) -> tuple[int, Keeper] | None:
 
 def _start_ticks(pid: int) -> int | None:
     """Return when a process was started; None if there is no such process, or a zombie, which has no namespaces."""
-    fields = _stat_fields(pid)
-    return int(fields[_START_TIME]) if fields and fields[0] != b"Z" else None
-
-
-def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) behind the name; none without such a process."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-    return []
+        fields = read_stat(pid)
+        return None if fields[_STATE] == _ZOMBIE else int(fields[_START_TIME])
+    return None
 
 
 def _find_launcher(data: Path, note: Note) -> Keeper | None:
     """Return the launcher of a running pod, which is in the namespace."""
     for pod in walk_pods(data, (RUN,), note):
-        with suppress(OSError, ValueError, IndexError):
+        with suppress(OSError, ValueError):
             if pod.state is PodState.RUNNING:
-                launcher = int(_stat_fields(int(pod.read_file(paths.POD_PID)))[_PARENT])
+                launcher = int(read_stat(int(pod.read_file(paths.POD_PID)))[_PARENT])
                 started = _start_ticks(launcher)
                 if started is not None and os.stat(f"/proc/{launcher}/ns/user").st_ino != _own_namespace():
                     return Keeper(pid=launcher, start_ticks=started)
