@@ -10,7 +10,6 @@ records of pods that have ended without notice.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from minit.base.value import replace
 from minit.network.protocol import Dns
 from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
 from minit.podfiles.boundedfile import read_bounded
-from minit.podfiles.podfile import is_locked
+from minit.podfiles.podfile import file_lock, is_locked
 from minit.podfiles.usersdirectory import hosts_of_pod, pod_names
 
 _LOCK = ".lock"
@@ -164,12 +163,8 @@ def _remove(uuid: str) -> None:
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     os.makedirs(pod_names(), 0o755, exist_ok=True)
-    lock = os.open(f"{pod_names()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(f"{pod_names()}/{_LOCK}"):
         yield
-    finally:
-        os.close(lock)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, NetworkError, describe
@@ -23,6 +22,7 @@ from minit.linux.forks import STARTER, UPLINK, UPLINK_PROGRAM, clone, fork
 from minit.linux.loop import wait_readable
 from minit.linux.stdio import complain, complain_at_once
 from minit.network.namespace import become_namespace, is_namespace, remove_namespace
+from minit.podfiles.podfile import file_lock
 from minit.podfiles.usersdirectory import runtime_directory, user_network
 
 NAME_SERVER = "10.0.2.3"
@@ -123,14 +123,8 @@ def _open_holder() -> int:
     return os.open(_fifo(), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-@contextmanager
-def _locked() -> Iterator[None]:
-    lock = os.open(f"{runtime_directory()}/uplink.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+def _locked() -> AbstractContextManager[None]:
+    return file_lock(f"{runtime_directory()}/uplink.lock")
 
 
 def _make_network() -> None:

@@ -1,9 +1,11 @@
-"""Files of the pod directory that other programs read at any time, and the lock of the directory."""
+"""Files of the pod directory that other programs read at any time, the lock of the directory, and locks of all pods."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from minit.base.errors import LaunchError, describe
 from minit.podfiles import paths
@@ -55,3 +57,14 @@ def is_locked(directory: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+@contextmanager
+def file_lock(path: str) -> Iterator[None]:
+    """Hold the lock of a file alone for a with block; a missing file is made. OSError without the directory."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

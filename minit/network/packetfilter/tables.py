@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 
 from minit.base.errors import NetworkError, describe
 from minit.network.netlink.nftables import Table
+from minit.podfiles.podfile import file_lock
 from minit.podfiles.usersdirectory import runtime_directory
 
 TABLE_PREFIX = "minit-"
@@ -88,13 +88,10 @@ def firewall_lock() -> Iterator[None]:
     Hold, for a with block, the lock of all who change tables that others may want as well; NetworkError without the
     lock.
     """
-    try:
-        os.makedirs(runtime_directory(), 0o755, exist_ok=True)
-        lock = os.open(f"{runtime_directory()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(runtime_directory(), 0o755, exist_ok=True)
+            stack.enter_context(file_lock(f"{runtime_directory()}/{_LOCK}"))
+        except OSError as error:
+            raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
         yield
-    finally:
-        os.close(lock)
