@@ -136,6 +136,7 @@ def spool_overlay(
 
 def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
     """Yield the changes in an upper directory, a directory before its entries, and deleted entries before others."""
+    renamed, opaque = overlay_attribute(_RENAMED), overlay_attribute(_OPAQUE)
     yield Change(kind=CHANGED, path="")
     pending = [("", True, True)]
     while pending:
@@ -153,8 +154,8 @@ def upper_changes(upper: int, lower: int, root: int) -> Iterator[Change]:
                 yield Change(kind=ADDED if was is None else CHANGED, path=path)
                 continue
             was_directory = was is not None and stat.S_ISDIR(was[0].st_mode)
-            is_whole = is_own and _has_attribute(upper, path, overlay_attribute(_RENAMED))
-            is_opaque = is_whole or (is_own and _has_attribute(upper, path, overlay_attribute(_OPAQUE), b"y"))
+            is_whole = is_own and _has_attribute(upper, path, renamed)
+            is_opaque = is_whole or (is_own and _has_attribute(upper, path, opaque, b"y"))
             yield Change(kind=HIDDEN if is_opaque and was_directory else CHANGED if was else ADDED, path=path)
             inner.append((path, was_directory and not is_opaque, is_own and not is_whole))
         pending += reversed(inner)
