@@ -138,24 +138,27 @@ def wait_until_completed(caller: Caller, wanted: ProjectPod) -> None:
     """Return when a pod has ended with 0; PodError if it ends with another code."""
     with open_pod(caller.data, wanted.uuid) as pod:
         wait_until_ended(pod, math.inf)
-        names = [app.name for app in read_pod_manifest(pod).apps]
-        code = read_exit_code(pod, names[0]) if names else None
-        if code != 0:
+        if _exit_code(pod) != 0:
             raise PodError(f"pod {wanted.shown} has ended{_code_of(pod)}")
 
 
 def exit_code_of(caller: Caller, wanted: ProjectPod) -> int | None:
     """Return the exit code of a pod's app, None for a pod that is gone or runs."""
     with suppress(MinitError, OSError), open_pod(caller.data, wanted.uuid) as pod:
-        codes = [read_exit_code(pod, app.name) for app in read_pod_manifest(pod).apps]
-        return codes[0] if codes else None
+        return _exit_code(pod)
     return None
+
+
+def _exit_code(pod: Pod) -> int | None:
+    """Return the exit code of the pod's first app, None if the app runs; MinitError or OSError for unreadable files."""
+    apps = read_pod_manifest(pod).apps
+    return read_exit_code(pod, apps[0].name) if apps else None
 
 
 def _code_of(pod: Pod) -> str:
     with suppress(MinitError, OSError):
-        codes = [read_exit_code(pod, app.name) for app in read_pod_manifest(pod).apps]
-        return f" with {codes[0]}" if codes and codes[0] is not None else ""
+        code = _exit_code(pod)
+        return f" with {code}" if code is not None else ""
     return ""
 
 

@@ -184,10 +184,8 @@ class Up:
         service = loaded.chosen((name,), alone=True)[0]
         needed = tuple(each.name for each in loaded.chosen((name,)) if each.name != name)
         if needed and not self._request.without_dependencies:
-            self._request = replace(self._request, services=needed)
-            self.run()
-        # What runs now is not for this pod's failure to take back.
-        self._made, self._made_networks, self._made_volumes = [], [], []
+            # What runs then is not for this pod's failure to take back.
+            Up(self._caller, loaded, replace(self._request, services=needed), self._show, self._tell).run()
         chosen = f"{loaded.project.name}-{name}-run-{os.urandom(_RANDOM_BYTES).hex()}"
         service = replace(
             service,
