@@ -177,23 +177,39 @@ def _prune(invocation: Invocation, filters: Sequence[Filter], volumes: Collectio
         podgc.mark(data, note, _leaves_pod(filters))
         with cleanup_of(invocation.caller, store) as cleanup:
             is_finished = podgc.collect(data, 0, cleanup, invocation.say, note, _leaves_pod(filters))
-        with stage1_kept(data, store) as kept:
-            trees = TreeStore(data, store)
-            if not filters:
-                collect_trees(data, trees, kept, note)
-            collect_images(
-                *(data, store, kept, 0, invocation.say, note),
-                running_only=False,
-                keeps_named=keeps_named,
-                leaves=_leaves_image(filters),
-            )
-            if filters:
-                collect_trees(data, trees, kept, note, gone_only=True)
+        _collect(invocation, store, filters, 0, running_only=False, keeps_named=keeps_named)
     if volumes:
         prune_volumes(data, volumes, lambda name: invocation.say(f'removed volume "{name}"'), note, failures.append)
     for error in failures:
         note(describe(error))
     return is_finished and not failures
+
+
+def _collect(
+    invocation: Invocation,
+    store: Store,
+    filters: Sequence[Filter],
+    grace_seconds: float,
+    *,
+    running_only: bool = True,
+    keeps_named: bool = False,
+) -> int:
+    """Remove images as `collect_images` does, and the trees that no pod has; return the number of removed images."""
+    data, note = invocation.data, invocation.note
+    trees = TreeStore(data, store)
+    with stage1_kept(data, store) as kept:
+        # With filters trees go with their images alone, and so after the images.
+        if not filters:
+            collect_trees(data, trees, kept, note)
+        removed = collect_images(
+            *(data, store, kept, grace_seconds, invocation.say, note),
+            running_only=running_only,
+            keeps_named=keeps_named,
+            leaves=_leaves_image(filters),
+        )
+        if filters:
+            collect_trees(data, trees, kept, note, gone_only=True)
+    return removed
 
 
 def _json(items: Sequence[Item]) -> dict[str, int]:
@@ -226,15 +242,8 @@ def collect_unused(invocation: Invocation, grace_period: float, filters: tuple[F
 
     """
     invocation.become_root()
-    data, note = invocation.data, invocation.note
-    with Store(data) as store, stage1_kept(data, store) as kept:
-        trees = TreeStore(data, store)
-        if not filters:
-            collect_trees(data, trees, kept, note)
-        leaves = _leaves_image(filters)
-        tell_removed(invocation, collect_images(data, store, kept, grace_period, invocation.say, note, leaves=leaves))
-        if filters:
-            collect_trees(data, trees, kept, note, gone_only=True)
+    with Store(invocation.data) as store:
+        tell_removed(invocation, _collect(invocation, store, filters, grace_period))
 
 
 def _leaves_image(filters: Sequence[Filter]) -> Callable[[StoredImage], bool]:
