@@ -17,12 +17,12 @@ from minit.base.errors import kind_of
 from minit.base.hostname import default_name
 from minit.cri.api import cri_pb2 as api
 from minit.cri.containerstops import ContainerStops
+from minit.cri.failurepipe import failure_pipe
 from minit.cri.grpc.framing import CallError, Code, code_of
 from minit.cri.hands import Hands, limited
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Container, Node, Sandbox
 from minit.cri.nodeimages import NodeImage
-from minit.cri.openfiles import failure_pipe
 from minit.cri.records import ContainerRecord
 from minit.cri.refusal import check_message
 from minit.cri.statuses import container_info, container_status, is_container_listed, listed_container

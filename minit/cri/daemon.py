@@ -25,7 +25,6 @@ from minit.cri.grpc.server import Method, Methods, Server
 from minit.cri.hands import Hands
 from minit.cri.imagecalls import ImageCalls
 from minit.cri.node import Node
-from minit.cri.openfiles import raise_limit
 from minit.cri.podwatch import EventCalls, PodWatch
 from minit.cri.records import Record, Records, SandboxRecord
 from minit.cri.sandboxcalls import NO_NETWORK, NodeNetwork, SandboxCalls, UsualSandbox
@@ -33,6 +32,7 @@ from minit.cri.statscalls import StatsCalls
 from minit.cri.statuses import runtime_info
 from minit.cri.streaming.calls import StreamingCalls
 from minit.cri.streaming.server import StreamingServer, Tokens, Wanted
+from minit.linux.process import raise_open_files
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import lock_directory
 from minit.stage0.pods.privateusers import supports_user_namespaces
@@ -81,7 +81,7 @@ class Settings(Value):
 
 def serve(settings: Settings, note: Callable[[str], None]) -> None:
     """Serve until a SIGTERM or SIGINT; pods go on. MinitError if another daemon serves the data directory."""
-    raise_limit()
+    raise_open_files()  # several for each pod
     make_directory(settings.data, 0o750)
     records = Records(settings.data)
     try:

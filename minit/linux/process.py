@@ -158,6 +158,12 @@ def raise_limits(*, for_users: bool = False) -> None:
     hold_limits(raised)
 
 
+def raise_open_files() -> None:
+    """Let this process have as many files open as its hard limit permits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def admit_limits(limits: Sequence[Limit]) -> None:
     """Raise hard limits of this process to those of `limits`, as far as its rights allow, and no soft limit."""
     for number, _, hard in limits:

@@ -18,8 +18,9 @@ from minit.cli.flags.filters import Filter, Listed, Subject, filter_option, fits
 from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.text.logview import Choice, allow_many_files, reopen_logs, show_logs
+from minit.cli.text.logview import Choice, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
+from minit.linux.process import raise_open_files
 from minit.linux.stdio import flush_output
 from minit.stage0.apps.enter import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
@@ -181,7 +182,7 @@ def _show_all(
     *,
     follow: bool,
 ) -> None:
-    allow_many_files()
+    raise_open_files()
     batches = events_of_all(
         invocation.data, frozenset(apps), sys.stdout.fileno(), invocation.note, follow=follow, with_status=bool(filters)
     )

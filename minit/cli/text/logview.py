@@ -6,7 +6,6 @@ import heapq
 import json
 import os
 import re
-import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from minit.base.moment import SECOND_NS
 from minit.base.utctime import utc_text_ns
 from minit.base.value import Value
 from minit.cli.invocation import Invocation
+from minit.linux.process import raise_open_files
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
@@ -122,7 +122,7 @@ class Source:
 
 def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     """Write the chosen lines of a pod's logs to standard output; PodError if the pod can have no logs."""
-    allow_many_files()
+    raise_open_files()  # every file of a log may be open at a time
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         directory = open_log_directory(pod, wait=choice.follow)
         names = _chosen_apps(pod, choice.apps)
@@ -192,7 +192,7 @@ def _time_of(entry: Entry) -> bytes:
 
 def view_pods(invocation: Invocation, pods: Sequence[tuple[Pod, str]], choice: Choice) -> LogView | None:
     """Return the view of the logs of pods with names for their lines, None without any log."""
-    allow_many_files()
+    raise_open_files()  # every file of a log may be open at a time
     watched, sources = [], []
     for pod, name in pods:
         directory = open_log_directory(pod, wait=choice.follow)
@@ -240,13 +240,6 @@ def _prefixes(
         name: click.style(shown(name), fg=_COLOURS[number % len(_COLOURS)]).encode()
         for number, name in enumerate(names)
     }
-
-
-def allow_many_files() -> None:
-    """Raise the limit of open files as far as that may be raised."""
-    # Every file of a log may be open at a time.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # Lines of logs as `minit logs` prints them: text or JSON, made harmless for a terminal. Pure.

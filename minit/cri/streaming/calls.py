@@ -10,9 +10,9 @@ import trio
 
 from minit.base.errors import AttachError, PodError
 from minit.cri.api import cri_pb2 as api
+from minit.cri.failurepipe import FailurePipe, failure_pipe
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.node import Container, Node, Sandbox
-from minit.cri.openfiles import FailurePipe, failure_pipe
 from minit.cri.refusal import refuse_impossible_words
 from minit.cri.streaming.portforward import LARGEST_PORT, PortForward
 from minit.cri.streaming.processes import Input, Process, Streams, Terminal, running_process

@@ -1,25 +1,14 @@
-"""
-Open files of the daemon: the limit, and the pipe on which a command tells why a container could not be entered.
-
-The daemon has several files for each pod.
-"""
+"""The pipe on which a command tells the daemon why a container could not be entered."""
 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minit.base.harmless import harmless
 
 _LONGEST_BYTES = 4096
-
-
-def raise_limit() -> None:
-    """Let this process open as many files as permitted."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class FailurePipe:
