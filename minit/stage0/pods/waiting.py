@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from minit.base.errors import PodError
@@ -66,9 +65,7 @@ class Life:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.fd is not None:
             os.close(self.fd)
 
