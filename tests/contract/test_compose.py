@@ -244,6 +244,16 @@ def test_a_command_of_a_service(compose: Compose) -> None:
     compose("down")
 
 
+def test_a_failed_command_of_a_service_leaves_the_services_in_need(compose: Compose) -> None:
+    """If the pod of a command cannot be made, the services that were made for the pod run on, with their network."""
+    compose.write(TASKS)
+    failed = compose("run", "--name=shop-data_base-1", compose.minit.stage1_flag, "task", "exit 0", code=254)
+    assert 'service task: the name "shop-data_base-1" is that of pod' in failed.stderr
+    assert [*compose.ps()] == ["shop-data_base-1"]
+    assert compose.minit.quick_call("list", "--no-legend").stdout.count("\n") == 1
+    assert compose("down", "--timeout=0").stderr.endswith("Network shop_default  Removed\n")
+
+
 def test_the_first_end_stops_all(compose: Compose) -> None:
     """The exit code is that of the first pod, or with --exit-code-from that of a service."""
     compose.write(
