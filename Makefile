@@ -13,6 +13,7 @@ ARM64 := build/arm64/disk
 FIRMWARE := build/firmware
 PEERS := build/peers
 CLEAN := build/clean
+SYSTEMD := build/systemd
 LIBRARIES := build/libraries
 # For which the Debian package has libraries: from Debian 12's to Debian 13's.
 PYTHONS := 3.11 3.12 3.13
@@ -23,6 +24,7 @@ SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static libudev1 libpython3-dev
 TEST_PACKAGES := strace tmux procps util-linux iproute2 uidmap slirp4netns nftables iptables containernetworking-plugins libseccomp2 \
 	e2fsprogs xfsprogs gpg gpg-agent gpgv
+SYSTEMD_PACKAGES := systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,uidmap,slirp4netns,python3,busybox-static,kmod,procps
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
@@ -181,6 +183,17 @@ $(CLEAN): $(STAMP)
 		grep -v extra | $(BIN)/pip download --quiet --dest $@.new/wheels --requirement /dev/stdin
 	@mv $@.new $@
 
+# The disk of a machine with systemd, which has ordinary users, for pods without root.
+$(SYSTEMD):
+	@echo "making a Debian with systemd"; command -v debootstrap >/dev/null || { apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
+	@rm -rf $@.new && mkdir -p $@.new
+	@debootstrap --variant=minbase --include=$(SYSTEMD_PACKAGES) bookworm $@.new/root >$@.new/log || \
+		{ tail -n 5 $@.new/log; false; }
+	@rm -rf $@.new/root/var/cache/apt/archives/*.deb $@.new/root/var/lib/apt/lists/*
+	@truncate -s 3G $@.new/disk && mkfs.ext4 -q -d $@.new/root $@.new/disk && rm -rf $@.new/root
+	@rm -rf $@ && mv $@.new $@
+
 # Nodes with a real kubelet: Debian 12's Kubernetes, whose source is built with its Go in some minutes, and kept.
 test-kube: $(STAMP) $(KUBERNETES)
 	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests/kube
@@ -195,6 +208,7 @@ $(KUBERNETES):
 test-long: $(STAMP) kernel firmware supervisors
 	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(FULL_KERNEL) || echo "no kernel with all drivers"
 	@$(MAKE) --no-print-directory $(LIBRARIES) $(CLEAN) || echo "no clean Debian: nothing is installed on one"
+	@$(MAKE) --no-print-directory $(SYSTEMD) || echo "no Debian with systemd: users without root are not tried on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 # docs/man/minit.1.in and what --help shows, in one page.
