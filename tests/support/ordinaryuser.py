@@ -99,14 +99,17 @@ class OrdinaryUser:
         """Return the user's processes, and those of the user's subordinate ids, with their names."""
         found = {}
         for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
             try:
-                uid = entry.stat().st_uid
-                if entry.name.isdigit() and (uid == self.uid or self._first <= uid < self._first + _COUNT):
-                    state = (entry / "stat").read_text().rpartition(") ")[2]
-                    if not state.startswith("Z"):
-                        found[int(entry.name)] = (entry / "comm").read_text().strip()
+                # The entry is root's where a process is not dumpable, a keeper before its exec for example.
+                status = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines())
             except OSError:
                 continue
+            uid = int(status["Uid"].split()[0])
+            is_own = uid == self.uid or self._first <= uid < self._first + _COUNT
+            if is_own and not status["State"].strip().startswith("Z"):
+                found[int(entry.name)] = status["Name"].strip()
         return found
 
     def _script(self, directory: Path, *, has_ids: bool) -> str:
