@@ -225,12 +225,13 @@ def _plan_apps(
 
 
 def _plan_namespaces(pod: PodInput, network: NetworkPlan | None) -> tuple[str, ...]:
-    host_pids = plan_host_pids(
-        pod.manifest, private_users=pod.mapped is not None, has_groups=pod.facts.delegated_groups is not False
-    )
+    is_of_user = pod.facts.is_of_user
+    host_pids = plan_host_pids(pod.manifest, private_users=pod.mapped is not None, is_of_user=is_of_user)
     namespaces = ["mnt", *(() if host_pids else ("pid",)), "uts"]
     if pod.flags.ipc != "parent":
         namespaces.append("ipc")
+    elif is_of_user:
+        raise PlanError("--ipc=parent needs root: a user may not mount the message queues of the host")
     if is_contained(pod.flags.networks) and network is None:
         namespaces.append("net")
     if pod.mapped is not None:

@@ -157,18 +157,18 @@ def _refuse_nul(name: str, app: App) -> None:
             raise PlanError(f'app "{name}": {what} holds a NUL character')
 
 
-def plan_host_pids(manifest: PodManifest, *, private_users: bool, has_groups: bool = True) -> bool:
+def plan_host_pids(manifest: PodManifest, *, private_users: bool, is_of_user: bool) -> bool:
     """
-    Return whether a pod has no own PID namespace; PlanError with private users, without control groups, which tell the
-    pod's processes from others, or for an app with an own namespace.
+    Return whether a pod has no own PID namespace; PlanError with private users, for a user without root, or for an app
+    with an own namespace.
     """
     if manifest.annotation(Annotation.PID_NAMESPACE) != _OF_HOST:
         return False
     where = f"annotation {Annotation.PID_NAMESPACE}: {_OF_HOST}"
     if private_users:
         raise PlanError(f"{where}: not with --private-users, whose root may not mount the /proc of the host")
-    if not has_groups:
-        raise PlanError(f"{where}: not without control groups, which tell processes of the pod from others")
+    if is_of_user:
+        raise PlanError(f"{where}: needs root: a user may not mount the /proc of the host (see docs/rootless.md)")
     for runtime in manifest.apps:
         if runtime.annotation(Annotation.PID_NAMESPACE) not in (None, _OF_HOST):
             raise PlanError(f'{where}: app "{runtime.name}" asks for another one')

@@ -5,7 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
+from minit.base.errors import PlanError
 from minit.base.value import Value, replace
+from minit.manifest.annotations import Annotation
 from minit.plan.inputs.hostfacts import HostNode
 from minit.plan.loadedpod import AppInput, PodInput
 from minit.plan.networks.podnetwork import has_own_hosts, is_contained, plan_hostname, wants_names
@@ -25,7 +27,7 @@ from minit.plan.root.mountoperations import (
     MountOp,
     app_mounts,
 )
-from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, names_file, plan_volumes
+from minit.plan.root.volumes import HOST, MEMORY, VolumeMount, host_files, names_file, plan_volumes
 from minit.podfiles.usersdirectory import hosts_of_pod
 
 _WRITABLE_SYSFS = BindTree(source=SYS, target=SYS, recursive=True, writable=True)
@@ -102,6 +104,8 @@ def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool, has_init
         mounts = tuple(PROC if isinstance(each, BindTree) and each.target == PROC.target else each for each in mounts)
     hidden = plan_hidden_files(given.runtime, given.volumes)
     late = tuple(each for each in given.volumes if given.has_hotplug and each.source in facts.missing_devices)
+    if facts.shown_devices is not None:
+        _refuse_read_only(late)
     given_protection = plan_given_protection(given.runtime)
     protection = given_protection or plan_protection(flags.disable_paths, is_contained(flags.networks))
     storage = StoragePlan(
@@ -120,7 +124,19 @@ def plan_storage(given: AppInput, *, has_console: bool, own_pids: bool, has_init
         protection=protection if own_pids and not has_init else with_pid_1(protection),
         read_only_root=given.runtime.read_only_root_fs,
     )
-    return _privileged(storage, facts.device_nodes) if given.is_privileged else storage
+    if not given.is_privileged:
+        return storage
+    if facts.shown_devices is None:
+        return _privileged(storage, facts.device_nodes)
+    return _privileged_of_user(storage, facts.device_nodes, has_own_network=is_contained(flags.networks))
+
+
+def _refuse_read_only(late: Sequence[VolumeMount]) -> None:
+    """Raise PlanError for a device to come that an app may not write to, where no policy of devices can be written."""
+    for each in late:
+        if each.read_only or "w" not in (each.device_access or "w"):
+            problem = f"{each.source} cannot be read-only, which takes root"
+            raise PlanError(f'{each.place}: volume "{each.volume}": {problem}')
 
 
 def _plan_files(given: AppInput) -> tuple[AppFile, ...]:
@@ -135,6 +151,22 @@ def _privileged(storage: StoragePlan, nodes: Sequence[HostNode]) -> StoragePlan:
     """Return the storage of an app with all privileges, which gets the host's device `nodes` as well."""
     mounts = (*storage.mounts, *_with_directories(storage.mounts, nodes))
     return replace(storage, mounts=mounts, sysfs=_WRITABLE_SYSFS, protection=Protection())
+
+
+def _privileged_of_user(storage: StoragePlan, nodes: Sequence[HostNode], *, has_own_network: bool) -> StoragePlan:
+    """
+    Return the storage of an app with all privileges that root of a user namespace can give: the host's device `nodes`
+    are shown, and a /sys of the host's network stays read-only.
+    """
+    taken = [CONSOLE, *(operation.target for operation in storage.mounts if operation.target != DEV)]
+    taken += [posixpath.normpath(f"/./{volume.target}").rstrip("/") for volume in storage.volumes]
+    shown = tuple(
+        VolumeMount(volume="devices", kind=HOST, source=node.path, target=node.path, place=Annotation.PRIVILEGED)
+        for node in nodes
+        if not any(node.path == path or node.path.startswith(f"{path}/") for path in taken)
+    )
+    sysfs = _WRITABLE_SYSFS if has_own_network else storage.sysfs
+    return replace(storage, volumes=(*shown, *storage.volumes), sysfs=sysfs, protection=Protection())
 
 
 def _with_directories(mounts: Sequence[MountOp], nodes: Sequence[HostNode]) -> list[MountOp]:

@@ -26,6 +26,7 @@ from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.linux.terminal import CallerTerminal
 from minit.plan.appspec import AppSpec
 from minit.plan.podplan import PodPlan
+from minit.plan.root.mountoperations import PROC, SYS
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.record import write_file
@@ -305,6 +306,14 @@ def _become_root(launcher: Socket) -> None:
     syscalls.set_parent_death_signal(signal.SIGTERM)
 
 
+def _hidden(path: str) -> str:
+    """Return why the kernel refuses root of a user namespace a new filesystem, mount_namespaces(7)."""
+    return (
+        f"cannot mount {path} for the pod: parts of {path} are hidden here, as in a container: "
+        f"start the container with the whole {path} (docker: --security-opt systempaths=unconfined)"
+    )
+
+
 def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     # Slave before anything is attached: a mount made here must never reach the host.
     enter_own_mounts(syscalls.MS_SLAVE)
@@ -320,7 +329,12 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
         os.close(tree)
     syscalls.mount_setattr(ends.root, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0)
-    apply_mounts(plan.mounts, ends.root, dict(ends.made.pod))
+    try:
+        apply_mounts(plan.mounts, ends.root, dict(ends.made.pod))
+    except PermissionError as error:
+        if error.filename in (PROC.target, SYS):
+            raise LaunchError(_hidden(error.filename)) from error
+        raise
     os.umask(0o022)
     if ends.hierarchies is not None:
         where = syscalls.openat2(ends.root, _CGROUPS, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)

@@ -7,13 +7,14 @@ the host's namespace, where the removal of a pod would reach into the volume.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from minit.base.errors import LaunchError, SourceMissing, describe
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
-from minit.linux.idmapping import open_user_namespace
+from minit.linux.idmapping import in_user_namespace, open_user_namespace
 from minit.linux.mountinfo import is_on_shared_mount
 from minit.linux.treecopy import copy_directory
 from minit.plan.appplan import AppPlan
@@ -29,6 +30,7 @@ _DEVICES = "/dev"
 _MODE = 0o755
 # The pod's root is the disk's root there: a device or a setuid program made by that root is for nobody in the pod.
 _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+_RIGHTS = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,6 +55,8 @@ def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:
     try:
         if volume.kind != HOST:
             _make_directory(app, volume, mapped)
+        elif in_user_namespace():
+            _require_rights(volume)
         return open_tree(volume, mapped)
     except FileNotFoundError as error:
         if volume.kind == HOST:
@@ -62,7 +66,34 @@ def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:
             ) from error
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
     except OSError as error:
-        raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
+        reason = describe(error)
+        if error.errno == errno.EINVAL and volume.kind == HOST and not volume.recursive and in_user_namespace():
+            # Mounts of another owner cover what is below (mount_namespaces(7)).
+            reason += ": the kernel shows you a directory only with the mounts below: leave recursive=false out"
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": {reason}') from error
+
+
+def _require_rights(volume: VolumeMount) -> None:
+    """
+    Raise LaunchError for a volume of the host that root of this user namespace, and so the pod, has no right to.
+
+    No policy of devices can be written from here, so a device that can be written is no read-only volume.
+    """
+    where = f'{volume.place}: volume "{volume.volume}"'
+    os.stat(volume.source)
+    may = {right for right, mode in _RIGHTS.items() if os.access(volume.source, mode)}
+    if not may:
+        remedy = "let root change its owner or mode (your groups do not count in pods)"
+        raise LaunchError(f"{where}: you may not open {volume.source}: {remedy}")
+    if not has_devices(volume) or os.path.isdir(volume.source):
+        return
+    wanted = set(volume.device_access or ("r" if volume.read_only else "")) & _RIGHTS.keys()
+    if wanted - may:
+        raise LaunchError(f"{where}: you have no right to {volume.source} but {''.join(sorted(may))}: ask for no more")
+    if wanted and "w" in may - wanted:
+        raise LaunchError(
+            f"{where}: {volume.source} cannot be read-only, which takes root: you may write to the device"
+        )
 
 
 def open_tree(volume: VolumeMount, mapped: IdRange | None) -> int:

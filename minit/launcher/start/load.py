@@ -334,12 +334,23 @@ def _find_shown_devices() -> frozenset[str] | None:
     if not in_user_namespace():
         return None
     nodes = (operation.target for operation in DEVICES if isinstance(operation, MakeNode))
-    return frozenset(node for node in nodes if os.access(node, os.R_OK | os.W_OK))
+    return frozenset(filter(_can_be_opened, nodes))
+
+
+def _can_be_opened(node: str) -> bool:
+    return os.access(node, os.R_OK | os.W_OK)
 
 
 def _find_host_nodes() -> tuple[HostNode, ...]:
-    """Return the nodes in the host's /dev as they are now, but for those on other file systems there, as /dev/pts."""
-    return tuple(sorted(_find_below(DEV, os.lstat(DEV).st_dev), key=lambda node: node.path))
+    """
+    Return the nodes in the host's /dev as they are now, but for those on other file systems there, as /dev/pts.
+
+    Root of a user namespace gets those that can be opened.
+    """
+    found = sorted(_find_below(DEV, os.lstat(DEV).st_dev), key=lambda node: node.path)
+    if in_user_namespace():
+        found = [node for node in found if _can_be_opened(node.path)]
+    return tuple(found)
 
 
 def _find_below(directory: str, file_system: int) -> Iterator[HostNode]:

@@ -54,11 +54,16 @@ class HostFacts(Value):
     shown_hierarchies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The mount point and the controllers of each hierarchy in which apps see their own groups."""
     device_nodes: tuple[HostNode, ...] = ()
-    """The device nodes of the host, looked at for a pod with privileged apps only."""
+    """The device nodes of the host that apps can have, looked at for a pod with privileged apps only."""
     shown_devices: frozenset[str] | None = None
     """Device nodes of the host for a caller who may make none, root of a user namespace; None for a maker of nodes."""
     loaded_profiles: frozenset[str] | None = None
     """The profiles of AppArmor, looked at for an app with a profile only; None for a kernel without AppArmor."""
+
+    @property
+    def is_of_user(self) -> bool:
+        """Tell whether the caller is a user without root."""
+        return self.delegated_groups is not None
 
 
 def check_host(facts: HostFacts) -> None:
