@@ -81,6 +81,8 @@ def main() -> None:
     _add_text(root / "usr/bin/minit-plain", _COMMAND, 0o755)
     _add_documents(root)
     _add_units(root)
+    # The script that runs after the installation makes a link where the parser of the machine can read the profile.
+    _add_text(root / "usr/share/minit/apparmor/minit", _read("contrib/apparmor/minit"))
     _add_control(root, [minor for minor, _ in libraries])
     package = arguments.output / f"minit_{minit.__version__}_{_architecture()}.deb"
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_date())}

@@ -53,7 +53,7 @@ _RUNTIME_FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _SETTINGS = (
     ("user/max_user_namespaces", "0", "let root set a number"),
     ("kernel/unprivileged_userns_clone", "0", "let root set 1"),
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", "let root install minit's AppArmor profile of contrib/"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "let root load minit's AppArmor profile (docs/rootless.md)"),
 )
 
 

@@ -264,3 +264,53 @@ def test_sysv(machine: dict[str, str], world: World, tmp_path: Path) -> None:
     wait_for(lambda: not world.pods("run") + world.pods("exited-garbage"), "the removal of the pod")
     assert os.listdir(tmp_path / "run") == []
     script("nonsense", 2)
+
+
+def test_the_profile_of_apparmor(package: Path) -> None:
+    """The package has the profile, which names the command in every place where the package or pip puts it."""
+    profile = (CONTRIB / "apparmor/minit").read_text()
+    [places] = re.findall(r"^@\{minit\} = (.*)$", profile, re.MULTILINE)
+    installed = [
+        f"/{directory}/{name}" for directory in ("usr/bin", "usr/local/bin") for name in ("minit", "minit-plain")
+    ]
+    assert places.split() == installed
+    assert "\nprofile minit @{minit} flags=(unconfined) {\n  userns,\n" in profile
+    listed = [line.split()[5] for line in call("dpkg-deb", "--contents", package).stdout.splitlines()]
+    assert "./usr/share/minit/apparmor/minit" in listed
+    assert {path[1:] for path in listed if path.startswith("./usr/bin/minit")} == {*places.split()[:2]}
+
+
+def test_the_profile_of_apparmor_is_sound() -> None:
+    """AppArmor's parser, of version 4 or newer, reads the profile."""
+    if shutil.which("apparmor_parser") is None:
+        pytest.skip("no apparmor_parser on PATH")
+    call("apparmor_parser", "--skip-kernel-load", "--skip-cache", CONTRIB / "apparmor/minit")
+
+
+@pytest.mark.parametrize("parser", ["3", "4"])
+def test_the_profile_is_installed_for_a_parser_that_reads_it(tmp_path: Path, parser: str) -> None:
+    """An old parser finds no profile, a new one a link; the removal of the package leaves neither, but a file stays."""
+    for directory in ("bin", "apparmor.d"):
+        (tmp_path / directory).mkdir()
+    for name, code in (("apparmor_parser", 0 if parser == "4" else 1), ("py3compile", 0)):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    link = tmp_path / "apparmor.d/minit"
+    shipped = CONTRIB / "apparmor/minit"
+
+    def run(script: str, action: str) -> None:
+        text = (CONTRIB / f"debian/{script}").read_text().replace("/etc/apparmor.d", f"{tmp_path}/apparmor.d")
+        text = text.replace("/usr/share/minit/apparmor/minit", str(shipped)).replace(
+            "/sys/kernel/security", str(tmp_path)
+        )
+        call("sh", "-c", text, script, action, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+
+    for _ in range(2):
+        run("postinst", "configure")
+        assert link.is_symlink() == (parser == "4")
+    run("postrm", "remove")
+    assert not os.path.lexists(link)
+    link.write_text("of the administrator")
+    run("postinst", "configure")
+    run("postrm", "remove")
+    assert link.read_text() == "of the administrator"

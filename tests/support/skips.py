@@ -32,6 +32,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no mandoc on PATH",
         "no /dev/fuse",
         "no /dev/loop-control that can be opened",  # most containers have none
+        "no apparmor_parser on PATH",
         "no shellcheck on PATH",
         "no systemd-analyze on PATH",
         "lintian takes half a minute",
