@@ -61,8 +61,10 @@ def _require_delegated(owner: str, limits: Limits, facts: HostFacts) -> None:
         raise PlanError(f"{owner}: limits need control groups, and none are delegated to you (see docs/rootless.md)")
     missing = sorted(limits.needed_controllers - facts.controllers)
     if missing:
+        delegated = ", ".join(sorted(facts.controllers & CONTROLLERS)) or "none"
         raise PlanError(
-            f"{owner}: no limit of {missing[0]}: its control group is not delegated to you (see docs/rootless.md)"
+            f"{owner}: no limit of {missing[0]}: its control group is not delegated to you"
+            f" (delegated: {delegated}; see docs/rootless.md)"
         )
 
 

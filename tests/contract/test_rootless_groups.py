@@ -252,6 +252,9 @@ def test_delegated_hierarchies(partly: OrdinaryUser) -> None:
     assert partly.minit("app", "update", "--app=busybox", "--memory=32Mi", "web").returncode == 0
     assert [limit.read_text().strip() for limit in limits] == [str(32 << 20)]
     assert partly.minit("enter", "web", "busybox", "true").returncode == 0
+    told = json.loads(partly.minit("diagnose", "--format=json", "web").stdout)["pod"]["delegated_groups"]
+    delegated, _, others = told.partition("; not delegated: ")
+    assert delegated == "groups delegated to the user: memory" and {"cpu", "pids"} <= {*others.split()}
     assert partly.minit("stop", "web").returncode == 0
     assert partly.minit("rm", "web").returncode == 0
     assert not any(Path(path).exists() for path in own)
@@ -261,7 +264,9 @@ def test_what_is_not_delegated_is_refused(partly: OrdinaryUser) -> None:
     """A limit of a controller that root has not delegated is refused with the controller's name."""
     for app, controller in ((("--cpu=500m",), "cpu"), (("--pids-limit=10",), "pids"), (("--cpuset-cpus=0",), "cpuset")):
         done = shell(partly, "true", app=app)
-        problem = f'app "busybox": no limit of {controller}: its control group is not delegated to you'
+        problem = (
+            f'app "busybox": no limit of {controller}: its control group is not delegated to you (delegated: memory; '
+        )
         lines = [line for line in done.stderr.splitlines() if problem in line]
         assert done.returncode == 254 and len(lines) == 1, done.stderr
     start(partly, "web", f"echo up; {FOREVER}")

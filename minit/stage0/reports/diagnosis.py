@@ -55,6 +55,7 @@ _NAME = re.compile(
     r"|_key$|-key$|signature",
     re.IGNORECASE,
 )
+_OF_USERS_SYSTEMD = re.compile(r"/user@\d+\.service/")
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _OPTION = re.compile(r"(--?[\w.-]+)=(.*)", re.DOTALL)
 # Shorter secrets would be hidden in the middle of words.
@@ -300,16 +301,28 @@ def _pod(pod: Pod) -> Json:
 
 
 def _delegated(pod: Pod) -> str:
-    """Return in which hierarchies the pod of a user without root has groups, with the controllers of v2."""
+    """Return which groups the pod of a user without root has, with the controllers that are delegated, and others."""
     subcgroup = read_subcgroup(pod)
     if subcgroup is None:
         return "no control group is delegated to the user: no limits, and each app has a PID namespace"
-    return " ".join(
-        os.path.basename(hierarchy.mount_point)
-        if hierarchy.controllers
-        else f"v2 ({read_file(directory, 'cgroup.controllers').strip()})"
-        for hierarchy, directory in find_group(_hierarchies(), subcgroup)
-    )
+    where = "a scope of the user's systemd" if _OF_USERS_SYSTEMD.search(subcgroup) else "groups delegated to the user"
+    hierarchies = _hierarchies()
+    places = find_group(hierarchies, subcgroup)
+    if not places:
+        return where
+    # Under v2 a group has the controllers that the group around may give.
+    delegated = {name for each, directory in places for name in _controllers(each, os.path.dirname(directory))}
+    others = {name for each in hierarchies for name in _controllers(each, each.mount_point)} - delegated
+    missing = f"; not delegated: {' '.join(sorted(others))}" if others else ""
+    return f"{where}: {' '.join(sorted(delegated)) or 'no controllers'}{missing}"
+
+
+def _controllers(hierarchy: Hierarchy, directory: str) -> frozenset[str]:
+    """Return the controllers of a group."""
+    if not hierarchy.controllers:
+        return frozenset(read_file(directory, "cgroup.controllers").split())
+    # Options of the mount are among the names of v1.
+    return hierarchy.controllers.intersection(read_file("/proc", "cgroups").split())
 
 
 def _stage1_name(pod: Pod) -> str:
