@@ -123,11 +123,17 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
 
 
 def below_parent(hierarchies: Sequence[Hierarchy], parent: str) -> list[Hierarchy]:
-    """Return the hierarchies with a group `parent`, from the top of each; LaunchError without any."""
+    """
+    Return the hierarchies with a group `parent`, from the top of each, that this process can write to; LaunchError
+    without any. There are no `hierarchies` for a user to whom root has delegated none.
+    """
     found = [hierarchy for hierarchy in hierarchies if os.path.isdir(f"{hierarchy.mount_point}{parent}")]
-    if not found:
+    if hierarchies and not found:
         raise LaunchError(f"no hierarchy of control groups has {parent}: make that group before the pod")
-    return found
+    writable = [hierarchy for hierarchy in found if os.access(f"{hierarchy.mount_point}{parent}", os.W_OK)]
+    if not writable:
+        raise LaunchError(f"the control group {parent} is not delegated to you (see docs/rootless.md)")
+    return writable
 
 
 def read_subcgroup() -> str:

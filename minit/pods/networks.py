@@ -22,6 +22,7 @@ from minit.linux.hostlinks import delete_bridge, route_destinations
 from minit.manifest.creatednetwork import (
     IPNetwork,
     Network,
+    NetworkDriver,
     NetworkRequest,
     bridge_name,
     check_network_name,
@@ -30,7 +31,7 @@ from minit.manifest.creatednetwork import (
     read_network,
 )
 from minit.podfiles.networkfiles import host_directories
-from minit.podfiles.usersdirectory import network_leases
+from minit.podfiles.usersdirectory import is_of_user, network_leases
 from minit.pods.caller import Caller
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.networks import Member, find_network, list_networks, network_members
@@ -45,6 +46,8 @@ _MAX_LEASE_BYTES = 4096
 def create_network(caller: Caller, request: NetworkRequest) -> Network:
     """Write the configuration of a network; NetworkError if there is one of the name, or for an impossible request."""
     check_network_name(request.name)
+    if is_of_user() and request.driver is not NetworkDriver.BRIDGE:
+        raise NetworkError(f"the driver {request.driver} needs root: links of the machine are not yours")
     with _changed(caller) as directory:
         networks = list_networks(caller.local_config, caller.note)
         for network in networks:

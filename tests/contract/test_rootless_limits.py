@@ -29,9 +29,9 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the line of a pod that was refused, the only one but for that about the network."""
+    """Return the line of a pod that was refused, the only one but for those that tell of no trouble."""
     assert (done.returncode, done.stdout) == (254, ""), done.stderr
-    [line] = [line for line in done.stderr.splitlines() if not line.startswith("networking: ")]
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith(("networking: ", "run: extracting "))]
     return line.removeprefix("stage1: ")
 
 
@@ -207,6 +207,29 @@ def test_settings_of_the_kernel(clean: OrdinaryUser) -> None:
     assert refusal(clean.minit(*words)).endswith(
         '"net.core.somaxconn" would be that of the host, whose network the pod has'
     )
+
+
+def test_groups_of_others(clean: OrdinaryUser) -> None:
+    """A group that root has not delegated is no place for a pod: a line says so."""
+    around = Path(clean.run("sh", "-c", "sed -n 's/^0:://p' /proc/self/cgroup").stdout.strip()).parent
+    line = refusal(shell(clean, "true", f"--annotation=minit/cgroup-parent={around}"))
+    assert line == f"the control group {around} is not delegated to you (see docs/rootless.md)"
+
+
+def test_a_directory_for_logs_of_another_user(clean: OrdinaryUser) -> None:
+    """It is refused before anything runs."""
+    (clean.home / "logs").mkdir()
+    line = refusal(shell(clean, "true", f"--annotation=minit/log-directory={HOME}/logs"))
+    assert line == f"directory for logs: {HOME}/logs: permission denied"
+
+
+def test_a_network_on_a_link_of_the_machine(clean: OrdinaryUser) -> None:
+    """It is refused when it is to be made, and there is none afterwards."""
+    for driver in ("macvlan", "ipvlan"):
+        done = clean.minit("network", "create", f"--driver={driver}", "--opt=parent=lo", "office")
+        assert (done.returncode, done.stderr.count("\n")) == (254, 1)
+        assert f"the driver {driver} needs root" in done.stderr
+    assert "office" not in clean.minit("network", "ls", "--quiet").stdout
 
 
 # Commands beside run.

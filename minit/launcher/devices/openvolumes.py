@@ -238,6 +238,8 @@ def open_kubernetes_log(directory: str, mapped: IdRange | None) -> int:
     write there as root of the host, and no app sees the directory.
     """
     try:
+        if in_user_namespace() and os.path.isdir(directory) and not os.access(directory, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
         tree = syscalls.open_tree(syscalls.AT_FDCWD, f"{directory}/.", syscalls.OPEN_TREE_CLONE)
         syscalls.mount_setattr(tree, set=_ATTRIBUTES, propagation=syscalls.MS_PRIVATE)
         if mapped is not None:
