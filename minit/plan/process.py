@@ -202,11 +202,22 @@ def _plan_pid_namespace(given: AppInput) -> tuple[bool, str | None]:
         raise PlanError(f"{where}: that is the app itself")
     if other is not None and not given.pod.flags.mutable:
         raise PlanError(f"{where}: only in a mutable pod does another app run when one starts")
+    kind = _kind_for_namespace_of_pod(given, has_init=has_init)
+    if kind is not None and has_init:
+        reason = "needs control groups, and none are delegated to you (see docs/rootless.md)"
+        raise PlanError(f'app "{runtime.name}": {kind} {reason}')
+    if kind is not None:
+        raise PlanError(f"{where}: {kind} has that of its pod")
+    return True, other
+
+
+def _kind_for_namespace_of_pod(given: AppInput, *, has_init: bool) -> str | None:
+    """Return what makes an app one that must be in the PID namespace of its pod; None for an app that need not."""
     if given.has_hotplug:
-        raise PlanError(f"{where}: an app with minit/hotplug has that of its pod")
+        return "an app with minit/hotplug"
     if not has_init and any(handler.name == HANDLER_POST_STOP for handler in given.app.event_handlers):
-        raise PlanError(f"{where}: an app with a post-stop handler, which comes after its end, has that of its pod")
+        return "an app with a post-stop handler, which comes after its end,"
     for volume in given.volumes:
         if f"{volume.target}/".startswith(f"{PROC.target}/"):
-            raise PlanError(f"{where}: {volume.place}: an app with a volume at {volume.target} has that of its pod")
-    return True, other
+            return f"{volume.place}: an app with a volume at {volume.target}"
+    return None

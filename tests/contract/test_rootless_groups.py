@@ -187,18 +187,26 @@ def test_use_without_groups(alone: OrdinaryUser) -> None:
     assert pod["pod"]["memory_bytes"] > app["memory_bytes"] > 0
     assert pod["pod"]["processes"] > app["processes"] >= 2
     assert app["cpu_ns"] > 0
+    assert [line.split("\t")[3] for line in alone.minit("stats", "web").stdout.splitlines()].count("--") == 0
     report = json.loads(alone.minit("diagnose", "--format=json", "web").stdout)
     assert report["pod"]["delegated_groups"].startswith("no control group is delegated")
     assert any(line.endswith(" init-busybox") for line in report["processes"])
 
 
 def test_what_needs_groups_is_refused(alone: OrdinaryUser) -> None:
-    """Limits and pause are refused in a line with the reason."""
+    """Limits, pause, hotplug and a volume at /proc are refused in a line with the reason."""
     for limit in ("--memory=64M", "--pids-limit=10"):
         done = shell(alone, "true", app=(limit,))
         lines = [line for line in done.stderr.splitlines() if "control groups" in line]
         assert done.returncode == 254 and len(lines) == 1, done.stderr
         assert 'app "busybox": limits need control groups' in lines[0]
+    for pod, app, kind in (
+        ((), ("--annotation=minit/hotplug=true",), "an app with minit/hotplug"),
+        (("--volume=p,kind=host,source=/proc",), ("--mount=volume=p,target=/proc",), "an app with a volume at /proc"),
+    ):
+        lines = shell(alone, "true", *pod, app=app).stderr.splitlines()
+        assert [line.endswith("(see docs/rootless.md)") for line in lines] == [True]
+        assert f"{kind} needs control groups, and none are delegated to you" in lines[0]
     start(alone, "web", f"echo up; {FOREVER}")
     for words, problem in (
         (("app", "pause", "--app=busybox", "web"), "it has no control groups"),
@@ -258,6 +266,25 @@ def test_delegated_hierarchies(partly: OrdinaryUser) -> None:
     assert partly.minit("stop", "web").returncode == 0
     assert partly.minit("rm", "web").returncode == 0
     assert not any(Path(path).exists() for path in own)
+
+
+IN_SCOPE = r"""
+for part in systemd memory; do
+    own=$(sed -n "s/^[0-9]*:\(name=\)\?$part://p" /proc/self/cgroup)
+    mkdir "/sys/fs/cgroup/$part$own/user@7.service"
+    echo $$ > "/sys/fs/cgroup/$part$own/user@7.service/cgroup.procs"
+done
+exec "$@"
+"""
+
+
+def test_the_surrounding_of_systemd_is_told(partly: OrdinaryUser) -> None:
+    """A pod below the service of a user's systemd is in a scope of that, with other controllers than the machine's."""
+    words = ("run", "--detach", "--name=web", *POD, IMAGE, "--", "-c", FOREVER)
+    done = partly.run("sh", "-ec", IN_SCOPE, "-", *partly.minit_words(*words))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(partly.minit("diagnose", "--format=json", "web").stdout)["pod"]["delegated_groups"]
+    assert told.startswith("a scope of the user's systemd: memory; not delegated: ")
 
 
 def test_what_is_not_delegated_is_refused(partly: OrdinaryUser) -> None:

@@ -126,7 +126,8 @@ def read_usage_of_processes(pids: Iterable[int]) -> Usage:
             add(name, int(lines.get(key, "0").split()[0]) * _KIB)
         add("processes", int(lines.get("Threads", "1")))
     user, system = sums.get("cpu_user_ns", 0), sums.get("cpu_system_ns", 0)
-    return Usage(cpu_ns=user + system, **sums)
+    # What is resident has no part in the cache of files that can be given up.
+    return Usage(cpu_ns=user + system, memory_working_set_bytes=sums.get("memory_bytes"), **sums)
 
 
 def read_file(directory: str, name: str) -> str:
