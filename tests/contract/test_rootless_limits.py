@@ -18,6 +18,7 @@ from tests.support.waiting import wait_for
 __all__ = ["clean", "user"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
 
+HARMLESS = ("networking: ", "run: importing ", "run: extracting ")
 ZERO = os.makedev(1, 5)
 PRIVILEGED = ("--annotation=minit/allow-privileged=true", "--annotation=minit/privileged=true")
 
@@ -31,7 +32,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
     """Return the line of a pod that was refused, the only one but for those that tell of no trouble."""
     assert (done.returncode, done.stdout) == (254, ""), done.stderr
-    [line] = [line for line in done.stderr.splitlines() if not line.startswith(("networking: ", "run: extracting "))]
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith(HARMLESS)]
     return line.removeprefix("stage1: ")
 
 
@@ -77,14 +78,24 @@ def test_what_the_user_may_not_open(clean: OrdinaryUser) -> None:
 
 
 def test_a_device_cannot_be_read_only(clean: OrdinaryUser, loop: LoopDevice) -> None:
-    """Without a policy of devices an app could write to it: it is refused, be it there already or come later."""
+    """Without a policy of devices an app could write to it: it is refused, unless the user may not write to it."""
     for access in ("/dev/zero:/dev/mine:r", "/dev/zero:/dev/mine:rm"):
         line = refusal(shell(clean, "true", app=(f"--device={access}",)))
         assert "/dev/zero cannot be read-only, which takes root" in line
+    os.mknod(clean.home / "readable", stat.S_IFCHR | 0o444, ZERO)
+    done = shell(clean, "busybox head -c 3 /dev/mine | busybox wc -c", app=(f"--device={HOME}/readable:/dev/mine:r",))
+    assert said(done) == ["3"]
     loop.remove()
     flags, app = shown(str(loop.path), readOnly="true")
     line = refusal(shell(clean, "true", *flags, app=(*app, "--annotation=minit/hotplug=true")))
     assert line.endswith(f"{loop.path} cannot be read-only, which takes root")
+
+
+def test_a_device_on_a_mount_without_devices(below: OrdinaryUser) -> None:
+    """It is refused: root has left nodev on the mount, which a user cannot take away."""
+    in_mounts(below, "mknod", "--mode=666", f"{HOME}/mounted/below/zero", "c", "1", "5")
+    line = refusal(shell(below, "true", app=(f"--device={HOME}/mounted/below/zero",)))
+    assert line.endswith("/below/zero lies on a mount with nodev, where root lets nobody use devices")
 
 
 def test_no_node_can_be_made(clean: OrdinaryUser) -> None:

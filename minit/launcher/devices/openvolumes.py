@@ -87,6 +87,8 @@ def _require_rights(volume: VolumeMount) -> None:
         raise LaunchError(f"{where}: you may not open {volume.source}: {remedy}")
     if not has_devices(volume) or os.path.isdir(volume.source):
         return
+    if os.statvfs(volume.source).f_flag & os.ST_NODEV:
+        raise LaunchError(f"{where}: {volume.source} lies on a mount with nodev, where root lets nobody use devices")
     wanted = set(volume.device_access or ("r" if volume.read_only else "")) & _RIGHTS.keys()
     if wanted - may:
         raise LaunchError(f"{where}: you have no right to {volume.source} but {''.join(sorted(may))}: ask for no more")
