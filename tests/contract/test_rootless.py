@@ -196,6 +196,7 @@ def test_what_needs_root_is_refused(clean: OrdinaryUser) -> None:
 
 def test_a_data_directory_is_of_one_user(clean: OrdinaryUser) -> None:
     """A user's command refuses root's data directory, and root's command a user's, each with the owner's name."""
+    assert clean.minit("gc").returncode == 0
     roots = clean.home / "roots"
     roots.mkdir()
     done = clean.minit(f"--dir={HOME}/roots", "gc")
