@@ -93,7 +93,7 @@ class Invocation:
     def require_root(self) -> None:
         """Raise MinitError unless root of the machine runs the command."""
         if is_of_user():
-            raise MinitError(f"cannot run as unprivileged user: minit {self.command} needs root")
+            raise MinitError("cannot run as unprivileged user: this command needs root")
 
     def become_root(self, *, in_scope: bool = False) -> None:
         """

@@ -102,6 +102,10 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     fault_of_name = find_fault(options.hostname) if options.hostname else None
     if fault_of_name is not None:
         raise _invalid(f'host name: "{options.hostname}" {fault_of_name}')
+    names = [entry.partition(":")[0] for entry in ",".join(options.networks).split(",")]
+    for name in names:
+        if names.count(name) > 1:
+            raise _invalid(f'network "{name}" is named twice')
     if is_of_user() and not _WITHOUT_PLUGINS & {*options.networks}:
         obstacle = find_obstacle()
         if obstacle is not None:

@@ -162,6 +162,13 @@ def test_what_is_no_hostname(world: World, hostname: str) -> None:
     assert world.pods("run") == world.pods("prepare") == []
 
 
+def test_a_network_that_is_named_twice(world: World) -> None:
+    """The second name is refused before there is a pod."""
+    result = world.minit("run", "--net=default,none", "--net=none", world.app, code=254)
+    assert result.stderr == 'run: network "none" is named twice\n'
+    assert world.pods("run") == world.pods("prepare") == []
+
+
 def test_exit_code_and_pid(world: World) -> None:
     """minit becomes the entrypoint: its exit code and its pid are minit's."""
     (world.dump / "code").write_text("42")

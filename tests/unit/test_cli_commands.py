@@ -314,7 +314,7 @@ def test_a_command_for_root_only() -> None:
         os._exit(code)
     os.close(writer)
     with open(reader) as stderr:
-        assert stderr.read() == "cri: cannot run as unprivileged user: minit cri needs root\n"
+        assert stderr.read() == "cri: cannot run as unprivileged user: this command needs root\n"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 254
 
 
