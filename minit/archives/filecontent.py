@@ -17,7 +17,7 @@ import struct
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Entry, is_kept_attribute, kept_attributes
 from minit.base.errors import reason_of
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
@@ -58,6 +58,22 @@ def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash |
         _add_zeros(digest, entry.size_bytes - end)
 
 
+def with_held_owner(entry: Entry, held: HeldIds | None, tar: TarReader) -> Entry:
+    """
+    Return an entry with the owner that its file gets in a user namespace: root where there is nobody else.
+
+    ImageError for an owner that the namespace does not have. None stands for every id.
+    """
+    if held is None:
+        return entry
+    if held.is_single:
+        return entry._replace(uid=0, gid=0)
+    lack = held.find_lack(entry.uid, entry.gid)
+    if lack is not None:
+        raise tar.fault(entry.path, lack)
+    return entry
+
+
 def set_status(fd: int, entry: Entry, tar: TarReader) -> None:
     """Give an open file owner, mode, attributes and times of an entry."""
     # In this order: chown(2) clears set-id bits and capabilities, and all calls change the times.
@@ -67,8 +83,10 @@ def set_status(fd: int, entry: Entry, tar: TarReader) -> None:
     os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
 
 
-def copy_file(from_directory: int, from_name: str, to_directory: int, to_name: str) -> None:
-    """Copy a regular file with owner, mode, attributes and times."""
+def copy_file(
+    from_directory: int, from_name: str, to_directory: int, to_name: str, owner: tuple[int, int] | None = None
+) -> None:
+    """Copy a regular file with mode, attributes and times, and with the owner, unless there is another `owner`."""
     source = os.open(from_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=from_directory)
     try:
         target = os.open(to_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_directory)
@@ -76,7 +94,7 @@ def copy_file(from_directory: int, from_name: str, to_directory: int, to_name: s
             status = os.fstat(source)
             while os.sendfile(target, source, None, _CHUNK):
                 pass
-            os.fchown(target, status.st_uid, status.st_gid)
+            os.fchown(target, *(owner or (status.st_uid, status.st_gid)))
             os.fchmod(target, stat.S_IMODE(status.st_mode))
             for name, value in kept_attributes(source):
                 os.setxattr(target, name, value)

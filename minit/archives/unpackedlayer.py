@@ -21,13 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from minit.archives.filecontent import write_content
+from minit.archives.filecontent import with_held_owner, write_content
 from minit.archives.layered import Layer, digest_text, hasher
 from minit.archives.streams import Limits, ReadAhead, Tee, Uncompressed, compression_of, zstd
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry, Kind, LayerEntry, encode_header
 from minit.base import jsontext
 from minit.base.errors import ImageError, ManifestError
+from minit.base.idrange import HeldIds
 from minit.base.value import Value
 from minit.manifest.reader import read_json
 
@@ -38,6 +39,11 @@ ROOTFS = "rootfs"
 FILES = "files"
 PACKED = "packed"
 
+OWNERS_OF_IMAGE = "image"
+OWNERS_ROOT = "root"
+OWNERS_ANY = "any"
+
+_FACTS = ("diff_id", "size_bytes", "tar_bytes", "digest", "packed_bytes", "owners")
 _HEADERS, _NAMES, _TABLE, _RECORD = "headers", "names", "table", "record"
 # The end of the entry's header, and for a regular file the size and the SHA-256 of the content.
 _ROW = struct.Struct("<Q?Q32s")
@@ -69,7 +75,8 @@ class UnpackedLayer(Value):
     A layer in the directory `path`.
 
     `digest`, if known, and `packed_bytes` describe the layer's original file; `tar_bytes` is the size of the
-    uncompressed tar, and `size_bytes` the same with all holes.
+    uncompressed tar, and `size_bytes` the same with all holes. `owners` tells whose the files are: OWNERS_OF_IMAGE,
+    OWNERS_ROOT, or OWNERS_ANY where both are the same.
     """
 
     path: Path
@@ -78,6 +85,7 @@ class UnpackedLayer(Value):
     tar_bytes: int
     digest: str | None
     packed_bytes: int
+    owners: str
 
     def packed(self) -> dict[str, Path]:
         """Return the compressed files of the layer that are kept as the layer came, by digest."""
@@ -86,6 +94,10 @@ class UnpackedLayer(Value):
         except FileNotFoundError:
             return {}
         return {name.replace("-", ":", 1): self.path / PACKED / name for name in names if name != _PLAIN}
+
+    def fits(self, held: HeldIds | None) -> bool:
+        """Tell whether the files have the owners that they would get now."""
+        return self.owners in (OWNERS_ANY, owners_with(held))
 
     @property
     def has_bytes(self) -> bool:
@@ -131,11 +143,13 @@ def unpack_layer(
     tell: Tell | None = None,
     *,
     keep: bool = False,
+    held: HeldIds | None = None,
 ) -> UnpackedLayer:
     """
     Unpack a layer into an empty directory, `keep` the bytes too, and `tell` the progress, now and then.
 
-    ImageError if the layer is damaged, or has another digest. Without `own` the files belong to the caller.
+    ImageError if the layer is damaged, or has another digest, or an owner that is not `held`. Without `own` the files
+    belong to the caller.
     """
     (directory / FILES).mkdir(mode=0o700)
     keeper = _Keeper(directory) if keep else None
@@ -148,6 +162,7 @@ def unpack_layer(
             _open_layer(layer, limits, tell, keeper) as content,
         ):
             end = 0
+            owners = OWNERS_ANY
             for number, entry in enumerate(content.tar):
                 content.count_holes(entry.hole_bytes)
                 header = _header(entry)
@@ -156,6 +171,9 @@ def unpack_layer(
                 names.write(os.fsencode(f"{kind}{_NUL}{entry.path}{_NUL}{entry.link_target}{_NUL}"))
                 end += len(header)
                 is_file = entry.kind is Kind.FILE
+                if is_file and (entry.uid, entry.gid) != (0, 0):
+                    owners = owners_with(held)
+                entry = with_held_owner(entry, held, content.tar)
                 sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
                 table.write(_ROW.pack(end, is_file, entry.size_bytes, sha256))
         if keeper is not None:
@@ -171,10 +189,16 @@ def unpack_layer(
         tar_bytes=content.tar_bytes,
         digest=content.digest,
         packed_bytes=layer.size_bytes,
+        owners=owners,
     )
-    facts = {name: getattr(unpacked, name) for name in ("diff_id", "size_bytes", "tar_bytes", "digest", "packed_bytes")}
+    facts = {name: getattr(unpacked, name) for name in _FACTS}
     (directory / _RECORD).write_bytes(jsontext.dump(facts))
     return unpacked
+
+
+def owners_with(held: HeldIds | None) -> str:
+    """Return whose the files of images are in a user namespace with these ids."""
+    return OWNERS_ROOT if held is not None and held.is_single else OWNERS_OF_IMAGE
 
 
 def read_unpacked(directory: Path) -> UnpackedLayer:
@@ -189,6 +213,8 @@ def read_unpacked(directory: Path) -> UnpackedLayer:
             tar_bytes=record["tar_bytes"].integer(0, 1 << 63),
             digest=record["digest"].optional(lambda node: node.string()),
             packed_bytes=record["packed_bytes"].integer(0, 1 << 63),
+            # Which records of older versions do not have.
+            owners=record["owners"].optional(lambda node: node.string()) or OWNERS_OF_IMAGE,
         )
     except ManifestError as error:
         raise ImageError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The host's user and group ids for a pod with a user namespace."""
+"""User and group ids: the host's for a pod with a user namespace, and those that a user namespace has."""
 
 from __future__ import annotations
 
@@ -37,6 +37,43 @@ class IdRange(Value):
     def overlaps(self, other: IdRange) -> bool:
         """Tell whether an id of the host is in both."""
         return self.shift < other.shift + other.count and other.shift < self.shift + self.count
+
+
+class HeldIds(Value):
+    """
+    The users and groups that a user namespace has, as the first id and the number of ids of each range.
+
+    `sets_groups` tells whether a process there may change its supplementary groups (user_namespaces(7)).
+    """
+
+    users: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[int, int], ...]
+    sets_groups: bool = True
+
+    @property
+    def is_single(self) -> bool:
+        """Tell whether root is the only user and the only group."""
+        return self.users == self.groups == _ROOT_ALONE
+
+    def find_lack(self, uid: int | None, gid: int | None) -> str | None:
+        """Return which of a user and a group is missing, with the remedy; None if both are there. None asks nothing."""
+        for kind, number, ranges in (("user", uid, self.users), ("group", gid, self.groups)):
+            if number is not None and not _holds(ranges, number):
+                return f"you have no {kind} {number}, only {_describe(ranges)}: {_REMEDY}"
+        return None
+
+
+# Users and groups of a user without subordinate ids.
+_ROOT_ALONE = ((0, 1),)
+_REMEDY = "let root add subordinate ids (see docs/rootless.md)"
+
+
+def _holds(ranges: tuple[tuple[int, int], ...], number: int) -> bool:
+    return any(first <= number < first + count for first, count in ranges)
+
+
+def _describe(ranges: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(str(first) if count == 1 else f"{first} to {first + count - 1}" for first, count in ranges)
 
 
 def parse_id_range(text: str) -> IdRange | None:

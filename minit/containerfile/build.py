@@ -20,6 +20,7 @@ from typing import BinaryIO, NoReturn
 
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.layered import Layer
+from minit.archives.unpackedlayer import owners_with
 from minit.base import jsontext
 from minit.base.errors import ImageError, PodError, StoreError, describe
 from minit.base.progress import Progress
@@ -43,6 +44,7 @@ from minit.containerfile.plan import SCRATCH, Plan, Stage, at, origin_of, plan
 from minit.containerfile.running import Site
 from minit.containerfile.state import DEFAULT_PATH, HOST, Action, Copy, Pairs, Run, State, advance
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of
 from minit.pods.images import choose_stage1, trust_of
@@ -225,7 +227,7 @@ class _Build:
                 state = state.changed(
                     Env=[f"PATH={DEFAULT_PATH}", *(f"{name}={value}" for name, value in state.environment.items())]
                 )
-            below = _Built(base=base, layers=(), state=state, key=f"{_RULES} {base.id}")
+            below = _Built(base=base, layers=(), state=state, key=f"{_rules()} {base.id}")
         state = replace(state, given=self._request.arguments, defaults=self._plan.arguments)
         return replace(below, state=state)
 
@@ -345,6 +347,11 @@ class _Build:
         for name in names:
             store.tag(image.id, name)
         return image.id
+
+
+def _rules() -> str:
+    """Return the beginning of the keys of all steps, by which layers with other owners are others."""
+    return f"{_RULES} {owners_with(read_held_ids())}"
 
 
 def key_digest(key: str) -> str:

@@ -1,4 +1,7 @@
-"""Mapping ids of the host for pods with a user namespace: of processes, and of files by idmapped mounts."""
+"""
+The ids of user namespaces: those that this one has, and ids of the host for pods with a user namespace, of processes,
+and of files by idmapped mounts.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minit.base.errors import LaunchError, describe
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 from minit.linux import syscalls
 from minit.linux.forks import USER_NAMESPACE_HOLDER, clone
 
 _ALL_IDS = ["0", "0", str((1 << 32) - 1)]
+_EVERY_RANGE = ((0, (1 << 32) - 1),)
 
 
 def in_user_namespace() -> bool:
@@ -19,6 +23,27 @@ def in_user_namespace() -> bool:
     # Not kept: the command enters such a namespace.
     with open("/proc/self/uid_map", encoding="ascii") as file:
         return file.read().split() != _ALL_IDS
+
+
+def read_held_ids(process: int | str = "self") -> HeldIds | None:
+    """Return the ids that the user namespace of a process has; None for every id, as in the first namespace."""
+    users, groups = (_read_map(f"/proc/{process}/{kind}_map") for kind in ("uid", "gid"))
+    if users == groups == _EVERY_RANGE:
+        return None
+    with open(f"/proc/{process}/setgroups", encoding="ascii") as file:
+        return HeldIds(users=users, groups=groups, sets_groups=file.read().strip() == "allow")
+
+
+def _read_map(path: str) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of a map, in order, joined where one follows the other."""
+    with open(path, encoding="ascii") as lines:
+        found = sorted((int(first), int(count)) for first, _, count in map(str.split, lines))
+    ranges: list[tuple[int, int]] = []
+    for first, count in found:
+        if ranges and sum(ranges[-1]) == first:
+            first, count = ranges[-1][0], ranges.pop()[1] + count
+        ranges.append((first, count))
+    return tuple(ranges)
 
 
 def map_ids(pid: int, mapped: IdRange) -> None:

@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Sequence
 
+from minit.base.errors import PlanError
 from minit.base.processors import parse_kernel_release
 from minit.base.value import Value, replace
 from minit.manifest.annotations import Annotation
@@ -34,6 +35,8 @@ class ConfinementPlan(Value):
     uid: int = 0
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
+    sets_groups: bool = True
+    """Whether the app has just these groups, and not those of the caller, which the kernel may leave unchangeable."""
     bounding: int | None = DEFAULT
     """A capability mask; None leaves the bounding set alone."""
     no_new_privileges: bool = False
@@ -73,6 +76,8 @@ class Confinement(Value):
     uid: int = 0
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
+    sets_groups: bool = True
+    """Whether the program has just these groups, and not those of the caller."""
     bounding: int | None = None
     """A capability mask, None for all capabilities of PID 1."""
     no_new_privileges: bool = False
@@ -95,6 +100,7 @@ def confine(plan: ConfinementPlan, filters: tuple[bytes, ...]) -> Confinement:
         uid=plan.uid,
         gid=plan.gid,
         supplementary_gids=plan.supplementary_gids,
+        sets_groups=plan.sets_groups,
         bounding=plan.bounding,
         no_new_privileges=plan.sheds_privileges,
         apparmor_profile=plan.apparmor_profile,
@@ -113,6 +119,7 @@ def plan_confinement(given: AppInput, bounding: int) -> tuple[ConfinementPlan, l
         uid=uid,
         gid=gid,
         supplementary_gids=groups,
+        sets_groups=given.pod.held is None or given.pod.held.sets_groups,
         bounding=bounding,
         # The image can only ask for fewer privileges, so its isolator counts too.
         no_new_privileges=plan_no_new_privileges(given.name, given.app.isolators) or no_new_privileges is True,
@@ -141,7 +148,26 @@ def _plan_ids(given: AppInput) -> tuple[int, int, tuple[int, ...]]:
     for volume in given.volumes:
         for number in (volume.uid, volume.gid):
             check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', mapped)
-    return uid, gid, plan_supplementary(name, app, (uid, gid), given.lookups, wanted, mapped)
+    groups = plan_supplementary(name, app, (uid, gid), given.lookups, wanted, mapped)
+    _check_held(given, uid, gid, groups)
+    return uid, gid, groups
+
+
+def _check_held(given: AppInput, uid: int, gid: int, groups: Sequence[int]) -> None:
+    """Raise PlanError for an id that the user namespace around the pod lacks."""
+    held, name, app = given.pod.held, given.name, given.app
+    if held is None:
+        return
+    needed = [
+        (f'app "{name}": user "{app.user}"', uid, None),
+        (f'app "{name}": group "{app.group}"', None, gid),
+        *((f'app "{name}": supplementary group', None, number) for number in groups),
+        *((f'{each.place}: owner of volume "{each.volume}"', each.uid, each.gid) for each in given.volumes),
+    ]
+    for what, user, group in needed:
+        lack = held.find_lack(user, group)
+        if lack is not None:
+            raise PlanError(f"{what}: {lack}")
 
 
 def _filter(given: AppInput, plan: ConfinementPlan, bounding: int) -> ConfinementPlan:

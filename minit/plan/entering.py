@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from minit.base.errors import LaunchError, ManifestError
+from minit.base.idrange import HeldIds
 from minit.base.jsontext import dump, parse
 from minit.base.value import Value, replace
 from minit.linux.attributes import Attributes, Limit
@@ -56,6 +57,17 @@ def changed(profile: EnterProfile, changes: EnterChanges) -> EnterProfile:
         ids = replace(profile.confinement, uid=changes.uid, gid=changes.gid or 0, supplementary_gids=())
         profile = replace(profile, confinement=ids)
     return profile
+
+
+def held_by(profile: EnterProfile, held: HeldIds | None) -> EnterProfile:
+    """Return a profile for a pod with these ids, None for every id; LaunchError for a user or group that is missing."""
+    if held is None:
+        return profile
+    confinement = profile.confinement
+    lack = held.find_lack(confinement.uid, confinement.gid)
+    if lack is not None:
+        raise LaunchError(f"cannot run a command as {confinement.uid}:{confinement.gid}: {lack}")
+    return replace(profile, confinement=replace(confinement, sets_groups=held.sets_groups))
 
 
 def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:

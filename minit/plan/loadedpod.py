@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.base.errors import PlanError
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 from minit.base.value import Value
 from minit.manifest.annotations import Annotation
 from minit.manifest.app import App
@@ -72,6 +72,11 @@ class PodInput(Value):
     def manifest(self) -> PodManifest:
         """The pod manifest."""
         return self.loaded.manifest
+
+    @property
+    def held(self) -> HeldIds | None:
+        """The ids of the caller's user namespace that apps of the pod have; None for every id, or with `mapped` ids."""
+        return self.facts.held_ids if self.mapped is None else None
 
     @property
     def images(self) -> list[ImageManifest]:

@@ -36,7 +36,7 @@ from minit.plan.rights.isolators import Isolation
 from minit.plan.rights.users import plan_private_users
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.mountdetails import memory_mounts, plan_shared_memory
-from minit.plan.root.mountoperations import MountOp, pod_mounts
+from minit.plan.root.mountoperations import TTY_GID, MountOp, pod_mounts
 from minit.plan.root.volumes import VolumeMount
 from minit.plan.storage import plan_pod_volumes
 from minit.plan.streams import STREAM_CONSOLE, plan_kubernetes_directory, plan_log_directory
@@ -248,6 +248,7 @@ def _plan_mounts(pod: PodInput, *, own_network: bool) -> tuple[MountOp, ...]:
         has_queues=pod.has_queues,
         shm_bytes=plan_shared_memory(pod.manifest),
         shown_devices=pod.facts.shown_devices,
+        has_tty_group=pod.held is None or pod.held.find_lack(None, TTY_GID) is None,
     )
     return (*mounts, *cover_of(pod.facts.shown_hierarchies), *memory_mounts(pod.manifest))
 

@@ -17,14 +17,17 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
+from minit.base.idrange import IdRange
 from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.forks import NAMESPACE_KEEPER, STARTER, clone, fork
+from minit.linux.idmapping import read_held_ids
 from minit.linux.pidnamespaces import read_stat
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import (
@@ -40,6 +43,7 @@ from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
 from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
 
 _LOCK = "lock"
+_SAID = "said"
 # Of proc_pid_stat(5), counted behind the name.
 _STATE, _PARENT, _START_TIME = 0, 4 - 3, 22 - 3
 _ZOMBIE = b"Z"
@@ -100,6 +104,7 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     launcher = _find_launcher(data, note)
     if launcher is not None:
         _join(launcher)
+    lack = None if launcher is not None else _find_lack_of_ids(_own_ranges())
     until, end = os.pipe()
     try:
         _start_keeper(data / RUNTIME, record, until, is_inside=launcher is not None)
@@ -115,6 +120,8 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     os.close(end)
     if launcher is None:
         _join(keeper)
+    if lack is not None:
+        _say_once(directory, f"warning: your own id is the only one of your pods, as root: {lack}", note)
     return fd
 
 
@@ -179,7 +186,9 @@ def _join(process: Keeper) -> None:
         finally:
             os.close(pidfd)
         os.setresgid(0, 0, 0)
-        os.setgroups(())
+        held = read_held_ids()
+        if held is None or held.sets_groups:
+            os.setgroups(())
         os.setresuid(0, 0, 0)
     except OSError as error:
         raise MinitError(f"cannot enter the user's namespace: {describe(error)}") from error
@@ -266,16 +275,41 @@ def _reason(error: OSError) -> str:
     return ""
 
 
-def _map_ids(pid: int) -> None:
-    """Map the user's id as root's, and the user's subordinate ids behind it; MinitError if there are none."""
-    uid, gid = os.getuid(), os.getgid()
-    name = name_of_user(uid)
-    ranges = [subordinate_ids(Path(file), {str(uid), name}) for file in SUBORDINATE_IDS]
-    if shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
-        raise MinitError("newuidmap is not installed, which gives apps ids of their own: apt install uidmap")
+def _say_once(directory: Path, text: str, note: Note) -> None:
+    """Tell the user something, unless it was told in the life of the directory for running pods."""
+    said = directory / _SAID
+    with suppress(FileNotFoundError):
+        if said.read_text() == text:
+            return
+    said.write_text(text)
+    note(text)
+
+
+def _find_lack_of_ids(ranges: Sequence[Sequence[IdRange]]) -> str | None:
+    """Return why the namespace has the user's id alone, with the remedy; None for a user with subordinate ids."""
     if not all(ranges):
         wanted = "--add-subuids 100000-165535 --add-subgids 100000-165535"
-        raise MinitError(f"you have no subordinate ids for apps: let root run: usermod {wanted} {name or uid}")
+        user = name_of_user(os.getuid()) or os.getuid()
+        return f"you have no subordinate ids: let root run: usermod {wanted} {user}"
+    if shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
+        return "newuidmap is not installed, which maps your subordinate ids: let root run: apt install uidmap"
+    return None
+
+
+def _own_ranges() -> list[list[IdRange]]:
+    """Return the user's subordinate users and groups."""
+    uid = os.getuid()
+    names = {str(uid), name_of_user(uid)}
+    return [subordinate_ids(Path(file), names) for file in SUBORDINATE_IDS]
+
+
+def _map_ids(pid: int) -> None:
+    """Map the user's id as root's, and the user's subordinate ids, if any, behind it."""
+    uid, gid = os.getuid(), os.getgid()
+    ranges = _own_ranges()
+    if _find_lack_of_ids(ranges) is not None:
+        _map_own_id(pid)
+        return
     for program, own, more in zip(("newuidmap", "newgidmap"), (uid, gid), ranges):
         words = ["0", str(own), "1"]
         inner = 1
@@ -285,6 +319,19 @@ def _map_ids(pid: int) -> None:
         done = subprocess.run([program, str(pid), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode != 0:
             raise MinitError(f"{program} failed: {os.fsdecode(done.stderr).strip()}")
+
+
+def _map_own_id(pid: int) -> None:
+    """Map the user's id alone as root's, which the kernel lets a user do who gives up setgroups(2)."""
+    try:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {os.getuid()} 1"), ("gid_map", f"0 {os.getgid()} 1")):
+            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise MinitError(f"cannot map your id in a user namespace: {describe(error)}") from error
 
 
 def _require_same(data: Path) -> None:

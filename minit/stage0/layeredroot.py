@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
+from minit.archives.filecontent import copy_file, with_held_owner
 from minit.archives.layered import Layer
 from minit.archives.layertree import OPAQUE, WHITEOUT_PREFIX
 from minit.archives.tar import TarReader
@@ -21,6 +22,7 @@ from minit.archives.tarentry import Entry, Kind
 from minit.archives.unpackedlayer import FILES, ROOTFS, UnpackedLayer
 from minit.base.errors import ImageError, PodError, describe
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.stage0.apps.applayer import mark_opaque, spool_overlay
 from minit.stage0.apps.changes import NOT_THE_APPS
 from minit.stage0.files.untrusted import remove_content
@@ -176,8 +178,11 @@ def unfold(layer: UnpackedLayer, directory: Path) -> None:
     """
     Make an empty directory the upper directory of an overlay that does what a layer does.
 
-    Regular files are links to those of the store, which no overlay changes.
+    Regular files are links to those of the store, which no overlay changes, or copies where the store's have other
+    owners than files get here.
     """
+    held = read_held_ids()
+    is_linked = layer.fits(held)
     reader = TarReader(
         io.BytesIO(layer.headers() + _END_OF_TAR), str(layer.path), rooted=True, has_data=lambda path: False
     )
@@ -190,7 +195,11 @@ def unfold(layer: UnpackedLayer, directory: Path) -> None:
             above, _, name = path.rpartition("/")
             parent = syscalls.openat2(root, above or ".", _DIRECTORY, resolve=_BENEATH)
             try:
-                _unfold(entry, number, name, parent, files, root)
+                entry = with_held_owner(entry, held, reader)
+                if entry.kind is Kind.FILE and not is_linked:
+                    copy_file(files, str(number), parent, name, owner=(entry.uid, entry.gid))
+                else:
+                    _unfold(entry, number, name, parent, files, root)
             finally:
                 os.close(parent)
             if entry.kind is Kind.DIRECTORY:

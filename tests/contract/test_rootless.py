@@ -25,8 +25,8 @@ IMAGE = f"{HOME}/box.aci"
 POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
 
 
-def _make_home(directory: Path, stage1: Path, *, has_ids: bool = True, has_groups: bool = True) -> OrdinaryUser:
-    user = OrdinaryUser(directory, has_ids=has_ids, has_groups=has_groups)
+def _make_home(directory: Path, stage1: Path) -> OrdinaryUser:
+    user = OrdinaryUser(directory)
     app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
     write_app(user.home / "box.aci", app=app, files={"etc/kept/file": b"of the image"})
     shutil.copy(stage1, user.home / "stage1.aci")
@@ -222,14 +222,3 @@ def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) 
     assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
     wait_for(lambda: not keepers(clean), "the end of the keeper")
     shutil.rmtree(f"/tmp/minit-{clean.uid}")
-
-
-def test_a_user_without_subordinate_ids(tmp_path: Path, stage1_image: Path) -> None:
-    """Such a user is refused in one line, which tells root what to do."""
-    user = _make_home(tmp_path, stage1_image, has_ids=False)
-    try:
-        done = shell(user, "true")
-        assert (done.returncode, done.stderr.count("\n")) == (254, 1)
-        assert "let root run: usermod --add-subuids" in done.stderr
-    finally:
-        user.remove()

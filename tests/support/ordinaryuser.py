@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 NAME = "minit-user"
 HOME = "/home/minit-user"
 # Each user of each worker has ids that nobody else has.
-_FIRST_UID, _FIRST_SUBORDINATE, _COUNT = 60000, 3_000_000_000, 65536
+_FIRST_UID, _FIRST_SUBORDINATE, _BLOCK, _BLOCKS = 60000, 3_000_000_000, 65536, 2
 _USERS_OF_WORKER, _WORKERS = 8, 500
 _numbers = count(os.getpid() % _WORKERS * _USERS_OF_WORKER)
 _TUN = "/dev/net/tun"
@@ -37,16 +37,20 @@ class OrdinaryUser:
         directory: Path,
         *,
         has_ids: bool = True,
+        blocks: int = 1,
         has_groups: bool = True,
         delegated: Collection[str] | None = None,
     ) -> None:
         """
-        Make the user, in a group of each hierarchy; `delegated` names the hierarchies of v1 in which the user owns the
+        Make the user with so many times 65536 subordinate ids, at most two, unless the user `has_ids` not.
+
+        The user is in a group of each hierarchy; `delegated` names the hierarchies of v1 in which the user owns the
         group, None for all and v2.
         """
         number = next(_numbers)
         self.uid = _FIRST_UID + number
-        self._first = _FIRST_SUBORDINATE + number * _COUNT
+        self._first = _FIRST_SUBORDINATE + number * _BLOCKS * _BLOCK
+        self._etc = directory / "etc"
         self._groups = []
         for each in read_hierarchies() if has_groups else ():
             is_owner = delegated is None or bool(set(delegated) & {*each.controllers})
@@ -67,7 +71,7 @@ class OrdinaryUser:
         # No child of this process, whose children other tests count.
         start = 'exec 3<&0; unshare --mount --propagation=slave sh -ec "$0" <&3 3<&- & exec 3<&-'
         reader, self._end = os.pipe()
-        words = ["sh", "-c", start, self._script(directory, has_ids=has_ids)]
+        words = ["sh", "-c", start, self._script(directory, blocks if has_ids else 0)]
         with subprocess.Popen(words, stdin=reader, stdout=subprocess.PIPE, text=True) as process:
             os.close(reader)
             assert process.stdout is not None
@@ -107,18 +111,22 @@ class OrdinaryUser:
             except OSError:
                 continue
             uid = int(status["Uid"].split()[0])
-            is_own = uid == self.uid or self._first <= uid < self._first + _COUNT
+            is_own = uid == self.uid or self._first <= uid < self._first + _BLOCKS * _BLOCK
             if is_own and not status["State"].strip().startswith("Z"):
                 found[int(entry.name)] = status["Name"].strip()
         return found
 
-    def _script(self, directory: Path, *, has_ids: bool) -> str:
+    def give_ids(self, blocks: int) -> None:
+        """Have so many times 65536 subordinate ids from now on."""
+        for name in ("subuid", "subgid"):
+            (self._etc / name).write_text(f"{NAME}:{self._first}:{blocks * _BLOCK}\n" if blocks else "")
+
+    def _script(self, directory: Path, blocks: int) -> str:
         """Return the shell script that makes the mounts, says so, and waits for the end of its input."""
-        etc = directory / "etc"
+        etc = self._etc
         etc.mkdir()
         (etc / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\n{NAME}:x:{self.uid}:{self.uid}::{HOME}:/bin/sh\n")
-        for name in ("subuid", "subgid"):
-            (etc / name).write_text(f"{NAME}:{self._first}:{_COUNT}\n" if has_ids else "")
+        self.give_ids(blocks)
         lines = []
         for name in ("passwd", "subuid", "subgid"):
             Path("/etc", name).touch()

@@ -10,7 +10,6 @@ from minit.base.value import Value
 from minit.launcher.relay import Relay
 from minit.linux.loop import Loop
 from minit.linux.terminal import CallerTerminal, keep_line_ends, look_at_terminal
-from minit.plan.root.mountoperations import TTY_GID
 from minit.supervisor.exec.podconsole import PTMX, open_pty
 
 
@@ -36,7 +35,7 @@ def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterC
     """
     try:
         master, slave = open_pty(f"/proc/{pid}/root{PTMX}")
-        os.fchown(slave, outer_id(pid, "uid_map", uid), outer_id(pid, "gid_map", TTY_GID))
+        os.fchown(slave, outer_id(pid, uid), -1)
     except OSError as error:
         raise LaunchError(f"failed to make a terminal in the pod: {describe(error)}") from error
     terminal = look_at_terminal(is_read=0 in terminals)
@@ -48,14 +47,14 @@ def open_enter_console(pid: int, terminals: tuple[int, ...], uid: int) -> EnterC
     return EnterConsole(master=master, slave=slave, terminal=terminal, output=output)
 
 
-def outer_id(pid: int, file: str, number: int) -> int:
-    """Return the id here for a user or group of the pod, the same one for a pod in this user namespace."""
+def outer_id(pid: int, uid: int) -> int:
+    """Return the id here for a user of the pod, the same one for a pod in this user namespace."""
     if os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user")):
         # The map of the own namespace tells the ids around.
-        return number
-    with open(f"/proc/{pid}/{file}", encoding="ascii") as lines:
+        return uid
+    with open(f"/proc/{pid}/uid_map", encoding="ascii") as lines:
         for line in lines:
             inner, outer, count = map(int, line.split())
-            if inner <= number < inner + count:
-                return outer + number - inner
-    raise LaunchError(f"failed to make a terminal in the pod: its {file} has no {number}")
+            if inner <= uid < inner + count:
+                return outer + uid - inner
+    raise LaunchError(f"failed to make a terminal in the pod: its uid_map has no {uid}")

@@ -23,9 +23,10 @@ from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.linux import syscalls
 from minit.linux.forks import numbers
+from minit.linux.idmapping import read_held_ids
 from minit.linux.messages import Socket, send_message, socket_pair
 from minit.linux.stdio import open_standard_streams
-from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, changed, decode_profile
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, changed, decode_profile, held_by
 from minit.plan.life.appenvironment import DEFAULT_TERM
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import read_bounded
@@ -74,12 +75,13 @@ def enter_pod(
         namespace, profile, pids = _find_app(pid, status["State"], app)
         profile = _adapt(profile, as_app=as_app, privileged=privileged)
         profile = profile if changes is None else changed(profile, changes)
+    profile = held_by(profile, read_held_ids(pid))
     groups: Sequence[AppGroup] = () if app is None or privileged else find_groups(app)
     _refuse_frozen(groups)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals, profile.confinement.uid) if terminals else None
     if profile.confinement.uid:
-        _own_pipes(outer_id(pid, "uid_map", profile.confinement.uid))
+        _own_pipes(outer_id(pid, profile.confinement.uid))
     if has_ended(pidfd):
         # The process opened by number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")

@@ -14,7 +14,7 @@ from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarc
 from minit.linux import syscalls
 from minit.linux.attributes import Limit
 from minit.linux.hostnotify import is_expected
-from minit.linux.idmapping import in_user_namespace
+from minit.linux.idmapping import in_user_namespace, read_held_ids
 from minit.linux.process import read_limits
 from minit.linux.stdio import complain
 from minit.manifest.annotations import Annotation
@@ -141,6 +141,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags, l
         missing_devices=_find_missing_devices(pod.manifest),
         loaded_profiles=_read_profiles(pod.manifest),
         shown_devices=_find_shown_devices(),
+        held_ids=read_held_ids(),
         device_nodes=_find_host_nodes() if may_be_privileged(pod.manifest) else (),
         shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )

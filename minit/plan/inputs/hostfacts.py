@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minit.base.errors import PlanError
+from minit.base.idrange import HeldIds
 from minit.base.processors import MINIMUM_KERNEL, parse_kernel_release
 from minit.base.value import Value
 from minit.linux.attributes import UNLIMITED, Limit
@@ -57,6 +58,8 @@ class HostFacts(Value):
     """The device nodes of the host that apps can have, looked at for a pod with privileged apps only."""
     shown_devices: frozenset[str] | None = None
     """Device nodes of the host for a caller who may make none, root of a user namespace; None for a maker of nodes."""
+    held_ids: HeldIds | None = None
+    """The users and groups of the caller's user namespace, None for every id."""
     loaded_profiles: frozenset[str] | None = None
     """The profiles of AppArmor, looked at for an app with a profile only; None for a kernel without AppArmor."""
 

@@ -160,6 +160,7 @@ def pod_mounts(
     has_queues: bool = True,
     shm_bytes: int | None = None,
     shown_devices: Collection[str] | None = None,
+    has_tty_group: bool = True,
 ) -> tuple[MountOp, ...]:
     """
     Return the mounts in the stage1 root, for PID 1 and as the source of the apps' mounts.
@@ -168,8 +169,11 @@ def pod_mounts(
     may mount sysfs only if the network namespace is made with the user namespace (`own_network`): the launcher provides
     both. `has_queues` is for mq_overview(7), `shm_bytes` the size of the shared memory, None for the kernel's.
     `shown_devices` are nodes of the host that a caller shows who may make none, None for a caller who makes nodes; such
-    a caller shows the host's /sys in a network namespace that is not the caller's own.
+    a caller shows the host's /sys in a network namespace that is not the caller's own. `has_tty_group` tells whether
+    the group of terminals is there.
     """
+    # The group of all terminals that are made there.
+    terminals = (("gid", str(TTY_GID)),) if has_tty_group else ()
     size = () if shm_bytes is None else (("size", str(shm_bytes)),)
     return (
         PROC,
@@ -182,7 +186,7 @@ def pod_mounts(
             fstype="devpts",
             target="/dev/pts",
             # ptmxmode opens the instance's own ptmx to every app user.
-            options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", str(TTY_GID))),
+            options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), *terminals),
             nodev=False,
         ),
         MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"), *size), noexec=False),

@@ -20,6 +20,7 @@ from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.base.errors import StoreError, reason_of
 from minit.base.idrange import IdRange
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,7 +49,8 @@ class TreePlacer:
 
     With `renews_directories` a present directory gets owner and mode of the entry, as builders of images do.
     All files belong to `owner`, a user and a group, and have no set-id bits. With None, owners, set-id bits and
-    attributes are kept, and `ids` maps them to the host. `note` is told of entries that are left out: devices.
+    attributes are kept, and `ids` maps them to the host; in a user namespace with one id all owners are root. `note` is
+    told of entries that are left out: devices.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TreePlacer:
         self._root = root
         self._owner = owner
         self._ids = ids
+        self._held = None if ids is not None else read_held_ids()
         self._note = note
         self._renews_directories = renews_directories
         self._times: list[tuple[str, tuple[int, int]]] = []
@@ -180,10 +183,18 @@ class TreePlacer:
         if self._owner is not None:
             return self._owner
         if self._ids is None:
-            return entry.uid, entry.gid
+            return self._held_owner(entry.path, entry.uid, entry.gid)
         uid, gid = self._ids.to_host(entry.uid), self._ids.to_host(entry.gid)
         if uid is None or gid is None:
             raise StoreError(f"{shown(entry.path)}: unmapped owner {entry.uid}:{entry.gid}: {self._ids.describe()}")
+        return uid, gid
+
+    def _held_owner(self, path: str, uid: int, gid: int) -> tuple[int, int]:
+        if self._held is not None and self._held.is_single:
+            return 0, 0
+        lack = None if self._held is None else self._held.find_lack(uid, gid)
+        if lack is not None:
+            raise StoreError(f"{shown(path)}: {lack}")
         return uid, gid
 
     def _root_owner(self) -> tuple[int, int]:

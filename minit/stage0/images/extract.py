@@ -22,6 +22,7 @@ from minit.base.errors import ImageError, StoreError
 from minit.base.idrange import IdRange
 from minit.base.progress import Progress, silent
 from minit.linux.forks import EXTRACTOR, LINKER, fork
+from minit.linux.idmapping import read_held_ids
 from minit.stage0.files.durable import disk_error, disk_errors, make_directory
 from minit.stage0.files.temporary import output_directory, output_file
 from minit.stage0.images import untar, workers
@@ -80,6 +81,8 @@ def extract_layers(
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
         total_bytes = sum(blob.size_bytes for blob in blobs)
         recipe = blobs[0].recipe if link and len(blobs) == 1 and isinstance(blobs[0], AssembledAci) else None
+        if recipe is not None and not _fit(store, recipe):
+            recipe = None
         pid, reports = _start(stack, str(destination.resolve()), layers, blobs, ids, recipe)
         # The child does not read what is linked. A caller that imports and goes on with a tree has just read the image.
         is_read = recipe is None or store.has_assembled(layers[0].image_id)
@@ -101,6 +104,12 @@ def extract_layers(
     if ended is not None and ended.si_status == signal.SIGALRM:
         raise ImageError(f"{action}: not done after {workers.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
+
+
+def _fit(store: Store, recipe: Recipe) -> bool:
+    """Tell whether all files of the layers have the owners that files of a tree get here."""
+    held = read_held_ids()
+    return all(store.layers.get(diff_id).fits(held) for diff_id in recipe.layers)
 
 
 def _start(

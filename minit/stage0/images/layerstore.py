@@ -25,6 +25,7 @@ from minit.archives.unpackedlayer import PACKED, UnpackedLayer, read_unpacked, u
 from minit.base.errors import ImageError, StoreError
 from minit.linux import syscalls
 from minit.linux.forks import UNPACKER, fork
+from minit.linux.idmapping import read_held_ids
 from minit.linux.loop import wait_readable
 from minit.stage0.files.durable import make_directory, sync_directory
 from minit.stage0.files.locks import directory_lock, lock_directory
@@ -51,7 +52,7 @@ def unpack_layers(layers: Sequence[Layer], directories: Sequence[Path], limits: 
     """
     if sum(layer.size_bytes for layer in layers) < SMALL_BYTES:
         for number, (layer, directory) in enumerate(zip(layers, directories, strict=True)):
-            unpack_layer(layer, directory, limits, set_status, partial(tell, number), keep=True)
+            unpack_layer(layer, directory, limits, set_status, partial(tell, number), keep=True, held=read_held_ids())
         return
     # The largest first, so that no process works alone at the end.
     waiting = sorted(range(len(layers)), key=lambda number: layers[number].size_bytes)
@@ -125,7 +126,7 @@ def _unpack(layer: Layer, directory: Path, limits: Limits, report: int) -> None:
             told = size_bytes
             workers.tell(report, workers.PROGRESS, read_bytes, size_bytes)
 
-    unpack_layer(layer, directory, limits, set_status, tell, keep=True)
+    unpack_layer(layer, directory, limits, set_status, tell, keep=True, held=read_held_ids())
     workers.tell(report, workers.DONE)
 
 

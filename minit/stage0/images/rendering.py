@@ -13,6 +13,7 @@ from posixpath import normpath
 
 from minit.archives.tarentry import Entry, Kind
 from minit.base.errors import ImageError
+from minit.base.idrange import HeldIds
 from minit.base.processors import Processor, processor_of_appc
 from minit.base.value import Value
 from minit.manifest.image import Dependency
@@ -59,9 +60,11 @@ def flatten(image: StoredImage, resolve: Callable[[Dependency, Processor], Store
     return tuple(node.layer() for node in layers)
 
 
-def tree_id(layers: Sequence[Layer]) -> str:
-    """Return the tree store ID of a rendered image."""
+def tree_id(layers: Sequence[Layer], held: HeldIds | None = None) -> str:
+    """Return the tree store ID of a rendered image; a tree whose files are all root's has an ID of its own."""
     keys = ",".join(layer.image_id for layer in layers)
+    if held is not None and held.is_single:
+        keys += ",root"
     return "deps-sha512-" + hashlib.sha512(keys.encode("ascii")).hexdigest()[:64]
 
 

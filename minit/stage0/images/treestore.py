@@ -28,6 +28,7 @@ from minit.base.errors import StoreError
 from minit.base.progress import Progress, silent
 from minit.base.value import replace
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.manifest.pod import Mount, PodManifest, Volume
 from minit.podfiles.paths import tree_of_source
 from minit.stage0.files.durable import create_file, disk_errors, make_directory, remove_file, sync_directory
@@ -97,7 +98,7 @@ class TreeStore:
 
     def tree_id_of(self, image_id: str) -> str:
         """Return the ID of the tree of an image with the present dependencies in the store."""
-        return tree_id(flatten(self._store.get(image_id), self._store.find_dependency))
+        return tree_id(flatten(self._store.get(image_id), self._store.find_dependency), read_held_ids())
 
     def is_rendered(self, tree_id: str) -> bool:
         """Return whether the tree is there and complete."""
@@ -111,7 +112,7 @@ class TreeStore:
         """
         image = self._store.get(image_id)
         layers = flatten(image, self._store.find_dependency)
-        tree = tree_id(layers)
+        tree = tree_id(layers, read_held_ids())
         target = self.path(tree)
         with disk_errors(f"render image {image.name}", self._trees):
             with self._locked(tree, exclusive=False):

@@ -25,14 +25,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
-from minit.archives.filecontent import DISK_ERRNOS, DiskFault, copy_file, set_status, shift_capabilities, write_content
+from minit.archives.filecontent import (
+    DISK_ERRNOS,
+    DiskFault,
+    copy_file,
+    set_status,
+    shift_capabilities,
+    with_held_owner,
+    write_content,
+)
 from minit.archives.recipe import OpenBlob, Recipe
 from minit.archives.streams import Tee
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind
 from minit.base.errors import EXIT_FAILURE, ImageError, reason_of
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.stage0.images import workers
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 
@@ -137,14 +146,15 @@ def extract(
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files at first use
     hashlib.sha256()
+    held = None if ids is not None else read_held_ids()
     if linked is None:
         workers.confine(destination)
-        _extract(layers, blobs, digests, ids, report)
+        _extract(_Tree(ids, held), layers, blobs, digests, report)
     else:
         recipe, made = linked
         headers = recipe.headers()
         workers.confine(destination)
-        _extract_linked(layers[0], headers, ids, report, made)
+        _extract_linked(ids, held, layers[0], headers, report, made)
 
 
 def damaged(layer: Layer) -> str:
@@ -161,14 +171,13 @@ def tell(report: int, layer: Layer, destination: str, error: BaseException) -> N
 
 
 def _extract(
+    tree: _Tree,
     layers: Sequence[Layer],
     blobs: Sequence[OpenBlob],
     digests: Sequence[hashlib._Hash],
-    ids: IdRange | None,
     report: int,
 ) -> None:
     selection = Selection(layers)
-    tree = _Tree(ids)
     read_bytes = reported_bytes = 0
 
     def count(data: memoryview) -> None:
@@ -197,10 +206,12 @@ def _extract(
     _finish(tree, layers[0], report)
 
 
-def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: int, made: int) -> None:
+def _extract_linked(
+    ids: IdRange | None, held: HeldIds | None, layer: Layer, headers: bytes, report: int, made: int
+) -> None:
     source = f"image {layer.name} ({layer.image_id})"
     links = MadeLinks(os.open(f"/{LINKS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), made)
-    tree = _Tree(ids, links)
+    tree = _Tree(ids, held, links)
     tree.make_parent(ROOTFS)
     reported_bytes = 0
     tar = TarReader(io.BytesIO(headers), source, has_data=lambda path: path == MANIFEST)
@@ -233,14 +244,16 @@ class _Tree:
     """
     The directory that is filled, which is the root of this process.
 
+    `ids` are those of a pod on the host, `held` those of this user namespace for a tree with the image's own owners.
     `links`, if given, has the files of the image, in the order of the entries.
     """
 
-    def __init__(self, ids: IdRange | None, links: MadeLinks | None = None) -> None:
+    def __init__(self, ids: IdRange | None, held: HeldIds | None, links: MadeLinks | None = None) -> None:
         self.written_bytes = 0
         self._links = links
         self.has_manifest = False
         self._ids = ids
+        self._held = held
         self._root_id = 0 if ids is None else ids.shift
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._parent_path = ""
@@ -285,6 +298,7 @@ class _Tree:
     def _place(self, entry: Entry, tar: TarReader) -> None:
         if self._ids is not None:
             entry = self._shift(entry, self._ids, tar)
+        entry = with_held_owner(entry, self._held, tar)
         directory, _, name = entry.path.rpartition("/")
         parent = self.make_parent(directory)
         if entry.kind is Kind.DIRECTORY:

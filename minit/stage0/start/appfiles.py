@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from minit.base.errors import PodError
 from minit.base.idrange import IdRange
 from minit.base.progress import Progress
+from minit.base.userdatabase import DATABASES, GROUP, USER, find_id, parse_decimal
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.linux.treecopy import copy_directory
 from minit.manifest.pod import PodManifest
 from minit.podfiles import paths
@@ -40,6 +43,7 @@ _TREE_ID = "treeStoreID"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o644
+_DATABASE_BYTES = 1 << 20
 # The directory is not empty: somebody has put files there; or the directory is somebody's mount point.
 _NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 
@@ -170,6 +174,56 @@ def provide_volumes(pod: Pod, trees: TreeStore, manifest: PodManifest, *, overla
                 # Owners of a tree are not shifted.
                 any(_fill(pod.data, name, root, target, None if overlay else ids) for root, target in roots)
             create_file(home / "used", b"", _FILE_MODE)
+
+
+def require_ids(
+    pod: Pod, trees: TreeStore, manifest: PodManifest, apps: Iterable[PlannedApp], *, overlay: bool
+) -> None:
+    """
+    Raise PodError for an app with a user or a group that this user namespace does not have.
+
+    Stage1 refuses the same, and names that are not in the image, but after the pod's start.
+    """
+    held = read_held_ids()
+    if held is None:
+        return
+    images = {app.name: app.image.manifest for app in apps}
+    for runtime in manifest.apps:
+        app = runtime.app or images[runtime.name].app
+        if app is None:
+            continue
+        root = _root(pod, trees, runtime.name, overlay=overlay)
+        needed = [
+            (f'user "{app.user}"', _find_id(root, USER, app.user), None),
+            (f'group "{app.group}"', None, _find_id(root, GROUP, app.group)),
+            *(("supplementary group", None, number) for number in app.supplementary_gids),
+        ]
+        for what, uid, gid in needed:
+            lack = held.find_lack(uid, gid)
+            if lack is not None:
+                raise PodError(f'app "{runtime.name}": {what}: {lack}')
+
+
+def _find_id(root: Path, kind: str, text: str) -> int | None:
+    """Return the number of a user or group of an image; None for a path, and for an unknown name."""
+    number = parse_decimal(text)
+    if number is not None or text.startswith("/"):
+        return number
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Nothing is opened that could block, or be a device.
+        found = syscalls.openat2(root_fd, DATABASES[kind], os.O_PATH, resolve=syscalls.RESOLVE_IN_ROOT)
+    except OSError:
+        return None
+    finally:
+        os.close(root_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            return None
+        with open(f"/proc/self/fd/{found}", "rb") as file:
+            return find_id(file.read(_DATABASE_BYTES), kind, text.encode())
+    finally:
+        os.close(found)
 
 
 def _places(manifest: PodManifest, name: str, data: Path) -> Iterator[tuple[str, str]]:

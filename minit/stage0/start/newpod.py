@@ -32,7 +32,7 @@ from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod, n
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.pods.privateusers import claim_ids
 from minit.stage0.stage1.entrypoints import interface_version, require_path
-from minit.stage0.start.appfiles import provide_volumes, write_app_files, write_new_file
+from minit.stage0.start.appfiles import provide_volumes, require_ids, write_app_files, write_new_file
 
 _COPY_BYTES = 1 << 30  # at most this many per system call
 
@@ -117,6 +117,8 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: NewPod, progress: P
         write_app_files(pod, store, trees, app, progress, overlay=request.overlay, ids=ids)
     manifest = parse_pod_manifest(request.manifest_bytes, "new pod")
     require_trees(manifest, trees)
+    if ids is None:
+        require_ids(pod, trees, manifest, request.apps, overlay=request.overlay)
     provide_volumes(pod, trees, manifest, overlay=request.overlay, ids=ids)
     write_new_file(pod.path / paths.POD_LOCK, b"", 0o600)
     write_new_file(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)

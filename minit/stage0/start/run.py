@@ -14,6 +14,7 @@ from minit.base.errors import PodError, describe
 from minit.base.idrange import IdRange
 from minit.base.userdatabase import DATABASES, GROUP, find_id
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.podfiles import paths
 from minit.stage0.files.durable import disk_errors, make_directory
 from minit.stage0.images.treestore import TreeStore
@@ -191,6 +192,8 @@ def _on_host(number: int, ids: IdRange | None) -> int:
 
 
 def _give_to_rkt_group(path: Path) -> None:
+    if read_held_ids() is not None:
+        return  # the number of the host's group is another group here
     # As rkt does; and getgrnam(3) loads libraries, which a static program cannot.
     with suppress(FileNotFoundError):
         group = find_id(Path(DATABASES[GROUP]).read_bytes(), GROUP, b"rkt")

@@ -8,7 +8,7 @@ import termios
 
 from minit.linux import syscalls
 from minit.linux.terminal import CallerTerminal
-from minit.plan.root.mountoperations import CONSOLE, TTY_GID
+from minit.plan.root.mountoperations import CONSOLE
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.
 PTMX = "/dev/pts/ptmx"
@@ -20,7 +20,7 @@ _OPEN_FLAGS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
 def open_console(uid: int, terminal: CallerTerminal) -> tuple[int, int]:
     """Return the master, which does not block, and the slave of a new pty that belongs to `uid`, bound at CONSOLE."""
     master, slave = open_pty(PTMX)
-    os.fchown(slave, uid, TTY_GID)
+    os.fchown(slave, uid, -1)
     terminal.prepare(slave)
     os.close(os.open(CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     tree = syscalls.open_tree(slave, "", syscalls.OPEN_TREE_CLONE)

@@ -85,7 +85,8 @@ def become_program(confinement: Confinement, limits: Sequence[Limit], get_ready:
     with Step("change user"):
         if confinement.needs_right_to_filters:
             syscalls.keep_capabilities()
-        become_user(confinement.uid, confinement.gid, confinement.supplementary_gids)
+        groups = confinement.supplementary_gids if confinement.sets_groups else None
+        become_user(confinement.uid, confinement.gid, groups)
         if confinement.needs_right_to_filters:
             # Not effective, so that all work before the filters is done as that user; an exec takes the right.
             syscalls.set_capabilities(0, _FOR_FILTERS, 0)
@@ -144,8 +145,9 @@ def leave_keyring() -> None:
             raise
 
 
-def become_user(uid: int, gid: int, supplementary_gids: Sequence[int]) -> None:
-    """Take exactly these ids; leaving uid 0 drops all capabilities, unless kept."""
-    os.setgroups(supplementary_gids)
+def become_user(uid: int, gid: int, supplementary_gids: Sequence[int] | None) -> None:
+    """Take exactly these ids, and with None keep the groups; leaving uid 0 drops all capabilities, unless kept."""
+    if supplementary_gids is not None:
+        os.setgroups(supplementary_gids)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -34,7 +34,6 @@ from minit.linux.loop import wait_events
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import read_size
 from minit.plan.appspec import AppSpec
-from minit.plan.root.mountoperations import TTY_GID
 from minit.plan.streams import PIPE_STREAMS, STREAM_LOG_STREAM, STREAM_LOG_TTY
 from minit.podfiles import paths
 from minit.reaper.record import write_file
@@ -255,7 +254,7 @@ class Attachable:
                     self.held[RING + name] = make_pipe()
             if spec.streams.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
-                os.fchown(ends[MASTER], spec.confinement.uid, TTY_GID)
+                os.fchown(ends[MASTER], spec.confinement.uid, -1)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
                 self.held[RING + TTY_OUT] = make_pipe()
                 self.held[INTAKE] = make_pipe()

@@ -1,0 +1,245 @@
+"""Pods of a user without root, by the ids that the user has: the own id alone, or subordinate ids behind it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tars
+from tests.support.layers import archive, busybox_layer, config_document, docker_files, layer
+from tests.support.ordinaryuser import HOME, NAME, OrdinaryUser
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
+
+IMAGE = f"docker-archive:{HOME}/owners.tar"
+OF_APP = f"docker-archive:{HOME}/of-app.tar"
+POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
+OWNERS = "cd /var && busybox stat -c %n=%u:%g . file link other"
+REMEDY = "let root add subordinate ids (see docs/rootless.md)"
+WARNING = "run: warning: your own id is the only one of your pods, as root: "
+
+
+def owned_layer(uid: int, gid: int) -> bytes:
+    """A layer with files of a user."""
+    owner = {"uid": uid, "gid": gid}
+    return layer(
+        tars.directory("var/", **owner),
+        tars.file("var/file", b"of the image", mode=0o600, **owner),
+        tars.symlink("var/link", "file", **owner),
+        tars.hard_link("var/other", "var/file", **owner),
+    )
+
+
+def image(name: str, *layers: bytes, user: str = "") -> bytes:
+    """An archive of docker save, with a shell and more layers, and a user."""
+    every = (busybox_layer(), *layers)
+    config = config_document(every, {"Entrypoint": ["/bin/sh"], "User": user})
+    return archive(docker_files(*every, tags=(f"{name}:1",), config=config))
+
+
+def give(user: OrdinaryUser, name: str, data: bytes) -> str:
+    """Give a user a file at home, and return the path."""
+    path = user.home / name
+    path.write_bytes(data)
+    os.chown(path, user.uid, user.uid)
+    return f"{HOME}/{name}"
+
+
+def with_images(user: OrdinaryUser, stage1: Path) -> OrdinaryUser:
+    """Return a user with the images at home."""
+    shutil.copy(stage1, user.home / "stage1.aci")
+    os.chown(user.home / "stage1.aci", user.uid, user.uid)
+    give(user, "owners.tar", image("owners", owned_layer(33, 34)))
+    give(user, "of-app.tar", image("of-app", user="app"))
+    return user
+
+
+@pytest.fixture(scope="module")
+def one_id(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user without subordinate ids."""
+    user = with_images(OrdinaryUser(tmp_path_factory.mktemp("user"), has_ids=False), stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def single(one_id: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user without subordinate ids, whose pods are removed after the test, and with them every process."""
+    yield one_id
+    remove_pods(one_id)
+
+
+@pytest.fixture
+def other(tmp_path: Path, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user without subordinate ids for one test."""
+    user = with_images(OrdinaryUser(tmp_path, has_ids=False), stage1_image)
+    yield user
+    remove_pods(user)
+    user.remove()
+
+
+def remove_pods(user: OrdinaryUser) -> None:
+    """Remove the pods of a user, and wait for the end of everything."""
+    assert user.minit("rm", "--all", "--force").returncode == 0
+    wait_for(lambda: not user.processes(), "the end of the user's processes")
+
+
+def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script as the app of a pod to its end."""
+    return user.minit("run", *POD, *flags, IMAGE, *app, "--", "-c", script)
+
+
+def start(user: OrdinaryUser, name: str, *flags: str) -> None:
+    """Start a pod with a name, in the background."""
+    words = ("run", "--detach", f"--name={name}", *POD, *flags, IMAGE, "--", "-c", "exec busybox sleep 1000")
+    done = user.minit(*words)
+    assert done.returncode == 0, done.stderr
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what an app has said; the command has succeeded."""
+    assert done.returncode == 0, done.stderr
+    return [line.partition("]: ")[2] for line in done.stdout.splitlines()]
+
+
+def test_the_own_id_is_root_and_owns_all(single: OrdinaryUser) -> None:
+    """Without subordinate ids an app is root, all files of the image are root's, and the exit code is as everywhere."""
+    assert said(shell(single, f"busybox id; {OWNERS}")) == [
+        "uid=0(root) gid=0(root)",
+        *(".=0:0", "file=0:0", "link=0:0", "other=0:0"),
+    ]
+    assert said(shell(single, OWNERS, "--no-overlay")) == [".=0:0", "file=0:0", "link=0:0", "other=0:0"]
+    assert shell(single, "exit 42").returncode == 42
+
+
+def test_the_warning_is_said_once(other: OrdinaryUser) -> None:
+    """The first command warns, with the line for the administrator; later commands do not, with a new namespace too."""
+    lines = "usermod --add-subuids 100000-165535 --add-subgids 100000-165535"
+    assert f"{WARNING}you have no subordinate ids: let root run: {lines} {NAME}\n" in shell(other, "true").stderr
+    wait_for(lambda: not other.processes(), "the end of the namespace")
+    assert "warning: your own id" not in shell(other, "true").stderr
+
+
+def test_a_user_without_newuidmap_has_one_id(other: OrdinaryUser) -> None:
+    """Where newuidmap is not installed the own id is the only one, and the warning says what to install."""
+    other.give_ids(1)
+    programs = other.home / "bin"
+    programs.mkdir()
+    (programs / "flock").symlink_to("/usr/bin/flock")
+    path, other.environment["PATH"] = other.environment["PATH"], f"{HOME}/bin"
+    done = other.run("/usr/bin/env", *other.minit_words("run", *POD, IMAGE, "--", "-c", "busybox id"))
+    other.environment["PATH"] = path
+    assert said(done) == ["uid=0(root) gid=0(root)"]
+    assert f"{WARNING}newuidmap is not installed, which maps your subordinate ids" in done.stderr
+    assert "apt install uidmap" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--user=1000",), 'user "1000": you have no user 1000, only 0'),
+        (("--group=1001",), 'group "1001": you have no group 1001, only 0'),
+        (("--supplementary-gids=5",), "supplementary group: you have no group 5, only 0"),
+    ],
+)
+def test_an_app_of_another_user_is_refused(single: OrdinaryUser, flags: tuple[str, ...], problem: str) -> None:
+    """An app with an id that the user lacks is refused in one line, and no pod is left."""
+    shell(single, "true")
+    remove_pods(single)
+    done = shell(single, "true", app=flags)
+    assert (done.returncode, done.stderr) == (254, f'run: app "owners": {problem}: {REMEDY}\n')
+    assert single.minit("list", "--quiet").stdout == ""
+
+
+def test_an_image_of_another_user_is_refused(single: OrdinaryUser) -> None:
+    """The name of a user in an image is looked up there; the option for root helps."""
+    done = single.minit("run", *POD, OF_APP, "--", "-c", "true")
+    problem = f'run: app "of-app": user "app": you have no user 7, only 0: {REMEDY}\n'
+    assert done.returncode == 254 and done.stderr.endswith(problem), done.stderr
+    assert single.minit("list", "--quiet").stdout == ""
+    as_root = single.minit("run", *POD, OF_APP, "--user=0", "--group=0", "--", "-c", "busybox id")
+    assert said(as_root) == ["uid=0(root) gid=0(root)"]
+
+
+def test_an_entered_command_is_root_alone(single: OrdinaryUser) -> None:
+    """A command runs as root, with a terminal too, and is refused as somebody else."""
+    start(single, "web")
+    assert single.minit("enter", "web", "/bin/busybox", "id").stdout == "uid=0(root) gid=0(root)\n"
+    done = single.minit("enter", "--user=1000", "web", "/bin/busybox", "id")
+    problem = f"enter: cannot run a command as 1000:0: you have no user 1000, only 0: {REMEDY}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (254, "", problem)
+    with Terminal() as terminal:
+        script = "test -t 0 && busybox stat -c %u:%g $(busybox tty); exit 7"
+        words = single.words(single.minit_words("enter", "web", "/bin/busybox", "sh", "-c", script))
+        entered = subprocess.Popen(words, **terminal.options)
+        terminal.expect(rb"0:0\r\n")
+        assert terminal.finish(entered) == 7
+
+
+def test_a_pod_at_a_terminal(single: OrdinaryUser) -> None:
+    """An interactive pod has a terminal, whose group is root, as there is no other."""
+    script = "test -t 0 && busybox stat -c %u:%g $(busybox tty); exit 7"
+    with Terminal() as terminal:
+        words = single.words(single.minit_words("run", "--interactive", *POD, IMAGE, "--", "-c", script))
+        running = subprocess.Popen(words, **terminal.options)
+        terminal.expect(rb"0:0\r\n")
+        assert terminal.finish(running) == 7
+
+
+def test_an_attachable_terminal(single: OrdinaryUser) -> None:
+    """An app has a terminal for clients."""
+    words = ("--stdin=tty", "--stdout=tty", "--stderr=tty")
+    script = "busybox stat -c %u:%g $(busybox tty); read -r word; echo got $word; exec busybox sleep 1000"
+    done = single.minit("run", "--detach", "--name=web", *POD, IMAGE, *words, "--", "-c", script)
+    assert done.returncode == 0, done.stderr
+    with Terminal() as terminal:
+        attached = subprocess.Popen(single.words(single.minit_words("attach", "web")), **terminal.options)
+        terminal.expect(rb"0:0\r\n")
+        terminal.type(b"hello\n")
+        terminal.expect(rb"got hello")
+        assert single.minit("rm", "--force", "web").returncode == 0
+        terminal.finish(attached)
+
+
+def test_a_life_of_a_pod_with_one_id(single: OrdinaryUser) -> None:
+    """A pod is stopped, started with its files, and copied to and from; all files are the user's outside."""
+    start(single, "web", "--volume=files,kind=named", "--mount=volume=files,target=/var")
+    give(single, "mine", b"mine")
+    for words in (
+        ("cp", f"{HOME}/mine", "web:/etc/mine"),
+        ("cp", "--archive", "/etc/passwd", "web:/var/theirs"),
+        ("stop", "web"),
+        ("start", "web"),
+        ("cp", "web:/etc/mine", f"{HOME}/back"),
+    ):
+        done = single.minit(*words)
+        assert done.returncode == 0, done.stderr
+    assert (single.home / "back").read_bytes() == b"mine"
+    done = single.minit("enter", "web", "/bin/sh", "-c", f"{OWNERS}; busybox stat -c %u:%g theirs /etc/mine")
+    assert set(done.stdout.split()) == {".=0:0", "file=0:0", "link=0:0", "other=0:0", "0:0"}
+    owners = {path.lstat().st_uid for path in (single.home / ".local").rglob("*")}
+    assert owners == {single.uid}
+
+
+def test_a_user_who_gets_subordinate_ids_gets_the_owners(other: OrdinaryUser) -> None:
+    """Trees of a user with one id are no trees of the same user with more, whose files have the image's owners."""
+    alone = said(shell(other, OWNERS))
+    remove_pods(other)
+    other.give_ids(1)
+    of_image = [".=33:34", "file=33:34", "link=33:34", "other=33:34"]
+    for flags in (), ("--no-overlay",):
+        assert said(shell(other, OWNERS, *flags)) == of_image
+    remove_pods(other)
+    other.give_ids(0)
+    assert said(shell(other, OWNERS)) == alone == [".=0:0", "file=0:0", "link=0:0", "other=0:0"]
+    remove_pods(other)
+    other.give_ids(1)
+    assert other.minit("image", "gc", "--grace-period=0s").returncode == 0
+    assert not [*other.home.glob(".local/share/minit/cas/tree/deps-*")]
