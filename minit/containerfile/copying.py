@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from minit.archives.filecontent import with_held_owner
 from minit.archives.streams import Uncompressed
 from minit.archives.tar import ENTRIES_LIMIT, TarReader
 from minit.archives.tarentry import KINDS, Entry, Kind, entry_of, kept_attributes, new_entry
@@ -26,8 +27,9 @@ from minit.base.value import Value, replace
 from minit.containerfile.ignore import Ignored, compile_pattern, is_pattern
 from minit.containerfile.state import Copy, Document
 from minit.linux import syscalls
+from minit.linux.idmapping import read_held_ids
 from minit.stage0.apps.podfiles import AppPlace
-from minit.stage0.files.treeplacing import Entries, TreePlacer
+from minit.stage0.files.treeplacing import Entries, TreePlacer, require_held
 from minit.stage0.images.making import LIMITS
 
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
@@ -382,8 +384,9 @@ def _unpack(origin: Origin, source: Source, root: int, target: str, note: Callab
         entries = _ArchiveEntries(tar)
         _placer(directory, note).place_all(entries)
         if entries.top is not None:
-            os.fchown(directory, entries.top.uid, entries.top.gid)
-            os.fchmod(directory, entries.top.mode)
+            top = with_held_owner(entries.top, read_held_ids(), tar)
+            os.fchown(directory, top.uid, top.gid)
+            os.fchmod(directory, top.mode)
     return True
 
 
@@ -412,13 +415,17 @@ def _archive(origin: Origin, source: Source) -> Iterator[TarReader]:
 
 
 def resolve_owner(root: int, text: str) -> Owner:
-    """Return the ids of `USER[:GROUP]`, looked up in the files of the root; ImageError for an unknown name."""
+    """
+    Return the ids of `USER[:GROUP]`, looked up in the files of the root.
+
+    ImageError for an unknown name, StoreError for an owner that no file can get here.
+    """
     user, colon, group = text.partition(":")
     uid = _resolve(root, USER, user)
-    if colon:
-        return uid, _resolve(root, GROUP, group)
     account = find_account(_database(root, USER), None if user.isdigit() else user.encode(), uid)
-    return uid, uid if account is None or account.gid is None or user.isdigit() else account.gid
+    gid = uid if account is None or account.gid is None or user.isdigit() else account.gid
+    owner = uid, _resolve(root, GROUP, group) if colon else gid
+    return require_held(owner, f"owner {text}", read_held_ids())
 
 
 def _resolve(root: int, kind: str, text: str) -> int:

@@ -15,11 +15,13 @@ from minit.base.progress import Progress
 from minit.base.value import Value, replace
 from minit.containerfile.mounts import BIND, TMPFS, Mount
 from minit.containerfile.state import Run
+from minit.linux.idmapping import read_held_ids
 from minit.linux.stdio import flush_output, write_all
 from minit.manifest import pod as manifests
 from minit.manifest.annotations import Annotation
 from minit.pods.caller import Caller
 from minit.stage0.building import bare, discard, run_and_wait
+from minit.stage0.files.treeplacing import require_held
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
@@ -130,9 +132,10 @@ def _volumes(
             memory[name] = {}
             continue
         volume = f"build-cache-{hashlib.sha256(mount.identity.encode()).hexdigest()[:_CACHE_DIGITS]}"
+        owner = require_held(mount.owner, f"cache {mount.target}", read_held_ids())
         if create_volume(caller.data, volume):
             files = home_of(caller.data, volume) / "data"
-            os.chown(files, *mount.owner)
+            os.chown(files, *owner)
             files.chmod(mount.mode)
         volumes.append(manifests.Volume(name=name, kind=NAMED, source=volume))
     annotations = ((Annotation.MEMORY_VOLUMES, jsontext.dump(memory).decode("ascii")),) if memory else ()

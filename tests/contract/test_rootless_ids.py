@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests import tars
 from tests.support.layers import archive, busybox_layer, config_document, docker_files, layer
 from tests.support.ordinaryuser import HOME, NAME, OrdinaryUser
+from tests.support.stage0_world import without_progress, write_app
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -74,6 +76,21 @@ def single(one_id: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user without subordinate ids, whose pods are removed after the test, and with them every process."""
     yield one_id
     remove_pods(one_id)
+
+
+@pytest.fixture(scope="module")
+def many_ids(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user with 65536 subordinate ids."""
+    user = with_images(OrdinaryUser(tmp_path_factory.mktemp("user"), blocks=1), stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def user(many_ids: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """The user with subordinate ids, whose pods are removed after the test, and with them every process."""
+    yield many_ids
+    remove_pods(many_ids)
 
 
 @pytest.fixture
@@ -154,7 +171,7 @@ def test_an_app_of_another_user_is_refused(single: OrdinaryUser, flags: tuple[st
     shell(single, "true")
     remove_pods(single)
     done = shell(single, "true", app=flags)
-    assert (done.returncode, done.stderr) == (254, f'run: app "owners": {problem}: {REMEDY}\n')
+    assert (done.returncode, without_progress(done.stderr)) == (254, f'run: app "owners": {problem}: {REMEDY}\n')
     assert single.minit("list", "--quiet").stdout == ""
 
 
@@ -243,3 +260,94 @@ def test_a_user_who_gets_subordinate_ids_gets_the_owners(other: OrdinaryUser) ->
     other.give_ids(1)
     assert other.minit("image", "gc", "--grace-period=0s").returncode == 0
     assert not [*other.home.glob(".local/share/minit/cas/tree/deps-*")]
+
+
+def build(user: OrdinaryUser, text: str, **files: bytes) -> subprocess.CompletedProcess[str]:
+    """Build a Containerfile in a context with files."""
+    context = user.home / "context"
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir()
+    for name, data in files.items():
+        (context / name).write_bytes(data)
+    (context / "Containerfile").write_text(text)
+    return user.minit("build", "--net=none", POD[1], "--tag=localhost/built", f"{HOME}/context")
+
+
+def test_builds_with_one_id(single: OrdinaryUser) -> None:
+    """Files of a build are root's, those of archives too; an owner that somebody asks for is refused in one line."""
+    archived = layer(tars.directory("./", uid=9), tars.file("added", uid=9, gid=9))
+    look = 'CMD ["-c", "cd /srv; busybox stat -c %n=%u:%g . *"]'
+    text = f"FROM {IMAGE}\nADD file /etc/\nADD files /srv/\nRUN echo x > /srv/mine\n{look}\n"
+    done = build(single, text, file=b"x", files=archived)
+    assert done.returncode == 0, done.stderr
+    done = single.minit("run", *POD, "localhost/built")
+    assert said(done) == [".=0:0", "added=0:0", "mine=0:0"]
+    for step, problem in (
+        ("COPY --chown=7:8 file /etc/", "owner 7:8: you have no user 7, only 0"),
+        ("RUN --mount=type=cache,target=/c,uid=7 true", "cache /c: you have no user 7, only 0"),
+        ("USER app\nRUN true", 'user "app": you have no user 7, only 0'),
+    ):
+        done = build(single, f"FROM {IMAGE}\n{step}\n", file=b"x")
+        assert done.returncode == 254
+        assert f"{problem}: {REMEDY}\n" in done.stderr, done.stderr
+    assert single.minit("volume", "list", "--quiet").stdout == ""
+
+
+POD_FILE = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: played}}
+spec:
+  restartPolicy: Never
+  securityContext: {{{security}}}
+  volumes: [{{name: files, emptyDir: {{}}}}]
+  containers:
+  - name: web
+    image: {image}
+    args: ["-c", "busybox id"]
+    volumeMounts: [{{name: files, mountPath: /files}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("security", "problem"),
+    [("runAsUser: 7", 'user "7": you have no user 7'), ("fsGroup: 8", "supplementary group: you have no group 8")],
+)
+def test_a_played_pod_of_another_user_is_refused(single: OrdinaryUser, security: str, problem: str) -> None:
+    """A security context with an id that the user lacks is refused in one line, and nothing is left."""
+    assert single.minit("fetch", IMAGE).returncode == 0
+    path = give(single, "pod.yaml", POD_FILE.format(security=security, image="owners:1").encode())
+    done = single.minit("play", *POD, path)
+    assert done.returncode == 254
+    assert done.stderr.splitlines()[-1].endswith(f'app "web": {problem}, only 0: {REMEDY}'), done.stderr
+    assert single.minit("list", "--quiet").stdout == ""
+
+
+@pytest.mark.parametrize(("uid", "gid", "lack"), [(70000, 0, "user 70000"), (0, 65537, "group 65537")])
+def test_an_owner_without_an_id_is_refused(user: OrdinaryUser, uid: int, gid: int, lack: str) -> None:
+    """An image with an owner beyond the subordinate ids is refused with file and id, as layers and as an ACI."""
+    entry = tarfile.TarInfo("rootfs/etc/far")
+    entry.uid, entry.gid = uid, gid
+    far = image("far", layer(tars.file("etc/far", uid=uid, gid=gid)))
+    write_app(user.home / "far.aci", files={})
+    with tarfile.open(user.home / "far.aci", "a") as tar:
+        tar.addfile(entry)
+    give(user, "far.aci", (user.home / "far.aci").read_bytes())
+    for reference in (f"docker-archive:{give(user, 'far.tar', far)}", f"{HOME}/far.aci"):
+        done = user.minit("run", *POD, reference, "--", "-c", "true")
+        errors = without_progress(done.stderr)
+        assert (done.returncode, errors.count("\n")) == (254, 1), errors
+        assert errors.endswith(f'etc/far": you have no {lack}, only 0 to 65536: {REMEDY}\n'), errors
+    assert user.minit("list", "--quiet").stdout == ""
+
+
+def test_an_app_without_an_id_is_refused(user: OrdinaryUser) -> None:
+    """An app of a user beyond the subordinate ids is refused, and one of the last of these runs."""
+    assert said(shell(user, "busybox id -u", app=("--user=65536",))) == ["65536"]
+    done = shell(user, "true", app=("--user=65537",))
+    problem = f'run: app "owners": user "65537": you have no user 65537, only 0 to 65536: {REMEDY}\n'
+    assert (done.returncode, without_progress(done.stderr)) == (254, problem)
+    start(user, "web")
+    done = user.minit("enter", "--user=65537", "web", "/bin/busybox", "id")
+    problem = f"enter: cannot run a command as 65537:0: you have no user 65537, only 0 to 65536: {REMEDY}\n"
+    assert (done.returncode, without_progress(done.stderr)) == (254, problem)

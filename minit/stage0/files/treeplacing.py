@@ -18,7 +18,7 @@ from minit.archives.filecontent import shift_capabilities
 from minit.archives.tar import shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.base.errors import StoreError, reason_of
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 from minit.linux import syscalls
 from minit.linux.idmapping import read_held_ids
 
@@ -41,6 +41,14 @@ class Entries(Protocol):
 
     def pieces(self, size_bytes: int) -> Iterator[tuple[int, bytes]]:
         """Yield offset and data of the present entry, in pieces of at most `size_bytes`."""
+
+
+def require_held(owner: tuple[int, int], what: str, held: HeldIds | None) -> tuple[int, int]:
+    """Return an owner; StoreError names `what` if the user namespace with the ids `held` has no such owner."""
+    lack = None if held is None else held.find_lack(*owner)
+    if lack is not None:
+        raise StoreError(f"{what}: {lack}")
+    return owner
 
 
 class TreePlacer:
@@ -192,10 +200,7 @@ class TreePlacer:
     def _held_owner(self, path: str, uid: int, gid: int) -> tuple[int, int]:
         if self._held is not None and self._held.is_single:
             return 0, 0
-        lack = None if self._held is None else self._held.find_lack(uid, gid)
-        if lack is not None:
-            raise StoreError(f"{shown(path)}: {lack}")
-        return uid, gid
+        return require_held((uid, gid), shown(path), self._held)
 
     def _root_owner(self) -> tuple[int, int]:
         shift = 0 if self._ids is None else self._ids.shift
