@@ -7,6 +7,7 @@ from minit.base.value import Value
 # (uid_t) -1 is no id. rkt draws shifts from the lower half, kubelets from the whole range.
 MAX_HOST_ID = 0xFFFFFFFE
 _MAX_DIGITS = 10
+SUBORDINATE_REMEDY = "let root add subordinate ids (see docs/rootless.md)"
 
 
 class IdRange(Value):
@@ -49,23 +50,30 @@ class HeldIds(Value):
     users: tuple[tuple[int, int], ...]
     groups: tuple[tuple[int, int], ...]
     sets_groups: bool = True
+    remedy: str = SUBORDINATE_REMEDY
 
     @property
     def is_single(self) -> bool:
         """Tell whether root is the only user and the only group."""
         return self.users == self.groups == _ROOT_ALONE
 
+    def holds(self, ids: IdRange) -> bool:
+        """Tell whether there is a user and a group for each id of a range."""
+        return all(
+            any(first <= ids.shift and ids.shift + ids.count <= first + count for first, count in ranges)
+            for ranges in (self.users, self.groups)
+        )
+
     def find_lack(self, uid: int | None, gid: int | None) -> str | None:
         """Return which of a user and a group is missing, with the remedy; None if both are there. None asks nothing."""
         for kind, number, ranges in (("user", uid, self.users), ("group", gid, self.groups)):
             if number is not None and not _holds(ranges, number):
-                return f"you have no {kind} {number}, only {_describe(ranges)}: {_REMEDY}"
+                return f"there is no {kind} {number}, only {_describe(ranges)}: {self.remedy}"
         return None
 
 
 # Users and groups of a user without subordinate ids.
 _ROOT_ALONE = ((0, 1),)
-_REMEDY = "let root add subordinate ids (see docs/rootless.md)"
 
 
 def _holds(ranges: tuple[tuple[int, int], ...], number: int) -> bool:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
+from minit.podfiles.paths import POD_PRIVATE_USERS
 from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, config_directory, data_directory, is_of_user, require_own
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG, Caller
+from minit.stage0.pods.poddirectory import Pod
 
 DEFAULT_DATA = Path("/var/lib/rkt")
 
@@ -94,6 +96,11 @@ class Invocation:
         """Raise MinitError unless root of the machine runs the command."""
         if is_of_user():
             raise MinitError("cannot run as unprivileged user: this command needs root")
+
+    def look_into(self, pod: Pod) -> None:
+        """Enter the user's namespace for a pod whose files belong to other ids of the user's."""
+        if os.geteuid() != 0 and pod.has_file(POD_PRIVATE_USERS):
+            self.become_root()
 
     def become_root(self, *, in_scope: bool = False) -> None:
         """

@@ -25,7 +25,7 @@ from minit.launcher.start.delegation import hierarchies_of_pod
 from minit.launcher.start.enterprofiles import write_profile
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.start.preparation import Placed, Prepared, Start, no_sockets, prepare
-from minit.launcher.start.usernamespace import make_dev
+from minit.launcher.start.usernamespace import make_dev, makes_dev
 from minit.launcher.stop import read_pid
 from minit.linux import syscalls
 from minit.linux.process import raise_limits, read_limits
@@ -181,7 +181,7 @@ def _roles(prepared: Prepared) -> list[tuple[str, int]]:
     """Return the descriptors of the app for PID 1, each with its role."""
     [spec], [trees], [group], [sockets] = prepared.specs, prepared.trees, prepared.groups.apps, prepared.sockets
     sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
-    if prepared.plan.private_users is not None:
+    if prepared.plan.private_users is not None and makes_dev(prepared.plan):
         sent.append((adding.DEV, make_dev(prepared.plan.private_users)))
     sent += [(adding.TREE, tree) for tree in trees]
     sent += _group_roles(group)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minit.base.errors import LaunchError, describe
-from minit.base.idrange import HeldIds, IdRange
+from minit.base.idrange import SUBORDINATE_REMEDY, HeldIds, IdRange
 from minit.linux import syscalls
 from minit.linux.forks import USER_NAMESPACE_HOLDER, clone
 
@@ -26,12 +26,22 @@ def in_user_namespace() -> bool:
 
 
 def read_held_ids(process: int | str = "self") -> HeldIds | None:
-    """Return the ids that the user namespace of a process has; None for every id, as in the first namespace."""
+    """
+    Return the ids that the user namespace of a process has; None for every id, as in the first namespace.
+
+    A process of another namespace than this one is of a pod with --private-users.
+    """
     users, groups = (_read_map(f"/proc/{process}/{kind}_map") for kind in ("uid", "gid"))
     if users == groups == _EVERY_RANGE:
         return None
+    is_own = os.path.samestat(os.stat(f"/proc/{process}/ns/user"), os.stat("/proc/self/ns/user"))
     with open(f"/proc/{process}/setgroups", encoding="ascii") as file:
-        return HeldIds(users=users, groups=groups, sets_groups=file.read().strip() == "allow")
+        return HeldIds(
+            users=users,
+            groups=groups,
+            sets_groups=file.read().strip() == "allow",
+            remedy=SUBORDINATE_REMEDY if is_own else "the pod has no more ids, by --private-users",
+        )
 
 
 def _read_map(path: str) -> tuple[tuple[int, int], ...]:

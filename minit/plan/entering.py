@@ -60,7 +60,7 @@ def changed(profile: EnterProfile, changes: EnterChanges) -> EnterProfile:
 
 
 def held_by(profile: EnterProfile, held: HeldIds | None) -> EnterProfile:
-    """Return a profile for a pod with these ids, None for every id; LaunchError for a user or group that is missing."""
+    """Return a profile for a pod that has these ids, None for every id; LaunchError for a missing user or group."""
     if held is None:
         return profile
     confinement = profile.confinement

@@ -65,6 +65,8 @@ class PodPlan(Value):
     """The directory of the host for log files of the log mode k8s-plain, and for logs with a path."""
     private_users: IdRange | None = None
     """The ids of the user namespace, None without a user namespace."""
+    keeps_saved_user: bool = False
+    """Whether PID 1 of a user namespace of the pod's keeps the caller's user as its saved one."""
     host_pids: bool = False
     """Whether the pod has no PID namespace, so that PID 1 has any number."""
     mutable: bool = False
@@ -183,6 +185,8 @@ def _plan(loaded: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> Po
         limits=limits,
         kubernetes_log_directory=plan_log_directory(manifest, kubernetes_directory),
         private_users=mapped,
+        # The kernel lets a user without root move only processes of that user to groups of v1, cgroups(7).
+        keeps_saved_user=mapped is not None and facts.held_ids is not None,
         host_pids="pid" not in namespaces,
         mutable=flags.mutable,
         later_controllers=facts.controllers & CONTROLLERS if flags.mutable else frozenset(),

@@ -10,12 +10,15 @@ from shutil import which
 
 from minit.archives.imagenames import is_source
 from minit.base.errors import ImageError, MinitError, PodError, StoreError, describe
+from minit.base.idrange import IdRange
 from minit.base.progress import Progress
 from minit.base.value import replace
+from minit.linux.idmapping import read_held_ids
+from minit.manifest.annotations import Annotation
 from minit.manifest.app import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, SECCOMP_REMOVE, SECCOMP_RETAIN
 from minit.manifest.capabilities import capability_isolators
+from minit.manifest.pod import PodManifest, parse_pod_manifest
 from minit.manifest.seccomp import WORD_CAPABILITIES
-from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.caller import Caller
 from minit.pods.hostfiles import with_devices, with_profile
 from minit.pods.images import choose_stage1, trust_of
@@ -28,7 +31,7 @@ from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.poddirectory import Pod, check_name
 from minit.stage0.pods.podmanifest import PlannedApp, check_platform, complete_manifest, image_ids, plan_apps
-from minit.stage0.pods.privateusers import supports_user_namespaces
+from minit.stage0.pods.privateusers import ids_obstacle, supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import NewPod, prepare_pod
 
@@ -54,6 +57,8 @@ def prepare(
         apps, manifest = _plan(caller, store, trees, request, progress)
     else:
         apps, manifest = apps_of_manifest(store, request.manifest, caller.insecure)
+    if request.private_users:
+        _refuse_mapped_volumes(parse_pod_manifest(manifest, "new pod"))
     stage1 = put_stage1(progress)
     if request.is_mutable:
         require_mutable_support(stage1.manifest)
@@ -66,6 +71,18 @@ def prepare(
         name=request.name,
     )
     return prepare_pod(caller.data, store, trees, pod, progress, announce)
+
+
+def _refuse_mapped_volumes(manifest: PodManifest) -> None:
+    """Raise PodError if volumes have the owners of the disk, which the kernel shows only for root of the machine."""
+    sections = [("", manifest.annotation(Annotation.IDMAP))]
+    sections += [(f'app "{app.name}": ', app.annotation(Annotation.IDMAP)) for app in manifest.apps]
+    wanted = next(((where, text) for where, text in sections if text not in (None, "false")), None)
+    if wanted is not None and read_held_ids() is not None:
+        raise PodError(
+            f"{wanted[0]}{Annotation.IDMAP}={wanted[1]}: the kernel maps owners of files for root of the machine alone:"
+            " leave out --private-users, or these volumes and named volumes (see docs/rootless.md)"
+        )
 
 
 def defaults_of(caller: Caller, request: PodRequest) -> PodDefaults:
@@ -200,10 +217,12 @@ def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tupl
 
 def _choose_overlay(caller: Caller, request: PodRequest) -> bool:
     """Return whether the pod gets overlays; PodError if the pod wants a user namespace and the kernel has none."""
-    if request.private_users and is_of_user():
-        raise PodError("--private-users needs root: the apps of a user without root have only that user's ids as it is")
-    if request.private_users and not supports_user_namespaces():
+    wanted = request.private_users
+    if wanted and not supports_user_namespaces():
         raise PodError("--private-users is not supported, kernel compiled without user namespace support")
+    lack = ids_obstacle(wanted if isinstance(wanted, IdRange) else None) if wanted else None
+    if lack is not None:
+        raise PodError(lack)
     if not request.wants_overlay:
         return False
     obstacle = overlay.overlay_obstacle(caller.data)

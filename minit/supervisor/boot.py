@@ -207,7 +207,7 @@ def _enter_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     """Be root of the pod, in its control group, and build and enter the pod's root."""
     if plan.private_users is not None:
         with Step("become root of the user namespace"):
-            _become_root(ends.launcher)
+            _become_root(ends.launcher, keeps_saved_user=plan.keeps_saved_user)
     with Step("join control group"):
         join_cgroups(ends.tasks)
     if plan.private_users is None:
@@ -291,13 +291,17 @@ def _protect_from_oom_killer() -> None:
         pass  # without CAP_SYS_RESOURCE, as in a container, minit is as likely a choice as any
 
 
-def _become_root(launcher: Socket) -> None:
-    """Wait for the launcher to map the ids of the user namespace, and take the ids of the namespace's root."""
+def _become_root(launcher: Socket, *, keeps_saved_user: bool) -> None:
+    """
+    Wait for the launcher to map the ids of the user namespace, and take the ids of the namespace's root.
+
+    The saved user may stay: nobody in the namespace can take an id that the namespace does not have.
+    """
     message, _ = receive_message(launcher)
     if message is None:
         # The launcher gives the reason itself.
         raise SystemExit(EXIT_FAILURE)
-    become_user(0, 0, ())
+    become_user(0, 0, (), saved_uid=-1 if keeps_saved_user else 0)
     # The memory of PID 1 belongs to the host's user namespace, like the launcher's: without dumpable memory not even a
     # process of the pod with CAP_SYS_PTRACE could look at /proc/1, nor PID 1 at its own files there. Processes without
     # the capability are kept off, since PID 1 holds more capabilities (ptrace(2), "access mode checking").

@@ -185,7 +185,7 @@ def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> No
 def test_what_needs_root_is_refused(clean: OrdinaryUser) -> None:
     """The refusals are one line, before anything is made."""
     for line, problem in (
-        (("run", *POD, "--private-users", IMAGE), "run: --private-users needs root"),
+        (("run", *POD, "--private-users", IMAGE), "run: --private-users needs 65536 ids beyond the first 65536"),
         (("cri",), "cri: cannot run as unprivileged user"),
     ):
         done = clean.minit(*line)

@@ -93,6 +93,21 @@ def user(many_ids: OrdinaryUser) -> Iterator[OrdinaryUser]:
     remove_pods(many_ids)
 
 
+@pytest.fixture(scope="module")
+def two_blocks(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
+    """A user with ids for a pod with ids of its own."""
+    user = with_images(OrdinaryUser(tmp_path_factory.mktemp("user"), blocks=2), stage1_image)
+    yield user
+    user.remove()
+
+
+@pytest.fixture
+def rich(two_blocks: OrdinaryUser) -> Iterator[OrdinaryUser]:
+    """That user, whose pods are removed after the test, and with them every process."""
+    yield two_blocks
+    remove_pods(two_blocks)
+
+
 @pytest.fixture
 def other(tmp_path: Path, stage1_image: Path) -> Iterator[OrdinaryUser]:
     """A user without subordinate ids for one test."""
@@ -161,9 +176,9 @@ def test_a_user_without_newuidmap_has_one_id(other: OrdinaryUser) -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (("--user=1000",), 'user "1000": you have no user 1000, only 0'),
-        (("--group=1001",), 'group "1001": you have no group 1001, only 0'),
-        (("--supplementary-gids=5",), "supplementary group: you have no group 5, only 0"),
+        (("--user=1000",), 'user "1000": there is no user 1000, only 0'),
+        (("--group=1001",), 'group "1001": there is no group 1001, only 0'),
+        (("--supplementary-gids=5",), "supplementary group: there is no group 5, only 0"),
     ],
 )
 def test_an_app_of_another_user_is_refused(single: OrdinaryUser, flags: tuple[str, ...], problem: str) -> None:
@@ -178,7 +193,7 @@ def test_an_app_of_another_user_is_refused(single: OrdinaryUser, flags: tuple[st
 def test_an_image_of_another_user_is_refused(single: OrdinaryUser) -> None:
     """The name of a user in an image is looked up there; the option for root helps."""
     done = single.minit("run", *POD, OF_APP, "--", "-c", "true")
-    problem = f'run: app "of-app": user "app": you have no user 7, only 0: {REMEDY}\n'
+    problem = f'run: app "of-app": user "app": there is no user 7, only 0: {REMEDY}\n'
     assert done.returncode == 254 and done.stderr.endswith(problem), done.stderr
     assert single.minit("list", "--quiet").stdout == ""
     as_root = single.minit("run", *POD, OF_APP, "--user=0", "--group=0", "--", "-c", "busybox id")
@@ -190,7 +205,7 @@ def test_an_entered_command_is_root_alone(single: OrdinaryUser) -> None:
     start(single, "web")
     assert single.minit("enter", "web", "/bin/busybox", "id").stdout == "uid=0(root) gid=0(root)\n"
     done = single.minit("enter", "--user=1000", "web", "/bin/busybox", "id")
-    problem = f"enter: cannot run a command as 1000:0: you have no user 1000, only 0: {REMEDY}\n"
+    problem = f"enter: cannot run a command as 1000:0: there is no user 1000, only 0: {REMEDY}\n"
     assert (done.returncode, done.stdout, done.stderr) == (254, "", problem)
     with Terminal() as terminal:
         script = "test -t 0 && busybox stat -c %u:%g $(busybox tty); exit 7"
@@ -283,9 +298,9 @@ def test_builds_with_one_id(single: OrdinaryUser) -> None:
     done = single.minit("run", *POD, "localhost/built")
     assert said(done) == [".=0:0", "added=0:0", "mine=0:0"]
     for step, problem in (
-        ("COPY --chown=7:8 file /etc/", "owner 7:8: you have no user 7, only 0"),
-        ("RUN --mount=type=cache,target=/c,uid=7 true", "cache /c: you have no user 7, only 0"),
-        ("USER app\nRUN true", 'user "app": you have no user 7, only 0'),
+        ("COPY --chown=7:8 file /etc/", "owner 7:8: there is no user 7, only 0"),
+        ("RUN --mount=type=cache,target=/c,uid=7 true", "cache /c: there is no user 7, only 0"),
+        ("USER app\nRUN true", 'user "app": there is no user 7, only 0'),
     ):
         done = build(single, f"FROM {IMAGE}\n{step}\n", file=b"x")
         assert done.returncode == 254
@@ -311,7 +326,7 @@ spec:
 
 @pytest.mark.parametrize(
     ("security", "problem"),
-    [("runAsUser: 7", 'user "7": you have no user 7'), ("fsGroup: 8", "supplementary group: you have no group 8")],
+    [("runAsUser: 7", 'user "7": there is no user 7'), ("fsGroup: 8", "supplementary group: there is no group 8")],
 )
 def test_a_played_pod_of_another_user_is_refused(single: OrdinaryUser, security: str, problem: str) -> None:
     """A security context with an id that the user lacks is refused in one line, and nothing is left."""
@@ -337,7 +352,7 @@ def test_an_owner_without_an_id_is_refused(user: OrdinaryUser, uid: int, gid: in
         done = user.minit("run", *POD, reference, "--", "-c", "true")
         errors = without_progress(done.stderr)
         assert (done.returncode, errors.count("\n")) == (254, 1), errors
-        assert errors.endswith(f'etc/far": you have no {lack}, only 0 to 65536: {REMEDY}\n'), errors
+        assert errors.endswith(f'etc/far": there is no {lack}, only 0 to 65536: {REMEDY}\n'), errors
     assert user.minit("list", "--quiet").stdout == ""
 
 
@@ -345,9 +360,81 @@ def test_an_app_without_an_id_is_refused(user: OrdinaryUser) -> None:
     """An app of a user beyond the subordinate ids is refused, and one of the last of these runs."""
     assert said(shell(user, "busybox id -u", app=("--user=65536",))) == ["65536"]
     done = shell(user, "true", app=("--user=65537",))
-    problem = f'run: app "owners": user "65537": you have no user 65537, only 0 to 65536: {REMEDY}\n'
+    problem = f'run: app "owners": user "65537": there is no user 65537, only 0 to 65536: {REMEDY}\n'
     assert (done.returncode, without_progress(done.stderr)) == (254, problem)
     start(user, "web")
     done = user.minit("enter", "--user=65537", "web", "/bin/busybox", "id")
-    problem = f"enter: cannot run a command as 65537:0: you have no user 65537, only 0 to 65536: {REMEDY}\n"
+    problem = f"enter: cannot run a command as 65537:0: there is no user 65537, only 0 to 65536: {REMEDY}\n"
     assert (done.returncode, without_progress(done.stderr)) == (254, problem)
+
+
+def test_a_pod_with_ids_of_its_own(rich: OrdinaryUser) -> None:
+    """Root of such a pod is another id of the user's; the pod is entered, looked at, started again and removed."""
+    script = f"busybox cat /proc/self/uid_map; {OWNERS}; echo > /dev/null; exec busybox sleep 1000"
+    done = rich.minit("run", "--detach", "--name=web", "--private-users", *POD, IMAGE, "--", "-c", script)
+    assert done.returncode == 0, done.stderr
+    log = rich.minit("logs", "web")
+    assert log.stdout.split() == ["0", "65536", "65536", ".=33:34", "file=33:34", "link=33:34", "other=33:34"]
+    assert '"event":"pod.ready"' in rich.minit("events", "web").stdout
+    assert rich.minit("enter", "web", "/bin/busybox", "id").stdout.startswith("uid=0(root) gid=0(root)")
+    assert rich.minit("enter", "--user=7", "web", "/bin/busybox", "id", "-u").stdout == "7\n"
+    refused = rich.minit("enter", "--user=65536", "web", "/bin/busybox", "id")
+    problem = "there is no user 65536, only 0 to 65535: the pod has no more ids, by --private-users\n"
+    assert refused.stderr == f"enter: cannot run a command as 65536:0: {problem}"
+    give(rich, "mine", b"mine")
+    for words in ("cp", f"{HOME}/mine", "web:/etc/mine"), ("stop", "web"), ("start", "web"):
+        assert rich.minit(*words).returncode == 0
+    assert rich.minit("enter", "web", "/bin/busybox", "stat", "-c%u", "/etc/mine").stdout == "0\n"
+    assert rich.minit("rm", "--force", "web").returncode == 0
+    assert not [*rich.home.glob(".local/share/minit/pods/*/*")]
+
+
+def test_apps_of_a_pod_with_ids_of_its_own(rich: OrdinaryUser) -> None:
+    """An app of another user is added to such a pod, which has the control groups that are delegated to the user."""
+    done = rich.minit("app", "sandbox", "--detach", "--name=box", "--private-users", *POD)
+    assert done.returncode == 0, done.stderr
+    script = "echo > /dev/null; busybox id -u; busybox cat /proc/self/cgroup; exec busybox sleep 1000"
+    added = rich.minit("app", "add", "box", IMAGE, "--name=late", "--user=7", "--group=8", "--", "-c", script)
+    assert added.returncode == 0, added.stderr
+    assert rich.minit("app", "start", "box", "--app=late").returncode == 0
+    wait_for(lambda: "late" in rich.minit("logs", "box").stdout, "the output of the app")
+    first, *groups = rich.minit("logs", "box").stdout.splitlines()
+    assert first == "7" and any("late" in group for group in groups)
+
+
+def test_ids_beyond_those_of_the_user_are_refused(user: OrdinaryUser, rich: OrdinaryUser) -> None:
+    """Without a second block, with other ids, and with all in use the refusal is one line, and no pod is left."""
+    words = ("run", *POD, IMAGE, "--", "-c", "true")
+    beyond = "run: --private-users needs 65536 ids beyond the first 65536 of yours"
+    for who, flag, problem in (
+        (user, "--private-users", f"{beyond}: {REMEDY}"),
+        (
+            rich,
+            "--private-users=131000:1000",
+            f"run: --private-users=131000:1000: not all of these ids are yours: {REMEDY}",
+        ),
+    ):
+        done = who.minit(*words[:1], flag, *words[1:])
+        assert (done.returncode, without_progress(done.stderr)) == (254, f"{problem}\n")
+        assert who.minit("list", "--quiet").stdout == ""
+    assert rich.minit("run", "--private-users", *words[1:]).returncode == 0
+    done = rich.minit("run", "--private-users", *words[1:])
+    assert done.returncode == 254
+    assert "no ids are left for --private-users: remove pods that have ended" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("volume", "annotation", "where"),
+    [
+        ("files,kind=host,source=/etc", "--annotation=minit/idmap=files", 'app "owners": minit/idmap=files'),
+        ("files,kind=named", "--no-overlay", 'app "owners": minit/idmap=files'),
+    ],
+)
+def test_mapped_owners_are_refused(rich: OrdinaryUser, volume: str, annotation: str, where: str) -> None:
+    """Volumes that show the owners of the disk are refused before anything is made: the kernel maps owners for root."""
+    flags = (f"--volume={volume}", "--mount=volume=files,target=/files")
+    app = (annotation,) if annotation.startswith("--annotation") else ()
+    done = rich.minit("run", "--private-users", "--no-overlay", *POD, *flags, IMAGE, *app, "--", "-c", "true")
+    assert done.returncode == 254
+    assert without_progress(done.stderr).startswith(f"run: {where}: the kernel maps owners"), done.stderr
+    assert rich.minit("list", "--quiet").stdout == rich.minit("volume", "list", "--quiet").stdout == ""

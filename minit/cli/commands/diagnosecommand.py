@@ -69,6 +69,7 @@ def diagnose(
 
     """
     with find_pod(invocation.data, uuid, invocation.note) as pod:
+        invocation.look_into(pod)
         report = make_report(pod, lines, show_secrets=show_secrets)
     if output_format == "text":
         invocation.say(report_text(report), end="")

@@ -163,6 +163,7 @@ def events(
         _show_all(invocation, apps, filters, line, follow=follow)
         return
     with find_pod(invocation.data, uuid, invocation.note) as pod:
+        invocation.look_into(pod)
         wanted = Wanted(apps=frozenset(apps), since=since)
         status = None
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):

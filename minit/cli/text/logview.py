@@ -124,6 +124,7 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     """Write the chosen lines of a pod's logs to standard output; PodError if the pod can have no logs."""
     raise_open_files()  # every file of a log may be open at a time
     with find_pod(invocation.data, uuid, invocation.note) as pod:
+        invocation.look_into(pod)
         directory = open_log_directory(pod, wait=choice.follow)
         names = _chosen_apps(pod, choice.apps)
         if directory is None:

@@ -162,7 +162,9 @@ def _own_pipes(uid: int) -> None:
     for fd in _STREAMS:
         # Not a FIFO, which has a path: a FIFO would stay the property of a user of the host.
         if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
-            os.fchown(fd, uid, -1)
+            # Without root, the pipe may be another user's.
+            with suppress(PermissionError):
+                os.fchown(fd, uid, -1)
 
 
 def _is_same_file(path: str, other: str) -> bool:

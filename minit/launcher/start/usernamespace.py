@@ -31,7 +31,13 @@ def make_mounts(plan: PodPlan, mapped: IdRange) -> MadeMounts:
         if isinstance(operation, MadeFilesystem):
             is_dev = operation.target == DEV
             pod.append((operation.target, make_dev(mapped) if is_dev else new_filesystem(operation.filesystem)))
-    return MadeMounts(pod=tuple(pod), apps=tuple(make_dev(mapped) for _ in plan.apps))
+    apps = tuple(make_dev(mapped) for _ in plan.apps) if makes_dev(plan) else ()
+    return MadeMounts(pod=tuple(pod), apps=apps)
+
+
+def makes_dev(plan: PodPlan) -> bool:
+    """Tell whether each /dev is made here, as only root of the machine makes nodes."""
+    return any(isinstance(operation, MadeFilesystem) and operation.target == DEV for operation in plan.mounts)
 
 
 def admit(plan: PodPlan, mapped: IdRange, pid: int, link: Socket) -> None:

@@ -208,7 +208,7 @@ def _sysfs(writable: bool, private_users: bool, own_network: bool, is_shown: boo
 
 
 def _dev(private_users: bool, shown: Collection[str] | None) -> tuple[MountOp, ...]:
-    if private_users:
+    if private_users and shown is None:
         return (MadeFilesystem(filesystem=DEV_FILESYSTEM),)
     return (DEV_FILESYSTEM, *(DEVICES if shown is None else _shown(shown)))
 

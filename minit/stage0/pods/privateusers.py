@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.base.errors import PodError
-from minit.base.idrange import IdRange, parse_id_range
+from minit.base.idrange import SUBORDINATE_REMEDY, HeldIds, IdRange, parse_id_range
+from minit.linux.idmapping import read_held_ids
 from minit.podfiles import paths
 from minit.stage0.files.durable import create_file
 from minit.stage0.files.locks import key_lock
@@ -49,9 +50,12 @@ def claim_ids(pod: Pod, given: IdRange | None) -> IdRange:
     subordinate ids. PodError if no ids are left. `given` ids may belong to pods that have ended, or to the host: the
     giver answers for the choice.
     """
+    held = read_held_ids()
     with key_lock(pod.data / "locks", _LOCK, exclusive=True):
-        of_users = [ids for file in SUBORDINATE_IDS for ids in subordinate_ids(Path(file))]
-        ids = given or choose_ids([*_ids_of_pods(pod.data), *of_users])
+        # The files are about ids of the machine.
+        files = SUBORDINATE_IDS if held is None else ()
+        of_users = [ids for file in files for ids in subordinate_ids(Path(file))]
+        ids = given or choose_ids([*_ids_of_pods(pod.data), *of_users], held)
         create_file(pod.path / paths.POD_PRIVATE_USERS, str(ids).encode("ascii"), 0o640)
     return ids
 
@@ -80,9 +84,28 @@ def ids_of_its_own(pod: Pod, record: str | None, note: Note) -> Iterator[None]:
         yield
 
 
-def choose_ids(taken: list[IdRange]) -> IdRange:
-    """Return a random range without any of the ids that are `taken`; PodError if there is none."""
-    blocks = set(_BLOCKS)
+def ids_obstacle(given: IdRange | None) -> str | None:
+    """Return why no pod can have ids of its own, chosen or `given`, with the remedy; None if a pod can."""
+    held = read_held_ids()
+    if held is None or (_blocks_of(held) if given is None else held.holds(given)):
+        return None
+    if given is None:
+        return f"--private-users needs {_COUNT} ids beyond the first {_COUNT} of yours: {SUBORDINATE_REMEDY}"
+    return f"--private-users={given}: not all of these ids are yours: {SUBORDINATE_REMEDY}"
+
+
+def _blocks_of(held: HeldIds) -> set[int]:
+    """Return the blocks that have a user and a group for each id; the first block is of pods without own ids."""
+    users, groups = (
+        {block for first, count in ranges for block in range(-(-first // _COUNT), (first + count) // _COUNT)}
+        for ranges in (held.users, held.groups)
+    )
+    return users & groups & {*_BLOCKS}
+
+
+def choose_ids(taken: list[IdRange], held: HeldIds | None = None) -> IdRange:
+    """Return a random range of the ids `held`, None for every id, without ids that are `taken`; PodError if none is."""
+    blocks = set(_BLOCKS) if held is None else _blocks_of(held)
     for ids in taken:
         last = min((ids.shift + ids.count - 1) // _COUNT, max(_BLOCKS))
         blocks.difference_update(range(ids.shift // _COUNT, last + 1))

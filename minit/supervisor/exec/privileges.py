@@ -145,9 +145,13 @@ def leave_keyring() -> None:
             raise
 
 
-def become_user(uid: int, gid: int, supplementary_gids: Sequence[int] | None) -> None:
-    """Take exactly these ids, and with None keep the groups; leaving uid 0 drops all capabilities, unless kept."""
+def become_user(uid: int, gid: int, supplementary_gids: Sequence[int] | None, saved_uid: int | None = None) -> None:
+    """
+    Take exactly these ids, and with None keep the groups; leaving uid 0 drops all capabilities, unless kept.
+
+    The saved user is another one if given; -1 keeps the present one.
+    """
     if supplementary_gids is not None:
         os.setgroups(supplementary_gids)
     os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
+    os.setresuid(uid, uid, uid if saved_uid is None else saved_uid)
