@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.errors import PodError
-from minit.base.idrange import MAX_HOST_ID, IdRange, parse_id_range
+from minit.base.idrange import MAX_HOST_ID, HeldIds, IdRange, parse_id_range
 from minit.stage0.pods.privateusers import choose_ids
 
 
@@ -58,6 +58,31 @@ def test_ids_that_are_taken() -> None:
     assert {str(choose_ids(taken)) for _ in range(20)} == {f"{only * 65536}:65536"}
     with pytest.raises(PodError, match="no ids are left for --private-users: .*minit gc"):
         choose_ids([*taken, IdRange(shift=only * 65536 + 65535, count=1)])
+
+
+def test_ids_of_a_user_namespace() -> None:
+    """A namespace has the ids of its ranges, and tells which of a user and a group is missing."""
+    alone = HeldIds(users=((0, 1),), groups=((0, 1),))
+    some = HeldIds(users=((0, 1001),), groups=((0, 1), (5, 10)))
+    assert alone.is_single and not some.is_single
+    assert alone.find_lack(0, 0) is None and some.find_lack(1000, 14) is None and alone.find_lack(None, None) is None
+    assert str(alone.find_lack(0, 5)).startswith("there is no group 5, only 0: let root add subordinate ids")
+    assert str(some.find_lack(1001, 0)).startswith("there is no user 1001, only 0 to 1000: ")
+    assert str(some.find_lack(None, 4)).startswith("there is no group 4, only 0, 5 to 14: ")
+    assert some.holds(IdRange(shift=5, count=10))
+    assert not some.holds(IdRange(shift=4, count=2)) and not some.holds(IdRange(shift=14, count=2))
+
+
+@pytest.mark.parametrize(("last", "blocks"), [(131071, [1]), (131070, []), (200000, [1, 2]), (0, [])])
+def test_ids_are_chosen_of_those_that_a_namespace_has(last: int, blocks: list[int]) -> None:
+    """Chosen is a whole block beyond the first, of which every user and every group is there."""
+    held = HeldIds(users=((0, 1 << 20),), groups=((0, last + 1),))
+    taken: list[IdRange] = []
+    while len(taken) < len(blocks):
+        taken.append(choose_ids(taken, held))
+    assert sorted(ids.shift // 65536 for ids in taken) == blocks
+    with pytest.raises(PodError, match="no ids are left"):
+        choose_ids(taken, held)
 
 
 @given(st.lists(ranges(), max_size=3))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minit.base.errors import PlanError
-from minit.base.idrange import IdRange
+from minit.base.idrange import HeldIds, IdRange
 from minit.base.userdatabase import find_account, find_id, find_memberships
 from minit.base.value import replace
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
+from minit.plan.appplan import plan_app
+from minit.plan.confinement import confine
 from minit.plan.life.appenvironment import ROOT_VARIABLES, user_variables
+from minit.plan.loadedpod import AppInput
 from minit.plan.rights.users import (
     PRIMARY,
     SUPPLEMENTARY,
@@ -26,6 +30,8 @@ from minit.plan.rights.users import (
     plan_image_groups,
     plan_supplementary,
 )
+from minit.plan.root.mountoperations import MountFilesystem, pod_mounts
+from tests.support.planning import app_input
 
 APP = App(exec=("/bin/app",), user="0", group="0")
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)
@@ -297,3 +303,43 @@ def test_memberships_are_ids(database: bytes, name: bytes) -> None:
     """Whatever the file holds, what is found are different ids."""
     found = find_memberships(database, name)
     assert len(set(found)) == len(found) and all(0 <= gid < 0xFFFFFFFF for gid in found)
+
+
+ALONE = HeldIds(users=((0, 1),), groups=((0, 1),), sets_groups=False)
+
+
+def held_by(held: HeldIds, **changes: Any) -> AppInput:
+    """Return an app with changes, of a caller whose user namespace has these ids."""
+    given = app_input(app=replace(APP, **changes))
+    return replace(given, pod=replace(given.pod, facts=replace(given.pod.facts, held_ids=held)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"user": "7"}, 'app "web": user "7": there is no user 7, only 0: let root add'),
+        ({"group": "8"}, 'app "web": group "8": there is no group 8, only 0: let root add'),
+        ({"supplementary_gids": (0, 5)}, 'app "web": supplementary group: there is no group 5, only 0: let root add'),
+    ],
+)
+def test_ids_that_the_callers_namespace_lacks(changes: dict[str, Any], problem: str) -> None:
+    """An app of a user or a group that the caller's user namespace lacks is refused, with app, id and remedy."""
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        plan_app(held_by(ALONE, **changes), None)
+
+
+def test_groups_that_nobody_may_set() -> None:
+    """Where the kernel refuses setgroups(2) an app keeps the groups of the caller, and terminals have no group."""
+    for held, sets_groups in (ALONE, False), (replace(ALONE, sets_groups=True), True):
+        plan, _ = plan_app(held_by(held), None)
+        assert plan.confinement.sets_groups == confine(plan.confinement, ()).sets_groups == sets_groups
+    with_group, without = (
+        {
+            option
+            for each in pod_mounts(has_tty_group=has)
+            if isinstance(each, MountFilesystem)
+            for option in each.options
+        }
+        for has in (True, False)
+    )
+    assert with_group - without == {("gid", "5")}
