@@ -28,6 +28,9 @@ class Kind(Enum):
     FIFO = "fifo"
 
 
+DEVICES = frozenset({Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE})
+
+
 class Entry(NamedTuple):
     """One entry, with checked numbers and a cleaned, relative path (empty for the top directory)."""
 

@@ -18,7 +18,7 @@ from minit.archives.filecontent import copy_file, with_held_owner
 from minit.archives.layered import Layer
 from minit.archives.layertree import OPAQUE, WHITEOUT_PREFIX
 from minit.archives.tar import TarReader
-from minit.archives.tarentry import Entry, Kind
+from minit.archives.tarentry import DEVICES, Entry, Kind
 from minit.archives.unpackedlayer import FILES, ROOTFS, UnpackedLayer
 from minit.base.errors import ImageError, PodError, describe
 from minit.linux import syscalls
@@ -195,6 +195,8 @@ def unfold(layer: UnpackedLayer, directory: Path) -> None:
             above, _, name = path.rpartition("/")
             parent = syscalls.openat2(root, above or ".", _DIRECTORY, resolve=_BENEATH)
             try:
+                if held is not None and entry.kind in DEVICES:
+                    continue
                 entry = with_held_owner(entry, held, reader)
                 if entry.kind is Kind.FILE and not is_linked:
                     copy_file(files, str(number), parent, name, owner=(entry.uid, entry.gid))

@@ -338,6 +338,24 @@ def test_a_played_pod_of_another_user_is_refused(single: OrdinaryUser, security:
     assert single.minit("list", "--quiet").stdout == ""
 
 
+def test_device_nodes_of_an_image_are_left_out(user: OrdinaryUser, single: OrdinaryUser) -> None:
+    """An image with device nodes runs without these, as an image to build on too: nobody makes nodes without root."""
+    nodes = layer(
+        tars.directory("srv/"),
+        tars.header("srv/null", b"3", device=(1, 3)),
+        tars.header("srv/disk", b"4", device=(8, 0)),
+        tars.file("srv/file"),
+    )
+    for who in user, single:
+        reference = f"docker-archive:{give(who, 'nodes.tar', image('nodes', nodes))}"
+        for flags in (), ("--no-overlay",):
+            done = who.minit("run", *POD, *flags, reference, "--", "-c", "cd /srv; echo *; echo > /dev/null")
+            assert said(done) == ["file"]
+        context = f'FROM {reference}\nRUN echo > /srv/more\nCMD ["-c", "cd /srv; echo *"]\n'
+        assert build(who, context).returncode == 0
+        assert said(who.minit("run", *POD, "localhost/built")) == ["file more"]
+
+
 @pytest.mark.parametrize(("uid", "gid", "lack"), [(70000, 0, "user 70000"), (0, 65537, "group 65537")])
 def test_an_owner_without_an_id_is_refused(user: OrdinaryUser, uid: int, gid: int, lack: str) -> None:
     """An image with an owner beyond the subordinate ids is refused with file and id, as layers and as an ACI."""

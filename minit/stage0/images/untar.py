@@ -37,7 +37,7 @@ from minit.archives.filecontent import (
 from minit.archives.recipe import OpenBlob, Recipe
 from minit.archives.streams import Tee
 from minit.archives.tar import TarReader, shown
-from minit.archives.tarentry import CAPABILITIES, Entry, Kind
+from minit.archives.tarentry import CAPABILITIES, DEVICES, Entry, Kind
 from minit.base.errors import EXIT_FAILURE, ImageError, reason_of
 from minit.base.idrange import HeldIds, IdRange
 from minit.linux import syscalls
@@ -146,7 +146,7 @@ def extract(
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files at first use
     hashlib.sha256()
-    held = None if ids is not None else read_held_ids()
+    held = read_held_ids()
     if linked is None:
         workers.confine(destination)
         _extract(_Tree(ids, held), layers, blobs, digests, report)
@@ -244,7 +244,8 @@ class _Tree:
     """
     The directory that is filled, which is the root of this process.
 
-    `ids` are those of a pod on the host, `held` those of this user namespace for a tree with the image's own owners.
+    `ids` are those of a pod on the host, `held` those of this user namespace, None in the first one. Elsewhere device
+    nodes are left out: nobody makes nodes there, or could use any.
     `links`, if given, has the files of the image, in the order of the entries.
     """
 
@@ -262,6 +263,8 @@ class _Tree:
 
     def place(self, entry: Entry, tar: TarReader) -> None:
         """Create the file of `entry`, in the place of the file of an earlier entry with the same path."""
+        if self._held is not None and entry.kind in DEVICES:
+            return
         try:
             self._place(entry, tar)
         except DiskFault:
@@ -296,9 +299,7 @@ class _Tree:
         return self._parent_fd
 
     def _place(self, entry: Entry, tar: TarReader) -> None:
-        if self._ids is not None:
-            entry = self._shift(entry, self._ids, tar)
-        entry = with_held_owner(entry, self._held, tar)
+        entry = self._shift(entry, self._ids, tar) if self._ids is not None else with_held_owner(entry, self._held, tar)
         directory, _, name = entry.path.rpartition("/")
         parent = self.make_parent(directory)
         if entry.kind is Kind.DIRECTORY:
