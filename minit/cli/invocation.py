@@ -42,8 +42,13 @@ class Invocation:
 
     @property
     def data(self) -> Path:
-        """The data directory, without symbolic links: paths below it end up in mount tables."""
-        return Path(os.path.realpath(self._data or (data_directory() if is_of_user() else DEFAULT_DATA)))
+        """
+        The data directory, without symbolic links: paths below it end up in mount tables; MinitError if another user
+        owns the directory.
+        """
+        path = Path(os.path.realpath(self._data or (data_directory() if is_of_user() else DEFAULT_DATA)))
+        require_own(path)
+        return path
 
     @data.setter
     def data(self, path: Path) -> None:
@@ -119,4 +124,3 @@ class Invocation:
         else:
             # Of a user who has become root, and has kept the environment.
             os.environ.pop(RUNTIME_VARIABLE, None)
-            require_own(self.data)

@@ -32,33 +32,68 @@ def is_of_user() -> bool:
     return os.geteuid() != 0 or is_own_directory(os.environ.get(RUNTIME_VARIABLE, ""))
 
 
-def is_own_directory(path: str) -> bool:
-    """Tell whether a path is a directory, and no link, that this user alone can write to."""
+def is_own_directory(path: str, *, others: int = 0o055) -> bool:
+    """Tell whether a path is this user's directory, and no link, with at most the mode `others` for other users."""
     with suppress(OSError):
         state = os.lstat(path)
-        return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
+        return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077 & ~others
     return False
 
 
 def require_own(data: Path) -> None:
-    """Raise MinitError if another user owns the data directory: neither could remove the files of the other."""
-    try:
-        owner = data.stat().st_uid
-    except FileNotFoundError:
-        return
-    if owner != os.geteuid():
-        # What has no id in the user's namespace is somebody else's too.
-        name = name_of_user(owner) or f"user {owner}"
-        raise MinitError(f"{data} is a data directory of {name}: run minit as that user, or give another --dir")
+    """
+    Raise MinitError if another user owns the data directory: neither could remove the files of the other.
+
+    The data directory of a user without root is closed to all others, who can put nothing in its place either.
+    """
+    with suppress(FileNotFoundError):
+        state = data.stat()
+        if state.st_uid != os.geteuid():
+            # What has no id in the user's namespace is somebody else's too.
+            owner = _describe_user(state.st_uid)
+            raise MinitError(f"{data} is a data directory of {owner}: run minit as that user, or give another --dir")
+        if os.geteuid() != 0 and state.st_mode & 0o077:
+            raise MinitError(f"{data} is open to other users: run chmod 0700 {data}, or give another --dir")
+    if os.geteuid() != 0:
+        require_safe_way(data, "give another --dir")
+
+
+def require_safe_way(path: Path, remedy: str) -> None:
+    """Raise MinitError if somebody else than root and this user can put something in the place of a path."""
+    trusted = {os.geteuid(), os.stat("/").st_uid}
+    for directory in path.parents:
+        try:
+            state = directory.stat()
+        except FileNotFoundError:
+            continue
+        if state.st_uid not in trusted:
+            raise MinitError(f"{directory} is {_describe_user(state.st_uid)}'s, who could replace {path}: {remedy}")
+        is_open = state.st_mode & 0o002 or (state.st_mode & 0o020 and not _is_private_group(state.st_gid))
+        if is_open and not state.st_mode & stat.S_ISVTX:
+            raise MinitError(f"others can write to {directory}, and could replace {path}: {remedy}")
+
+
+def _describe_user(uid: int) -> str:
+    return name_of_user(uid) or f"user {uid}"
+
+
+def _is_private_group(gid: int) -> bool:
+    """Tell whether a group is root's, or the user's alone: many users have a group of their own name, adduser(8)."""
+    return gid == 0 or (gid == os.getgid() and _name_in("/etc/group", gid) == name_of_user(os.getuid()) != "")
 
 
 def name_of_user(uid: int) -> str:
     """Return the name of a user, empty for none."""
+    return _name_in("/etc/passwd", uid)
+
+
+def _name_in(path: str, number: int) -> str:
+    """Return the name of a number in a file of users or groups, empty for none."""
     # getpwuid(3) loads libraries, which a static program cannot.
     with suppress(OSError):
-        for line in Path("/etc/passwd").read_text("utf-8", "replace").splitlines():
+        for line in Path(path).read_text("utf-8", "replace").splitlines():
             fields = line.split(":")
-            if len(fields) > 2 and fields[2] == str(uid):
+            if len(fields) > 2 and fields[2] == str(number):
                 return fields[0]
     return ""
 

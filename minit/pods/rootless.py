@@ -16,6 +16,7 @@ import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,7 @@ from minit.podfiles.usersdirectory import (
     is_own_directory,
     name_of_user,
     require_own,
+    require_safe_way,
 )
 from minit.stage0.files.locks import flock, key_lock
 from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
@@ -96,19 +98,20 @@ def become_root(data: Path, note: Note) -> None:
 def _enter(directory: Path, data: Path, note: Note) -> int:
     """Enter the namespace, made if there is none, and return the descriptor that makes the keeper stay."""
     record = directory / NAMESPACE_RECORD
-    found = _open_record(record)
+    outside = os.stat("/proc/self/ns/user")
+    found = _open_record(record, outside)
     if found is not None:
         fd, keeper = found
         _join(keeper)
         return fd
-    launcher = _find_launcher(data, note)
+    launcher = _find_launcher(data, note, outside)
     if launcher is not None:
         _join(launcher)
     lack = None if launcher is not None else _find_lack_of_ids(_own_ranges())
     until, end = os.pipe()
     try:
         _start_keeper(data / RUNTIME, record, until, is_inside=launcher is not None)
-        found = _open_record(record)
+        found = _open_record(record, outside)
     finally:
         os.close(until)
         if found is None:
@@ -135,17 +138,21 @@ def _lead_to(record: Path, runtime: Path) -> None:
         new.replace(link)
 
 
-def _open_record(record: Path) -> tuple[int, Keeper] | None:
+def _open_record(record: Path, outside: os.stat_result) -> tuple[int, Keeper] | None:
     """Return a descriptor with a lock on the record, and the keeper; None if there is no keeper, or an ending one."""
     try:
-        fd = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    with suppress(BlockingIOError, ValueError, MinitError):
+        # Without O_NONBLOCK a FIFO would hold up everything.
+        fd = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+    with suppress(BlockingIOError, ValueError):
         flock(fd, exclusive=False, blocking=False)
-        pid, start_ticks = map(int, os.read(fd, _RECORD_BYTES).split())
+        text = os.read(fd, _RECORD_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        pid, start_ticks = map(int, text.split())
         keeper = Keeper(pid=pid, start_ticks=start_ticks)
-        if _start_ticks(pid) == start_ticks:
+        if _start_ticks(pid) == start_ticks and _is_inside(pid, outside):
             return fd, keeper
     os.close(fd)
     return None
@@ -159,20 +166,33 @@ def _start_ticks(pid: int) -> int | None:
     return None
 
 
-def _find_launcher(data: Path, note: Note) -> Keeper | None:
+def _find_launcher(data: Path, note: Note, outside: os.stat_result) -> Keeper | None:
     """Return the launcher of a running pod, which is in the namespace."""
     for pod in walk_pods(data, (RUN,), note):
         with suppress(OSError, ValueError):
             if pod.state is PodState.RUNNING:
                 launcher = int(read_stat(int(pod.read_file(paths.POD_PID)))[_PARENT])
                 started = _start_ticks(launcher)
-                if started is not None and os.stat(f"/proc/{launcher}/ns/user").st_ino != _own_namespace():
+                if started is not None and _is_inside(launcher, outside) and _has_open(launcher, pod.fd):
                     return Keeper(pid=launcher, start_ticks=started)
     return None
 
 
-def _own_namespace() -> int:
-    return os.stat("/proc/self/ns/user").st_ino
+def _is_inside(pid: int, outside: os.stat_result) -> bool:
+    """Tell whether a process of the user is in another user namespace than `outside`; False for other users'."""
+    with suppress(OSError):
+        return not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), outside)
+    return False
+
+
+def _has_open(pid: int, directory: int) -> bool:
+    """Tell whether a process has the directory open, as a launcher has the pod's: numbers of processes come again."""
+    wanted = os.fstat(directory)
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
+                return True
+    return False
 
 
 def _join(process: Keeper) -> None:
@@ -239,7 +259,9 @@ def _make(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
             _map_ids(pid)
         # The name may be there, of a process that was killed at this point.
         new = record.with_name("new")
-        new.write_bytes(b"%d %d\n" % (pid, _start_ticks(pid) or 0))
+        new.unlink(missing_ok=True)
+        with open(new, "xb", opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o600)) as file:
+            file.write(b"%d %d\n" % (pid, _start_ticks(pid) or 0))
         new.replace(record)
     except BaseException:
         syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -361,8 +383,9 @@ def _make_record_directory(data: Path) -> Path:
     for path in (top, f"{top}/{digest}"):
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        if not is_own_directory(path):
+        if not is_own_directory(path, others=0):
             raise MinitError(
-                f"{path} is not a directory that you alone can write to: remove it, or set XDG_RUNTIME_DIR"
+                f"{path} is not a directory of yours with the mode 0700: remove {path}, or set XDG_RUNTIME_DIR"
             )
+        require_safe_way(Path(path), "set XDG_RUNTIME_DIR")
     return Path(top, digest)

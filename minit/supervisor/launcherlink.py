@@ -82,13 +82,14 @@ class LauncherLink:
 
     def admits(self, pid: int, uid: int) -> bool:
         """
-        Return whether PID 1 cannot see a process, which then has pid 0 here.
+        Return whether a process is root's, and PID 1 cannot see the process, which then has pid 0 here.
 
-        Without a PID namespace the process has to be one of root's in no control group of the pod.
+        Without a PID namespace the process has to be in no control group of the pod. With private users root of the
+        host has no id here.
         """
         plan = self._context.plan
         if not plan.host_pids:
-            return pid == 0
+            return pid == 0 and (uid == 0 or plan.private_users is not None)
         try:
             with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
                 return uid == 0 and pod_cgroup_name(plan.uuid) not in file.read().replace("\n", "/").split("/")

@@ -16,12 +16,15 @@ from itertools import count
 from pathlib import Path
 
 from minit.launcher.cgroups import Hierarchy, read_hierarchies
+from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
 NAME = "minit-user"
 HOME = "/home/minit-user"
 # Each user of each worker has ids that nobody else has.
 _FIRST_UID, _FIRST_SUBORDINATE, _BLOCK, _BLOCKS = 60000, 3_000_000_000, 65536, 2
+STRANGER = _FIRST_UID - 1
+"""The id of a second user, who has nothing."""
 _USERS_OF_WORKER, _WORKERS = 8, 500
 _numbers = count(os.getpid() % _WORKERS * _USERS_OF_WORKER)
 _TUN = "/dev/net/tun"
@@ -85,6 +88,13 @@ class OrdinaryUser:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", "sh", "-ec", become, "-", *variables, *words]
 
+    def words_of_stranger(self, words: Sequence[str]) -> list[str]:
+        """Return the command line that root runs to have a second user run `words` among the same mounts."""
+        ids = [f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
+        variables = [f"{name}={self.environment[name]}" for name in ("PATH", "PYTHONPATH", "LC_ALL")]
+        mounts = f"--mount=/proc/{self._holder}/ns/mnt"
+        return ["nsenter", mounts, "--wd=/", "setpriv", *ids, "env", "-i", *variables, *words]
+
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run words to their end."""
         return subprocess.run(
@@ -106,14 +116,14 @@ class OrdinaryUser:
             if not entry.name.isdigit():
                 continue
             try:
-                # The entry is root's where a process is not dumpable, a keeper before its exec for example.
-                status = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines())
+                # The owner of a file of /proc is root's where the process is not dumpable.
+                fields = status_of(int(entry.name))
             except OSError:
                 continue
-            uid = int(status["Uid"].split()[0])
+            uid = int(fields["Uid"].split()[0])
             is_own = uid == self.uid or self._first <= uid < self._first + _BLOCKS * _BLOCK
-            if is_own and not status["State"].strip().startswith("Z"):
-                found[int(entry.name)] = status["Name"].strip()
+            if is_own and not fields["State"].startswith("Z"):
+                found[int(entry.name)] = fields["Name"]
         return found
 
     def give_ids(self, blocks: int) -> None:

@@ -95,7 +95,8 @@ def _lock_key(directory: Path, name: str, exclusive: bool, blocking: bool) -> in
 
 
 def _open_key(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _KEY_FILE_MODE)
+    # Without O_NONBLOCK a FIFO of the name would hold up everything.
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _KEY_FILE_MODE)
 
 
 def _is_still(path: Path, fd: int) -> bool:
