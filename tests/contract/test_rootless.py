@@ -25,8 +25,9 @@ IMAGE = f"{HOME}/box.aci"
 POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
 
 
-def _make_home(directory: Path, stage1: Path) -> OrdinaryUser:
-    user = OrdinaryUser(directory)
+def make_home(directory: Path, stage1: Path, *, has_groups: bool = True) -> OrdinaryUser:
+    """Make a user with the images at home."""
+    user = OrdinaryUser(directory, has_groups=has_groups)
     app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
     write_app(user.home / "box.aci", app=app, files={"etc/kept/file": b"of the image"})
     shutil.copy(stage1, user.home / "stage1.aci")
@@ -38,7 +39,7 @@ def _make_home(directory: Path, stage1: Path) -> OrdinaryUser:
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
     """A user with subordinate ids and control groups of its own, and with the images at home."""
-    user = _make_home(tmp_path_factory.mktemp("user"), stage1_image)
+    user = make_home(tmp_path_factory.mktemp("user"), stage1_image)
     yield user
     user.remove()
 
