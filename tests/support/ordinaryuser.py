@@ -80,6 +80,11 @@ class OrdinaryUser:
             assert process.stdout is not None
             self._holder = int(process.stdout.readline())
 
+    @property
+    def ids(self) -> set[int]:
+        """The user's id, and the subordinate ids."""
+        return {self.uid, *range(self._first, self._first + _COUNT)}
+
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the command line that root runs to have the user run `words` at home."""
         moves = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
