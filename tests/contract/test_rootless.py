@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import campaign
+from tests.support.campaign import LONG
 from tests.support.ordinaryuser import HOME, NAME, OrdinaryUser
 from tests.support.stage0_world import write_app
 from tests.support.waiting import wait_for
@@ -160,17 +162,29 @@ def test_a_lost_keeper_is_replaced(clean: OrdinaryUser) -> None:
 
 
 def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
-    """Of commands that need the first namespace at the same time one makes the namespace, and all others join."""
-    for _ in range(campaign(2)):
-        assert not keepers(clean)
-        script = clean.words(clean.minit_words("unshare", "sh", "-c", "readlink /proc/self/ns/user; read -r _"))
-        started = [subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    """Of commands that need the first namespace at the same time one makes it, and all join, but for a killed one."""
+    chosen = random.Random(None if LONG else 1)
+    # A command alone tells how long the moments last that a kill can meet.
+    begin = time.monotonic()
+    assert clean.minit("unshare", "true").returncode == 0
+    seconds = time.monotonic() - begin
+    words = clean.words(clean.minit_words("unshare", "sh", "-c", "readlink /proc/self/ns/user; read -r _"))
+    for turn in range(100 if LONG else 3):
+        wait_for(lambda: not clean.processes(), "the end of the user's processes")
+        started = [
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(6 if LONG else 3)
+        ]
+        victim = chosen.choice(started) if turn % 3 else None
+        if victim is not None:
+            time.sleep(chosen.uniform(0.2, 2) * seconds)
+            victim.kill()
         with ThreadPoolExecutor(len(started)) as executor:
-            seen = set(executor.map(lambda process: process.stdout.readline() if process.stdout else b"", started))
-        assert len(seen) == 1 and b"" not in seen
-        for process in started:
-            process.communicate(b"\n")
-        wait_for(lambda: not keepers(clean), "the end of the keeper")
+            seen = [*executor.map(lambda process: process.stdout.readline() if process.stdout else b"", started)]
+        told = [process.communicate(b"\n")[1] for process in started]
+        others = [(process.returncode, line) for process, line in zip(started, seen) if process is not victim]
+        assert len(set(others)) == 1 and others[0][0] == 0 and others[0][1], told
+    wait_for(lambda: not clean.processes(), "the end of the user's processes")
 
 
 def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> None:

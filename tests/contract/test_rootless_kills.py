@@ -58,10 +58,13 @@ def remains(user: OrdinaryUser) -> list[str]:
     return [str(path) for top in ("run/minit/*/new", ".local/share/minit/pods/*/*-*") for path in user.home.glob(top)]
 
 
-def call(user: OrdinaryUser, under: Sequence[str], fd: int) -> subprocess.CompletedProcess[str]:
-    """Run the command that needs the namespace, under the tracer."""
+Words = Sequence[str]
+
+
+def call(user: OrdinaryUser, words: Words, under: Words, fd: int) -> subprocess.CompletedProcess[str]:
+    """Run a command of the user's to its end, under the tracer."""
     return subprocess.run(
-        [*under, *user.words(user.minit_words(*COMMAND))],
+        [*under, *user.words(user.minit_words(*words))],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -70,22 +73,29 @@ def call(user: OrdinaryUser, under: Sequence[str], fd: int) -> subprocess.Comple
     )
 
 
-def record(user: OrdinaryUser, faults: Faults) -> list[Call]:
+def record(user: OrdinaryUser, faults: Faults, words: Words) -> list[Call]:
     """Return the calls of a command and its children from the lock on."""
     with tempfile.TemporaryFile("w+") as log:
-        done = call(user, faults.recording(log.fileno()), log.fileno())
-        assert (done.returncode, done.stderr) == (0, "")
+        done = call(user, words, faults.recording(log.fileno()), log.fileno())
+        assert (done.returncode, errors(done.stderr)) == (0, [])
         log.seek(0)
         calls = faults.read_calls(log)
     return calls[calls.index(Call(LAUNCHER, "flock", 1)) :]
 
 
-def kill_at(user: OrdinaryUser, faults: Faults, victim: Call) -> tuple[bool, subprocess.CompletedProcess[str]]:
+def kill_at(
+    user: OrdinaryUser, faults: Faults, words: Words, victim: Call
+) -> tuple[bool, subprocess.CompletedProcess[str]]:
     """Kill a process of a command at a call; return whether it got so far, and the end of the command."""
     with tempfile.TemporaryFile("w+") as log:
-        done = call(user, faults.fault(log.fileno(), victim, KILL), log.fileno())
+        done = call(user, words, faults.fault(log.fileno(), victim, KILL), log.fileno())
         log.seek(0)
         return bool(log.read()), done
+
+
+def errors(text: str) -> list[str]:
+    """Return the lines that are no warnings."""
+    return [line for line in text.splitlines() if "warning: " not in line]
 
 
 def start(user: OrdinaryUser) -> None:
@@ -110,12 +120,12 @@ def test_commands_killed_while_they_make_the_namespace(clean: OrdinaryUser, faul
         start(clean)
         end_keeper(clean)
     before = set(clean.processes())
-    calls = record(clean, faults)
+    calls = record(clean, faults, COMMAND)
     problems, reached = [], 0
     chosen = sample(calls)
     for victim in chosen:
         end_keeper(clean)
-        was_reached, done = kill_at(clean, faults, victim)
+        was_reached, done = kill_at(clean, faults, COMMAND, victim)
         reached += was_reached
         if done.stderr.count("\n") > (done.returncode == 254):
             problems.append(f"{victim}: {done}")
@@ -148,11 +158,6 @@ VICTIMS: dict[str, tuple[Collection[int | None], ...]] = {
     "init-busybox": ({*EARLY, 137}, {137}, {7, 137}),
 }
 WORDS = ("run", "--detach", "--name=web", "--publish=18100:80", STAGE1, IMAGE, "--stdin=stream", "--stdout=log")
-
-
-def errors(text: str) -> list[str]:
-    """Return the lines that are no warnings."""
-    return [line for line in text.splitlines() if "warning: " not in line]
 
 
 def kill_process(user: OrdinaryUser, victim: str) -> bool:
@@ -190,3 +195,33 @@ def test_kills_while_a_pod_lives(clean: OrdinaryUser, victim: str) -> None:
             problems += [] if removed.returncode == 0 else [str(removed)]
         problems += remains(clean)
     assert not problems, "\n".join(problems)
+
+
+def test_kills_while_the_uplink_is_made(clean: OrdinaryUser, faults: Faults) -> None:
+    """A pod whose uplink is killed at any call runs or fails with one line, and the next pod has networks again."""
+    words = ("run", "--rm", "--net=default", STAGE1, IMAGE, "--", "-c", "true")
+    hold = subprocess.Popen(
+        clean.words(clean.minit_words("unshare", "sh", "-c", "echo; read -r _")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert hold.stdout is not None and hold.stdout.readline()
+    before = set(clean.processes())
+    calls = record(clean, faults, words)
+    # Its starter is a child of the command, and no child of the command has a child before.
+    uplink = next(call.who for call in calls if call.who.count(".") == 2)
+    chosen = sample([call for call in calls if call.who.startswith(uplink)])[: None if LONG else 4]
+    problems, reached = [], 0
+    for victim in chosen:
+        was_reached, done = kill_at(clean, faults, words, victim)
+        reached += was_reached
+        following = clean.minit(*words)
+        wait_for(lambda: set(clean.processes()) <= before, "the end of the pods' processes")
+        if len(errors(done.stderr)) != (done.returncode == 254) or (following.returncode, errors(following.stderr)) != (
+            0,
+            [],
+        ):
+            problems.append(f"{victim}: {done}, then {following}")
+    hold.communicate(b"\n")
+    assert not problems, "\n".join(problems)
+    assert reached > 0.8 * len(chosen)
