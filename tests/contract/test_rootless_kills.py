@@ -200,28 +200,23 @@ def test_kills_while_a_pod_lives(clean: OrdinaryUser, victim: str) -> None:
 def test_kills_while_the_uplink_is_made(clean: OrdinaryUser, faults: Faults) -> None:
     """A pod whose uplink is killed at any call runs or fails with one line, and the next pod has networks again."""
     words = ("run", "--rm", "--net=default", STAGE1, IMAGE, "--", "-c", "true")
-    hold = subprocess.Popen(
-        clean.words(clean.minit_words("unshare", "sh", "-c", "echo; read -r _")),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert hold.stdout is not None and hold.stdout.readline()
-    before = set(clean.processes())
-    calls = record(clean, faults, words)
-    # Its starter is a child of the command, and no child of the command has a child before.
-    uplink = next(call.who for call in calls if call.who.count(".") == 2)
-    chosen = sample([call for call in calls if call.who.startswith(uplink)])[: None if LONG else 4]
-    problems, reached = [], 0
-    for victim in chosen:
-        was_reached, done = kill_at(clean, faults, words, victim)
-        reached += was_reached
-        following = clean.minit(*words)
-        wait_for(lambda: set(clean.processes()) <= before, "the end of the pods' processes")
-        if len(errors(done.stderr)) != (done.returncode == 254) or (following.returncode, errors(following.stderr)) != (
-            0,
-            [],
-        ):
-            problems.append(f"{victim}: {done}, then {following}")
-    hold.communicate(b"\n")
+    assert clean.minit(*words).returncode == 0
+    stay = clean.words(clean.minit_words("unshare", "sh", "-c", "echo; read -r _"))
+    with subprocess.Popen(stay, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        wait_for(lambda: len(clean.processes()) == 2, "the end of the pod's processes")
+        before = set(clean.processes())
+        calls = record(clean, faults, words)
+        # The starter is a child of the command, and no child of the command has a child before.
+        uplink = next(call.who for call in calls if call.who.count(".") == 2)
+        chosen = sample([call for call in calls if call.who.startswith(uplink)])[: None if LONG else 4]
+        problems, reached = [], 0
+        for victim in chosen:
+            wait_for(lambda: set(clean.processes()) <= before, "the end of the pods' processes")
+            was_reached, done = kill_at(clean, faults, words, victim)
+            reached += was_reached
+            following = clean.minit(*words)
+            if len(errors(done.stderr)) != (done.returncode == 254) or errors(following.stderr):
+                problems.append(f"{victim}: {done}, then {following}")
     assert not problems, "\n".join(problems)
     assert reached > 0.8 * len(chosen)
