@@ -173,7 +173,7 @@ def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
         wait_for(lambda: not clean.processes(), "the end of the user's processes")
         started = [
             subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for _ in range(6 if LONG else 3)
+            for _ in range(6)
         ]
         victim = chosen.choice(started) if turn % 3 else None
         if victim is not None:
