@@ -164,8 +164,7 @@ def hold_namespace() -> int | None:
     if RUNTIME_VARIABLE not in os.environ:
         return None
     with suppress(OSError):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(f"{runtime_directory()}/{NAMESPACE_RECORD}", flags)
+        fd = os.open(f"{runtime_directory()}/{NAMESPACE_RECORD}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return fd
     return None

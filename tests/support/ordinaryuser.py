@@ -83,7 +83,7 @@ class OrdinaryUser:
     @property
     def ids(self) -> set[int]:
         """The user's id, and the subordinate ids."""
-        return {self.uid, *range(self._first, self._first + _COUNT)}
+        return {self.uid, *range(self._first, self._first + _BLOCKS * _BLOCK)}
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the command line that root runs to have the user run `words` at home."""
