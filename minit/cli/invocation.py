@@ -8,10 +8,8 @@ from pathlib import Path
 
 from minit.base.errors import FailureKind, MinitError
 from minit.base.harmless import harmless
-from minit.podfiles.paths import POD_PRIVATE_USERS
 from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, config_directory, data_directory, is_of_user, require_own
 from minit.pods.caller import DEFAULT_LOCAL_CONFIG, DEFAULT_SYSTEM_CONFIG, Caller
-from minit.stage0.pods.poddirectory import Pod
 
 DEFAULT_DATA = Path("/var/lib/rkt")
 
@@ -102,9 +100,9 @@ class Invocation:
         if is_of_user():
             raise MinitError("cannot run as unprivileged user: this command needs root")
 
-    def look_into(self, pod: Pod) -> None:
+    def look_into_pod(self, *, has_own_ids: bool) -> None:
         """Enter the user's namespace for a pod whose files belong to other ids of the user's."""
-        if os.geteuid() != 0 and pod.has_file(POD_PRIVATE_USERS):
+        if os.geteuid() != 0 and has_own_ids:
             self.become_root()
 
     def become_root(self, *, in_scope: bool = False) -> None:

@@ -11,6 +11,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.formats import json_text
 from minit.cli.uuidfile import one_pod
+from minit.podfiles.paths import POD_PRIVATE_USERS
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.diagnosis import diagnose as make_report
 
@@ -69,7 +70,7 @@ def diagnose(
 
     """
     with find_pod(invocation.data, uuid, invocation.note) as pod:
-        invocation.look_into(pod)
+        invocation.look_into_pod(has_own_ids=pod.has_file(POD_PRIVATE_USERS))
         report = make_report(pod, lines, show_secrets=show_secrets)
     if output_format == "text":
         invocation.say(report_text(report), end="")

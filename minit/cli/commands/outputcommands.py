@@ -22,6 +22,7 @@ from minit.cli.text.logview import Choice, reopen_logs, show_logs
 from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.process import raise_open_files
 from minit.linux.stdio import flush_output
+from minit.podfiles.paths import POD_PRIVATE_USERS
 from minit.stage0.apps.enter import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.pods.podstatus import PodStatus, read_pod_status
@@ -163,7 +164,7 @@ def events(
         _show_all(invocation, apps, filters, line, follow=follow)
         return
     with find_pod(invocation.data, uuid, invocation.note) as pod:
-        invocation.look_into(pod)
+        invocation.look_into_pod(has_own_ids=pod.has_file(POD_PRIVATE_USERS))
         wanted = Wanted(apps=frozenset(apps), since=since)
         status = None
         for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):

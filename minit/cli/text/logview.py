@@ -19,6 +19,7 @@ from minit.base.utctime import utc_text_ns
 from minit.base.value import Value
 from minit.cli.invocation import Invocation
 from minit.linux.process import raise_open_files
+from minit.podfiles.paths import POD_PRIVATE_USERS
 from minit.stage0.pods.poddirectory import Pod, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog, LineAssembler, LogLine
@@ -124,7 +125,7 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     """Write the chosen lines of a pod's logs to standard output; PodError if the pod can have no logs."""
     raise_open_files()  # every file of a log may be open at a time
     with find_pod(invocation.data, uuid, invocation.note) as pod:
-        invocation.look_into(pod)
+        invocation.look_into_pod(has_own_ids=pod.has_file(POD_PRIVATE_USERS))
         directory = open_log_directory(pod, wait=choice.follow)
         names = _chosen_apps(pod, choice.apps)
         if directory is None:
