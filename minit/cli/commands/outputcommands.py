@@ -185,6 +185,7 @@ def _show_all(
     follow: bool,
 ) -> None:
     raise_open_files()
+    invocation.look_into_pod(has_own_ids=any(invocation.data.glob(f"pods/*/*/{POD_PRIVATE_USERS}")))
     batches = events_of_all(
         invocation.data, frozenset(apps), sys.stdout.fileno(), invocation.note, follow=follow, with_status=bool(filters)
     )
