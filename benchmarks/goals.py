@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from benchmarks import node
+from benchmarks import node, rootless
 from benchmarks.bootimages import WITH_SWAP
 from benchmarks.table import MINIMA
 
@@ -26,7 +26,7 @@ _NO_INIT = "no init: the app"
 # The benchmarks that measure the goals.
 MEASURED_BY = (
     *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
-    *("boot-instructions", "orphans", "image-size", "node"),
+    *("boot-instructions", "orphans", "image-size", "node", "rootless"),
 )
 
 
@@ -89,6 +89,42 @@ GOALS = (
     Goal("CRI: processor time of a probe", (node.PROBE_PROCESSOR, "minit"), 10, "ms"),
     Goal(f"CRI: {node.FULL_PODS} pods, memory", (node.private_of(node.FULL_PODS), "minit"), 10, "MB"),
     Goal(f"CRI: {node.FULL_PODS} idle pods, each second", (node.idle_of(node.FULL_PODS), "minit"), 20, "ms"),
+    *(
+        Goal(
+            f"without root: first instruction, network {network}",
+            *((rootless.start_title(network), rootless.WITHOUT), limit, "ms"),
+            (rootless.start_title(network), rootless.OF_ROOT),
+        )
+        for network, limit in (("none", 1.2), ("default", 1.3))
+    ),
+    *(
+        Goal(
+            f"without root: first pod of the user, more, network {network}",
+            *((rootless.whole_title(network), rootless.FIRST_POD), 50, "ms"),
+            less=(rootless.whole_title(network), rootless.WITHOUT),
+        )
+        for network in rootless.NETWORKS
+    ),
+    Goal("without root: `minit list`", (rootless.LIST, rootless.WITHOUT), 1.1, "ms", (rootless.LIST, rootless.OF_ROOT)),
+    *(
+        Goal(
+            f"without root: `run --rm`, network {network}",
+            *((rootless.whole_title(network), rootless.WITHOUT), 0.6, "ms"),
+            (rootless.whole_title(network), rootless.PODMAN),
+        )
+        for network in rootless.NETWORKS
+    ),
+    Goal(
+        "without root: a forwarded port",
+        *((rootless.FORWARDED, rootless.WITHOUT), 1 / 2, "ms"),
+        (rootless.FORWARDED, rootless.PODMAN),
+    ),
+    Goal(
+        "without root: outward traffic",
+        *((rootless.OUTWARD, rootless.WITHOUT), 1 / 0.95, "ms"),
+        (rootless.OUTWARD, rootless.ALONE),
+    ),
+    Goal("without root: memory of each app without groups", (rootless.MEMORY, rootless.INIT), 0.3, "MB"),
     Goal("stage1 image", ("stage1 image, gzip", "minit"), 8, "MB"),
 )
 

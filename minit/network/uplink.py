@@ -30,7 +30,7 @@ NAME_SERVER = "10.0.2.3"
 
 _PROGRAM = "slirp4netns"
 # Of slirp4netns(1).
-_OPTIONS = ("--configure", "--mtu=65520", "--disable-host-loopback", "--enable-ipv6", "--netns-type=path")
+OPTIONS = ("--configure", "--mtu=65520", "--disable-host-loopback", "--enable-ipv6", "--netns-type=path")
 _INTERFACE = "tap0"
 _TUN = "/dev/net/tun"
 _WITHOUT = "or use --net=host or --net=none"
@@ -189,7 +189,7 @@ def _is_unneeded(reader: int) -> bool:
 def _start_program(path: str) -> tuple[int, int]:
     """Start slirp4netns, and return number and pidfd when packets get through; NetworkError if they do not."""
     ready, theirs = os.pipe()
-    words = [_PROGRAM, *_OPTIONS, f"--ready-fd={theirs}", path, _INTERFACE]
+    words = [_PROGRAM, *OPTIONS, f"--ready-fd={theirs}", path, _INTERFACE]
     pid, pidfd = clone(UPLINK_PROGRAM, lambda: _execute(words, theirs), {"ready": theirs})
     os.close(theirs)
     try:
