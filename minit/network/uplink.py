@@ -29,8 +29,10 @@ NAME_SERVER = "10.0.2.3"
 """The address at which slirp4netns answers for the machine's name servers, those on the loopback interface too."""
 
 _PROGRAM = "slirp4netns"
+MTU = 65520
+"""Bytes of a packet of the uplink."""
 # Of slirp4netns(1).
-OPTIONS = ("--configure", "--mtu=65520", "--disable-host-loopback", "--enable-ipv6", "--netns-type=path")
+OPTIONS = ("--configure", f"--mtu={MTU}", "--disable-host-loopback", "--enable-ipv6", "--netns-type=path")
 _INTERFACE = "tap0"
 _TUN = "/dev/net/tun"
 _WITHOUT = "or use --net=host or --net=none"

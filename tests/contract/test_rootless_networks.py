@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -122,6 +123,23 @@ def test_pods_find_each_other_and_the_way_out(clean: OrdinaryUser, machine: tupl
     done = run(clean, f"{question}; {out}; {closed}")
     lines = [line.partition("]: ")[2] for line in done.stdout.splitlines()]
     assert "page" in lines and lines[-2:] == ["out", "closed"], done
+
+
+def test_packets_of_pods_are_as_large_as_those_of_the_uplink(clean: OrdinaryUser) -> None:
+    """Only a pod with a limit of bandwidth has the usual size, since a limit drops what is larger than a burst."""
+    limits = {"ingressRate": 8_000_000, "ingressBurst": 160_000, "egressRate": 8_000_000, "egressBurst": 160_000}
+    ipam = {"type": "host-local", "subnet": "198.18.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}
+    plugins = [{"type": "ptp", "ipam": ipam}, {"type": "bandwidth", **limits}]
+    network = {"cniVersion": "1.0.0", "name": "slow", "plugins": plugins}
+    directory = clean.home / ".config/minit/net.d"
+    clean.run("mkdir", "-p", f"{HOME}/.config/minit/net.d")
+    (directory / "slow.conflist").write_text(json.dumps(network))
+    sizes = {
+        name: run(clean, "busybox ip link show eth0", f"--net={name}").stdout.partition(" mtu ")[2].split()[0]
+        for name in ("default", "slow")
+    }
+    shutil.rmtree(clean.home / ".config")
+    assert sizes == {"default": "65520", "slow": "1500"}
 
 
 def test_a_dead_uplink_is_started_again(clean: OrdinaryUser, machine: tuple[str, int]) -> None:

@@ -21,6 +21,7 @@ from pyroute2.netlink.rtnl import RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC
 from minit.base.errors import MinitError, NetworkError, describe
 from minit.base.value import Value, replace
 from minit.manifest.reader import Node
+from minit.network import uplink
 from minit.network.builtin.attachment import find_host_end, named_after, try_all
 from minit.network.builtin.call import Call, network_name, refuse, valid_attachments
 from minit.network.builtin.sides import Sides, Undo
@@ -46,6 +47,7 @@ from minit.network.packetfilter.tables import (
     table_comment,
 )
 from minit.network.protocol import Interface, Request, Result
+from minit.podfiles.usersdirectory import is_of_user
 
 _KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 _NOT_HERE = ("shapedSubnets", "unshapedSubnets")
@@ -58,6 +60,7 @@ _TICKS_IN_MICROSECOND = 15.625
 _PRIORITY = 1000  # behind all others at the interface
 
 _TBF = "tbf"
+_USUAL_MTU = 1500
 _ROOT = 0xFFFFFFFF
 _HANDLE = 1 << 16
 _TCMSG = struct.Struct("=BxxxiIII")  # struct tcmsg
@@ -91,7 +94,7 @@ def add(call: Call) -> Result:
     if settings.ingress is None and settings.egress is None:
         return result
     with Sides(request) as sides, Qdiscs() as qdiscs, Undo() as undo:
-        host = _host_end(sides, request)
+        host = _shrink(sides, request, _host_end(sides, request))
         if settings.egress is not None:
             with _about(settings.egress):
                 ifb = _limit_sent(call, sides.host, qdiscs, host, settings.egress.bucket, undo)
@@ -185,6 +188,15 @@ def _host_end(sides: Sides, request: Request) -> Link:
     if host is None:
         raise NetworkError(f"interface {request.interface} is no veth with its other end on the host, and has no limit")
     return host
+
+
+def _shrink(sides: Sides, request: Request, host: Link) -> Link:
+    """Return the host's end, with packets of the usual size: the kernel drops a packet that is larger than a burst."""
+    if not is_of_user() or host.mtu != uplink.MTU:
+        return host
+    sides.pod.set_mtu(sides.pod.get(request.interface), _USUAL_MTU)
+    sides.host.set_mtu(host, _USUAL_MTU)
+    return sides.host.get(host.name)
 
 
 def _limit_sent(call: Call, links: Links, qdiscs: Qdiscs, host: Link, bucket: TokenBucket, undo: Undo) -> Link:

@@ -10,7 +10,16 @@ from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
 from minit.network.builtin.attachment import check_attachment
-from minit.network.builtin.call import Call, accepts_routers, dns, interface_name, mtu, protection, requested_mac, truth
+from minit.network.builtin.call import (
+    Call,
+    accepts_routers,
+    dns,
+    interface_name,
+    mtu_of_pair,
+    protection,
+    requested_mac,
+    truth,
+)
 from minit.network.builtin.sides import (
     Sides,
     Undo,
@@ -68,7 +77,7 @@ def read_bridge_config(config: Node) -> BridgeConfig:
         raise config["disableContainerInterface"].error("false with ipam")
     return BridgeConfig(
         bridge=interface_name(config["bridge"]) or _DEFAULT_BRIDGE,
-        mtu=mtu(config),
+        mtu=mtu_of_pair(config),
         is_gateway=is_default_gateway or truth(config["isGateway"]),
         is_default_gateway=is_default_gateway,
         force_address=truth(config["forceAddress"]),

@@ -8,6 +8,7 @@ from minit.base import jsontext
 from minit.base.errors import NetworkError, UnsupportedFieldError
 from minit.base.value import Value
 from minit.manifest.reader import Node
+from minit.network import uplink
 from minit.network.addresses import (
     IPAddress,
     IPInterface,
@@ -16,6 +17,7 @@ from minit.network.addresses import (
     parse_interface,
 )
 from minit.network.protocol import Dns, Request, Result, Route, read_dns, read_route
+from minit.podfiles.usersdirectory import is_of_user
 
 Delegate = Callable[[str, str, Mapping[str, object], Result | None], Result]
 """
@@ -149,6 +151,11 @@ def routes(ipam: Node) -> tuple[Route, ...]:
 def mtu(config: Node) -> int | None:
     """Return the MTU in bytes, None to leave the MTU to the kernel."""
     return config["mtu"].optional(lambda node: node.integer(0, _MAX_MTU)) or None
+
+
+def mtu_of_pair(config: Node) -> int | None:
+    """Return the MTU of a pair of links: by default a user's is the uplink's, since each packet costs the uplink."""
+    return mtu(config) or (uplink.MTU if is_of_user() else None)
 
 
 def file_name(node: Node, expected: str) -> str:

@@ -8,7 +8,7 @@ from minit.base.errors import NetworkError
 from minit.network.addresses import IPAddress, only
 from minit.network.builtin import attachment
 from minit.network.builtin.attachment import check_attachment
-from minit.network.builtin.call import Call, accepts_routers, dns, ipam_type, mtu, protection
+from minit.network.builtin.call import Call, accepts_routers, dns, ipam_type, mtu_of_pair, protection
 from minit.network.builtin.sides import Sides, Undo, add_routes, enable_forwarding, prepare_pod_link, usual_gateways
 from minit.network.netlink.messages import SCOPE_HOST, SCOPE_LINK, Link, NewRoute
 from minit.network.protocol import Address, Interface, Result
@@ -21,7 +21,7 @@ def add(call: Call) -> Result:
     config, request = call.config, call.request
     if ipam_type(config) is None:
         raise config["ipam"].error("an address manager")
-    configured, size, is_routed, wanted = dns(config), mtu(config), accepts_routers(config), protection(config)
+    configured, size, is_routed, wanted = dns(config), mtu_of_pair(config), accepts_routers(config), protection(config)
     with Sides(request) as sides, Undo() as undo:
         leased = attachment.lease(call, undo)
         ends = [(one, _gateway(one)) for one in leased.addresses]
