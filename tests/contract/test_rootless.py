@@ -79,6 +79,14 @@ def test_a_pod_has_the_root_of_the_user(clean: OrdinaryUser) -> None:
     assert {"null", "zero", "full", "random", "urandom", "tty"} <= set(seen)
 
 
+def test_a_command_enters_a_pod_with_the_network_of_the_machine(clean: OrdinaryUser) -> None:
+    """A user may not join a namespace of the machine, and is in this namespace already."""
+    words = ("--detach", "--name=host", "--net=host", POD[1], IMAGE, "--", "-c", "exec busybox sleep 1000")
+    assert clean.minit("run", *words).returncode == 0
+    done = clean.minit("enter", "host", "/bin/busybox", "readlink", "/proc/self/ns/net")
+    assert done.stdout.strip() == os.readlink("/proc/self/ns/net"), done.stderr
+
+
 def test_an_app_has_a_user_of_its_own(clean: OrdinaryUser) -> None:
     """The files of the app's user belong to a subordinate id of the user."""
     done = shell(clean, "echo x > /tmp/file; busybox stat -c %u:%g /tmp/file", app=("--user=1000", "--group=1001"))

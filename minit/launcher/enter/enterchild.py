@@ -55,15 +55,17 @@ class Entrance(Value):
     The way into a pod, as descriptors, and the command's place inside.
 
     `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's, `pids` the app's PID
-    namespace, None for PID 1's; `own_users` tells that the pod has a user namespace of its own. `groups` are files of
-    control groups to write `0` into. `bounding` is the capability mask of PID 1, of which the profile keeps a part.
-    `terminal` is the slave of a pty for standard streams that are terminals. `guard` is a socket to the guard of a
-    command with a PID namespace of its own, None for a command without.
+    namespace, None for PID 1's; `others` are the kinds of namespaces to join beside these; `own_users` tells that the
+    pod has a user namespace of its own. `groups` are files of control groups to write `0` into. `bounding` is the
+    capability mask of PID 1, of which the profile keeps a part. `terminal` is the slave of a pty for standard streams
+    that are terminals. `guard` is a socket to the guard of a command with a PID namespace of its own, None for a
+    command without.
     """
 
     supervisor: int
     namespace: int | None
     pids: int | None
+    others: int
     own_users: bool
     groups: tuple[int, ...]
     bounding: int
@@ -174,12 +176,13 @@ class _Command:
     def _join_namespaces(self) -> None:
         entrance = self._entrance
         with Step("join namespaces"):
-            kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
+            kinds = entrance.others
             if entrance.pids is None:
                 kinds |= syscalls.CLONE_NEWPID
             else:
                 syscalls.setns(entrance.pids, syscalls.CLONE_NEWPID)
-            syscalls.setns(entrance.supervisor, kinds)
+            if kinds:
+                syscalls.setns(entrance.supervisor, kinds)
         with Step("join mount namespace"):
             namespace = entrance.supervisor if entrance.namespace is None else entrance.namespace
             syscalls.setns(namespace, syscalls.CLONE_NEWNS)

@@ -35,6 +35,7 @@ from minit.podfiles.enterchanges import EnterChanges
 from minit.supervisor.control.ask import ask
 
 _STREAMS = (0, 1, 2)
+_JOINED = {"ipc": syscalls.CLONE_NEWIPC, "uts": syscalls.CLONE_NEWUTS, "net": syscalls.CLONE_NEWNET}
 
 # PID 1 answers at once; only a PID 1 just starting, on a busy machine, takes part of the time.
 _ANSWER_SECONDS = 3.0
@@ -97,6 +98,7 @@ def enter_pod(
         supervisor=pidfd,
         namespace=namespace,
         pids=pids,
+        others=_other_namespaces(pid),
         own_users=not _is_same_file(f"/proc/{pid}/ns/user", "/proc/self/ns/user"),
         groups=tuple(open_groups(groups)),
         bounding=int(status["CapBnd"], 16),
@@ -165,6 +167,13 @@ def _own_pipes(uid: int) -> None:
             # Without root, the pipe may be another user's.
             with suppress(PermissionError):
                 os.fchown(fd, uid, -1)
+
+
+def _other_namespaces(pid: int) -> int:
+    """Return the kinds of the pod's namespaces that this process has to join: no user may join the machine's."""
+    return sum(
+        kind for name, kind in _JOINED.items() if not _is_same_file(f"/proc/{pid}/ns/{name}", f"/proc/self/ns/{name}")
+    )
 
 
 def _is_same_file(path: str, other: str) -> bool:
