@@ -135,7 +135,7 @@ def sample(calls: Sequence[Call]) -> list[Call]:
     effects = [call for call in calls if call.name in EFFECTS]
     chosen = random.Random(None if LONG else 1)
     if not LONG:
-        return chosen.sample(effects, SAMPLE)
+        return chosen.sample(effects, min(SAMPLE, len(effects)))
     others = [call for call in calls if call.name not in EFFECTS]
     return effects + chosen.sample(others, min(LONG_SAMPLE, len(others)))
 

@@ -55,7 +55,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 def remains(user: OrdinaryUser) -> list[str]:
     """Return what is left of a user without pods, once all processes have ended."""
     wait_for(lambda: not user.processes(), "the end of the user's processes")
-    return [str(path) for top in ("run/minit/*/new", ".local/share/minit/pods/*/*-*") for path in user.home.glob(top)]
+    tops = ("run/minit/*/new", ".local/share/minit/runtime/*", ".local/share/minit/pods/*/*-*")
+    return [str(path) for top in tops for path in user.home.glob(top)]
 
 
 Words = Sequence[str]
@@ -207,9 +208,10 @@ def test_kills_while_the_uplink_is_made(clean: OrdinaryUser, faults: Faults) -> 
         wait_for(lambda: len(clean.processes()) == 2, "the end of the pod's processes")
         before = set(clean.processes())
         calls = record(clean, faults, words)
-        # The starter is a child of the command, and no child of the command has a child before.
+        # The maker of the network and the starter are children of the command, and the uplink is the first grandchild.
         uplink = next(call.who for call in calls if call.who.count(".") == 2)
-        chosen = sample([call for call in calls if call.who.startswith(uplink)])[: None if LONG else 4]
+        makers = [call for call in calls if call.who.count(".") > 0 and call.who[: len(uplink)] <= uplink]
+        chosen = sample(makers)[: None if LONG else 4]
         problems, reached = [], 0
         for victim in chosen:
             wait_for(lambda: set(clean.processes()) <= before, "the end of the pods' processes")
