@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+from typing import NoReturn
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -39,6 +41,12 @@ def clone3(arguments: bytearray) -> int:
     else:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
     return pid
+
+
+def wait_for_kill() -> NoReturn:
+    """Wait for a signal that ends the process."""
+    while True:
+        signal.pause()
 
 
 def address(buffer: bytearray) -> int:

@@ -17,18 +17,21 @@ import struct
 import sys
 from collections.abc import Iterable
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from minit.linux.ctypescalls import address, call
     from minit.linux.ctypescalls import clone3 as _clone3
+    from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 else:
     try:
         from _syscalls import address, call
         from _syscalls import clone3 as _clone3
+        from _syscalls import wait_for_kill as _wait_for_kill
     except ModuleNotFoundError:
         from minit.linux.ctypescalls import address, call
         from minit.linux.ctypescalls import clone3 as _clone3
+        from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
 _IS_X86_64 = os.uname().machine == "x86_64"
@@ -391,6 +394,16 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     words = (flags | _CLONE_PIDFD, address(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup or 0)
     pid = _clone3(bytearray(_CLONE_ARGS.pack(*words)))
     return pid, int.from_bytes(pidfd, "little") if pid else -1
+
+
+def wait_for_kill() -> NoReturn:
+    """
+    Wait for a signal that ends the process.
+
+    A dumped interpreter first gives back its memory, which counts as the process's own once the parent has written to
+    the same pages. No handler of a signal can be called, and no signal may be unblocked that has one.
+    """
+    _wait_for_kill()
 
 
 def unshare(flags: int) -> None:

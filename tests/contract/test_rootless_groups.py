@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.image.dump.program import obstacle
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.stage0_world import write_app
 from tests.support.waiting import wait_for
@@ -77,6 +78,16 @@ def test_an_end_without_groups(alone: OrdinaryUser, script: str, code: int) -> N
     done = shell(alone, script)
     assert done.returncode == code, done.stderr
     assert f"stage1: {NONE}" in done.stderr
+
+
+@pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
+def test_the_first_process_of_an_app_has_next_to_no_memory(alone: OrdinaryUser) -> None:
+    """The memory that the first process shared with PID 1 before PID 1 wrote there is given back."""
+    start(alone, "box", f"echo up; {FOREVER}")
+    [pid] = [pid for pid, name in alone.processes().items() if name.startswith("init-")]
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    [private] = [int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty:")]
+    assert private <= 300  # KiB
 
 
 SLOW = "trap '' TERM; echo up; while :; do busybox sleep 1; done"

@@ -75,5 +75,4 @@ def be_init() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     syscalls.set_no_new_privileges()
     syscalls.set_capabilities(0, 0, 0)
-    while True:
-        signal.pause()
+    syscalls.wait_for_kill()
