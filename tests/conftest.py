@@ -34,6 +34,7 @@ from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirect
 from tests.support.skips import ALLOWED_SKIPS
 from tests.support.stage0_world import World, worlds
 from tests.support.unpack import unpack
+from tests.support.usersession import SURROUNDING, is_possible, make_directories, use_data_directory
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
 _BUILT = Path(__file__).parents[1] / "build/tests"
@@ -69,6 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     if os.geteuid() != 0:
+        return
+    if SURROUNDING is not None:
+        make_directories()
+        with suppress(OSError):
+            config.stash[_GROUP] = OwnGroup()
+            config.stash[_GROUP].enter()
         return
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
@@ -129,14 +136,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     With MINIT_TEST_LONG=1 all of them, but for those with the mark `host_users`, which has the reason.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
-    if "make_pod" in metafunc.fixturenames and "host_users" not in marks and (LONG or "private_users" in marks):
+    if (
+        SURROUNDING is None
+        and "make_pod" in metafunc.fixturenames
+        and "host_users" not in marks
+        and (LONG or "private_users" in marks)
+    ):
         ids = ["host-users", "private-users"]
         metafunc.parametrize("private_users", [None, PRIVATE_USERS], ids=ids, indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out pods that are in a user namespace and have overlays: stage0 makes none."""
-    impossible = {item for item in items if isinstance(item, pytest.Function) and _has_both(item)}
+    """
+    Leave out pods that are in a user namespace and have overlays: stage0 makes none.
+
+    In a session of a user also all that the user cannot do.
+    """
+    impossible: set[pytest.Item] = {item for item in items if isinstance(item, pytest.Function) and _has_both(item)}
+    if SURROUNDING is not None:
+        impossible |= {item for item in items if not is_possible(item)}
     config.hook.pytest_deselected(items=list(impossible))
     items[:] = [item for item in items if item not in impossible]
 
@@ -185,7 +203,8 @@ def _judge_skip(report: object) -> object:
 @pytest.fixture(autouse=True)
 def nothing_left(pytestconfig: pytest.Config) -> Iterator[None]:
     """Fail a test that leaves processes, control groups, mounts, namespaces or leases."""
-    if (group := pytestconfig.stash.get(_GROUP, None)) is None:
+    group = pytestconfig.stash.get(_GROUP, None)
+    if group is None and SURROUNDING is None:
         yield
         return
     leftovers = Leftovers(group)
@@ -218,6 +237,8 @@ def stage1_image(work_directory: Path) -> Path:
 @pytest.fixture(scope="session")
 def plain_stage1_image(work_directory: Path) -> Path:
     """The stage1 ACI whose interpreter is not dumped."""
+    if given := os.environ.get("MINIT_TEST_PLAIN_STAGE1"):
+        return Path(given)
     return built_stage1(work_directory / "plain-stage1.aci", plain=True)
 
 
@@ -293,6 +314,7 @@ def make_pod(
 
     def make(apps: dict[str, dict[str, Any]], rootfs: Path = app_rootfs, **options: Any) -> PodDirectory:
         options.setdefault("private_users", private_users)
+        use_data_directory(work_directory / "data")
         pod = PodDirectory(work_directory / "data", stage1_tree, rootfs, apps, **options)
         pods.append(pod)
         return pod

@@ -10,11 +10,13 @@ import pytest
 
 from tests.support.commands import Stage0
 from tests.support.crinode import Daemon, own_daemon
+from tests.support.usersession import use_data_directory
 
 
 @pytest.fixture
 def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
     """The command, on a data directory of its own."""
+    use_data_directory(tmp_path / "data")
     command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
     yield command
     command.clean_up()

@@ -556,6 +556,7 @@ def test_apps_of_new_names_leave_nothing_in_the_memory_of_pid_1(make_pod: MakePo
     assert min(after - before for before, after in pairwise(memory)) < 48, memory
 
 
+@pytest.mark.host_root("no root of a user namespace writes these settings of the kernel")
 def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:
     """An app that is added gets what the pod was started with, unless `app/add` is told otherwise."""
     script = (
@@ -609,6 +610,7 @@ def test_what_is_no_request(make_pod: MakePod) -> None:
 
 
 @pytest.mark.host_users("links of map_files are followed with capabilities of the host only")
+@pytest.mark.host_root("links of map_files are followed with capabilities of the host only")
 def test_an_app_that_reaches_pid_1_cannot_write_what_the_host_executes(make_pod: MakePod) -> None:
     """Every file that PID 1 runs from is on a read-only mount, also what it has loaded since the pod was started."""
     script = """

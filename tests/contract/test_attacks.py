@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from minit.linux import syscalls
-from minit.manifest.capabilities import NAMES, capability_mask
+from minit.manifest.capabilities import NAMES
 from tests.support.campaign import campaign
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import status_of
+from tests.support.usersession import NO_GROUPS, SURROUNDING, is_capable
 from tests.support.waiting import wait_for
 
 ATTACKER = "/bin/attacker"
@@ -70,6 +71,7 @@ def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[st
 
 
 @pytest.mark.parametrize("command", SELF.values(), ids=SELF)
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
 def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
@@ -85,14 +87,14 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     assert lines_of(pod.finish(process).stdout, "b")[0] == "found on a mount that is read-only"
 
 
+@pytest.mark.rootless
 def test_the_interpreter_of_enter_cannot_be_written(make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path) -> None:
     """The same for the tree store's interpreter, with which a command is entered, once nobody runs it any more."""
-    apps = {"a": shell(FOREVER), "b": attacker("exe", FIFO)}
-    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
+    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", {"b": attacker("exe", FIFO)})
     process = pod.start()
     pod.wait_ready()
     # The attacker ends it once it has its file.
-    pod.enter("a", *SELF["program"])
+    pod.enter("b", *SELF["program"])
     assert pod.wait_status("b") == 0
     pod.stop()
     lines = lines_of(pod.finish(process).stdout, "b")
@@ -137,6 +139,7 @@ def run_all_in_turns(pods: list[PodDirectory]) -> list[subprocess.CompletedProce
 
 @pytest.mark.parametrize("link", ["root", "cwd"])
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path, link: str) -> None:
     """A program that may not look into PID 1 does not get there through a process with more capabilities either."""
     result = make_pod({"a": shell("echo reached; ls", workingDirectory=f"/proc/1/{link}")}, hostile_rootfs).run()
@@ -145,6 +148,7 @@ def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Pa
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_a_program_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Nothing of the stage1 image is executed, as program, handler or interpreter (rkt issue 3999)."""
     program = "/proc/1/root/entrypoints/gc"
@@ -164,6 +168,8 @@ def test_a_program_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path) -> Non
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
+@pytest.mark.rootless
 def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Root of an app gets at no memory, descriptor or file of PID 1, spawner and sidecar; of another app it may."""
     wait = "while [ ! -e /tmp/go ]; do sleep 0.01; done; sleep 60 & "
@@ -186,7 +192,7 @@ def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path)
 def test_pid_1_takes_its_limits_back(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Without a filter root of an app takes all of PID 1's: statuses, restarts, enter and stop are as ever."""
     # Without the capability a hard limit cannot be taken back, not by PID 1 either.
-    kind = "hard" if int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE") else "soft"
+    kind = "hard" if is_capable("CAP_SYS_RESOURCE") else "soft"
     again = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "10ms"}]
     wait = "while [ ! -e /dev/shm/done ]; do sleep 0.01; done"
     handler = handlers(post_stop=("/bin/sh", "-c", "ulimit -Sn"))
@@ -264,6 +270,7 @@ def _of_apps(pids: set[int]) -> set[int]:
     return others
 
 
+@pytest.mark.rootless
 def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Apps, handlers and commands that are entered have keyrings of their own, empty at first."""
     commands = handlers(pre_start=(ATTACKER, "keys", "secret"), post_stop=(ATTACKER, "keys", "own"))
@@ -301,6 +308,7 @@ def _make_key() -> None:
 
 
 @pytest.mark.host_users("root of a user namespace makes no devices")
+@pytest.mark.host_root("a user makes no devices")
 def test_nothing_below_rkt_is_executable(make_pod: MakePod) -> None:
     """An app with all capabilities can write into PID 1's state, but execute nothing there, nor use a device."""
     state = "/proc/1/root/rkt/minit"
@@ -312,6 +320,7 @@ def test_nothing_below_rkt_is_executable(make_pod: MakePod) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--disable-seccomp", "--disable-capabilities-restriction"])
+@pytest.mark.rootless
 def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
     """
     An app has its own groups alone, which it cannot make writable, and neither its capabilities nor its filter let it
@@ -326,7 +335,7 @@ def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
         "done; exit 0"
     )
     result = make_pod({"a": shell(script)}).run(flag)
-    assert lines_of(result.stdout) == ["cgroup"]
+    assert lines_of(result.stdout) == ([] if SURROUNDING == NO_GROUPS else ["cgroup"])
     denied = {"--disable-seccomp": "mount: permission denied", "--disable-capabilities-restriction": "Bad system call"}
     assert result.stderr.count(denied[flag]) == 5
 
@@ -343,7 +352,7 @@ EVERY_CAPABILITY = {"name": "os/linux/capabilities-retain-set", "value": {"set":
         (("--disable-capabilities-restriction",), []),
         ((), [EVERY_CALL]),
         ((), [EVERY_CAPABILITY]),
-        ((), [EVERY_CALL, EVERY_CAPABILITY]),
+        pytest.param((), [EVERY_CALL, EVERY_CAPABILITY], marks=pytest.mark.rootless),
         (("--disable-seccomp",), [EVERY_CAPABILITY]),
         (("--disable-capabilities-restriction",), [EVERY_CALL]),
     ],
@@ -387,10 +396,14 @@ REFUSED_CALLS_FAIL = {"minit/seccomp-errno": "EPERM"}
 def test_mounts_uncover_nothing(
     make_pod: MakePod, hostile_rootfs: Path, profile: str, isolators: list[dict[str, Any]]
 ) -> None:
-    """Only with CAP_SYS_ADMIN, and unconfined by name, an app makes something writable; in no namespace of its own."""
+    """
+    Only with CAP_SYS_ADMIN, and unconfined by name, an app makes something writable; in no namespace of its own.
+
+    Nor without root: the kernel locks mounts that a user's namespace has of the machine.
+    """
     app = attacker("uncover", isolators=isolators, annotations=[{"name": "minit/seccomp", "value": profile}])
     result = make_pod({"a": app}, hostile_rootfs, annotations=REFUSED_CALLS_FAIL).run(net=None)
-    told = "uncovered" if isolators and profile == "unconfined" else "covered"
+    told = "uncovered" if isolators and profile == "unconfined" and SURROUNDING is None else "covered"
     assert lines_of(result.stdout)[-1:] == [told], result.stdout + result.stderr
 
 
@@ -402,6 +415,8 @@ def test_control_groups_can_be_mounted_by_who_disables_everything(make_pod: Make
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
+@pytest.mark.rootless
 def test_limits_of_our_processes_are_out_of_reach(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Root of an app sets no limits of PID 1, the spawner or a sidecar, which would lose statuses and output."""
     script = (
@@ -418,6 +433,7 @@ def test_limits_of_our_processes_are_out_of_reach(make_pod: MakePod, hostile_roo
 
 @pytest.mark.parametrize("flags", [(), ("--disable-seccomp",)])
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
 def test_nobody_slows_our_processes(make_pod: MakePod, hostile_rootfs: Path, flags: tuple[str, ...]) -> None:
     """Root of an app changes neither how PID 1, the spawner or a sidecar is scheduled, nor that PID 1 is spared."""
     script = (
@@ -456,6 +472,7 @@ def test_a_handler_finds_no_keys_of_the_hosts_user(make_pod: MakePod, hostile_ro
     assert lines_of(pod.run().stdout) == ["key: signal 31"]
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_the_hosts_disks_and_memory_are_out_of_reach(make_pod: MakePod, own_rootfs: Path) -> None:
     """Root of an app can make no node for one of them, and use none that its image brought along."""
     disks = [path.name.split(":") for path in sorted(Path("/sys/dev/block").iterdir())]
@@ -472,6 +489,7 @@ def test_the_hosts_disks_and_memory_are_out_of_reach(make_pod: MakePod, own_root
     assert {line.rpartition(": ")[2] for line in lines} == {"Operation not permitted"}
 
 
+@pytest.mark.rootless
 def test_nothing_listens_on_an_abstract_socket(make_pod: MakePod) -> None:
     """A pod in the host's network shares the names of such sockets (CVE-2020-15257): minit has none."""
     before = _abstract_sockets()

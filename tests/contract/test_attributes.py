@@ -15,12 +15,12 @@ import pytest
 
 from minit.linux import syscalls
 from minit.linux.attributes import narrower
-from minit.manifest.capabilities import capability_mask
 from minit.manifest.ulimits import RESOURCES
 from tests.support.commands import Stage0
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
 from tests.support.processes import control_groups_of, named, status_of
 from tests.support.sandbox import Sandbox
+from tests.support.usersession import is_capable
 from tests.support.waiting import wait_for
 
 ADDR_NO_RANDOMIZE = 0x40000
@@ -135,7 +135,7 @@ def limits_of(pid: int) -> dict[str, tuple[int, int]]:
 
 def usual_limits(**changed: tuple[int, int]) -> dict[str, tuple[int, int]]:
     """Return the limits of an app of a pod that this process runs, with some others."""
-    is_free = int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE")
+    is_free = is_capable("CAP_SYS_RESOURCE")
     threads = int(Path("/proc/sys/kernel/threads-max").read_text())
     found = {}
     for name, row in RESOURCES.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from minit.linux import syscalls
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
 from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
 from tests.support.processes import status_of
+from tests.support.usersession import is_capable
 
 RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
 IDLE = "while :; do sleep 1; done"
@@ -261,7 +261,7 @@ def test_the_oom_score(make_pod: MakePod, score: int) -> None:
 @pytest.mark.private_users
 def test_a_lower_oom_score(make_pod: MakePod) -> None:
     """Below 0 it takes CAP_SYS_RESOURCE; without that a warning says that it is left as it is."""
-    privileged = bool(int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE"))
+    privileged = is_capable("CAP_SYS_RESOURCE")
     pod = make_pod({"a": shell("cat /proc/self/oom_score_adj", isolators=[isolator("os/linux/oom-score-adj", -500)])})
     result = pod.run()
     text = 'stage1: warning: app "a": oom_score_adj cannot be lowered to -500 without CAP_SYS_RESOURCE, skipping\n'
@@ -335,6 +335,7 @@ _UNIFIED = 'umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && 
 
 
 @pytest.mark.private_users
+@pytest.mark.host_root("mounts of the machine are locked in a user's namespace")
 def test_its_own_group_where_there_is_but_one_hierarchy(make_pod: MakePod) -> None:
     """It is the topmost one to the app, as runtimes expect of v2; to a command that is entered it has its path."""
     script = "cat /proc/self/cgroup; wc -l < /sys/fs/cgroup/cgroup.procs; mkdir /sys/fs/cgroup/x 2>&1; ls /sys/fs"

@@ -26,7 +26,7 @@ ENDING_SIGNALS = sorted(
 )
 
 
-@pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.parametrize("overlay", [pytest.param(True, marks=pytest.mark.rootless), False], ids=["overlay", "flat"])
 @pytest.mark.private_users
 def test_exit_code_reaches_the_caller_and_the_status_file(make_pod: MakePod, overlay: bool) -> None:
     """The code of the only app is the entrypoint's own and stands in rkt/status; stage1 itself prints nothing."""

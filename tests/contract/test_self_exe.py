@@ -24,6 +24,7 @@ echo tried $(ls /proc/1/map_files | wc -l)
     ],
 )
 @pytest.mark.host_users("links of map_files are followed with capabilities of the host only")
+@pytest.mark.host_root("links of map_files are followed with capabilities of the host only")
 def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(
     make_pod: MakePod, retained: list[str] | None, flags: list[str]
 ) -> None:

@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from minit.podfiles.usersdirectory import NAMESPACE_RECORD, network_leases, network_namespaces, runtime_directory
+
 STATE = Path("/var/lib/cni")
-LEASES = STATE / "networks"
-NAMESPACES = Path("/run/netns")
-_OWN = Path("/run/minit")
-_SHARED = {_OWN / "firewall.lock", _OWN / "names/.lock"}
+LEASES = Path(network_leases())
+NAMESPACES = Path(os.path.realpath(network_namespaces()))
+_OWN = Path(runtime_directory())
+_SHARED = {_OWN / name for name in ("firewall.lock", "names/.lock", "lock", NAMESPACE_RECORD)}
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 
 

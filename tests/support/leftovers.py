@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.hostnet import NAMESPACES, kept_files
 from tests.support.owngroup import OwnGroup
-from tests.support.processes import status_of
+from tests.support.processes import own_processes, status_of
 from tests.support.waiting import wait_for
 
 
@@ -18,7 +18,8 @@ class Leftovers:
 
     patience_seconds = 30.0  # for what is on its way out
 
-    def __init__(self, group: OwnGroup) -> None:
+    def __init__(self, group: OwnGroup | None) -> None:
+        """Look at a session's group; without a group, which only a user's session has, at all of the user's."""
         self._group = group
         self._before = self._present()
 
@@ -34,8 +35,10 @@ class Leftovers:
     def _present(self) -> set[tuple[str, str]]:
         with open("/proc/self/mountinfo") as lines:
             found = {("mount", line.split()[4]) for line in lines}
-        found |= {("group", str(path)) for path in self._group.groups()}
-        found |= {("process", str(pid)) for pid in self._group.processes()}
+        if self._group is not None:
+            found |= {("group", str(path)) for path in self._group.groups()}
+        processes = own_processes() if self._group is None else self._group.processes()
+        found |= {("process", str(pid)) for pid in processes}
         found |= {("link", name) for _, name in socket.if_nameindex()}
         found |= {("file", str(path)) for path in kept_files()}
         return found | {("namespace", name) for name in os.listdir(NAMESPACES)}

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from itertools import count
 from pathlib import Path
 
 from minit.launcher.cgroups import Hierarchy, read_hierarchies
@@ -26,7 +25,7 @@ _FIRST_UID, _FIRST_SUBORDINATE, _BLOCK, _BLOCKS = 60000, 3_000_000_000, 65536, 2
 STRANGER = _FIRST_UID - 1
 """The id of a second user, who has nothing."""
 _USERS_OF_WORKER, _WORKERS = 8, 500
-_numbers = count(os.getpid() % _WORKERS * _USERS_OF_WORKER)
+_free = {*range(_USERS_OF_WORKER)}
 _TUN = "/dev/net/tun"
 _ROOT = Path(__file__).parents[2]
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
@@ -50,7 +49,9 @@ class OrdinaryUser:
         The user is in a group of each hierarchy; `delegated` names the hierarchies of v1 in which the user owns the
         group, None for all and v2.
         """
-        number = next(_numbers)
+        self._number = min(_free)
+        _free.remove(self._number)
+        number = os.getpid() % _WORKERS * _USERS_OF_WORKER + self._number
         self.uid = _FIRST_UID + number
         self._first = _FIRST_SUBORDINATE + number * _BLOCKS * _BLOCK
         self._etc = directory / "etc"
@@ -176,6 +177,7 @@ class OrdinaryUser:
         for group in self._groups:
             for directory, _, _ in os.walk(group, topdown=False):
                 os.rmdir(directory)
+        _free.add(self._number)
 
 
 def _make_group(hierarchy: Hierarchy, uid: int, *, is_owner: bool) -> Path:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+_OVERFLOW_UID = 65534  # user_namespaces(7)
+
 
 def status_of(pid: int) -> dict[str, str]:
     """Return the fields of /proc/PID/status."""
@@ -57,6 +59,16 @@ def named(pids: Iterable[int], *names: str) -> list[int]:
 def namespace_of(pid: int | str, kind: str) -> str:
     """Return the identity of a namespace of a process."""
     return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def own_processes() -> set[int]:
+    """Return the living processes of users that this user namespace has, but for this one."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{name}").st_uid != _OVERFLOW_UID and is_alive(int(name)):
+                found.add(int(name))
+    return found - {os.getpid()}
 
 
 def is_alive(pid: int) -> bool:

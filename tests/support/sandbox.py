@@ -202,7 +202,8 @@ class Sandbox:
         """Return the processes of that name which work for the pod's apps."""
         found = []
         for pid in named(map(int, filter(str.isdigit, os.listdir("/proc"))), name):
-            with suppress(FileNotFoundError, ProcessLookupError):
+            # Others may be of another user.
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if os.readlink(f"/proc/{pid}/cwd") == str(self.pod.path):
                     found.append(pid)
         return found

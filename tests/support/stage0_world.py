@@ -23,6 +23,7 @@ from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
 from tests.support.forkedcommand import forked_minit
+from tests.support.usersession import own_runtime_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
@@ -214,6 +215,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.data = root / "data"
+        self._of_user = own_runtime_directory(root / "user", self.data)
         self.dump = root / "dump"
         self.dump.mkdir()
         self.stage1 = root / "stage1.aci"
@@ -227,7 +229,8 @@ class World:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment that minit is called with."""
-        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **variables}
+        own = {"PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **self._of_user}
+        return {**os.environ, **own, **variables}
 
     def minit(self, *arguments: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run minit to its end and check its exit code."""

@@ -1,0 +1,62 @@
+"""Tests of pods once more as an ordinary user: a session of tests in the namespace of the user."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.campaign import LONG
+from tests.support.ordinaryuser import OrdinaryUser
+from tests.support.usersession import DELEGATED, NO_GROUPS, needs_host_root, session_words
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
+
+SURROUNDINGS = (DELEGATED, NO_GROUPS)
+GIVEN = shlex.split(os.environ.get("MINIT_TEST_ROOTLESS", ""))
+"""What a developer gives to the session in place of the sample."""
+
+LEAST_OF_SAMPLE = 6
+FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("test_*.py")) if not needs_host_root(path)}
+PARTS = ["given"] if GIVEN else [*FILES] if LONG else ["sample"]
+
+
+@pytest.fixture
+def user(surrounding: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OrdinaryUser]:
+    """A user in a surrounding, with the images of stage1 at home."""
+    user = OrdinaryUser(tmp_path, has_groups=surrounding != NO_GROUPS)
+    try:
+        for name in ("stage1", "plain_stage1") if LONG or GIVEN else ("stage1",):
+            image = shutil.copy(request.getfixturevalue(f"{name}_image"), user.home / f"{name.replace('_', '-')}.aci")
+            os.chown(image, user.uid, user.uid)
+        yield user
+    finally:
+        user.remove()
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("surrounding", SURROUNDINGS)
+def test_tests_of_pods_as_a_user(user: OrdinaryUser, surrounding: str, part: str) -> None:
+    """Tests of pods pass with the rights of a user, and leave no process of the user."""
+    arguments = GIVEN or ([str(FILES[part])] if LONG else ["-m", "rootless", *map(str, files_of_sample())])
+    words = session_words(user, surrounding, arguments)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(done.stdout)
+    assert done.returncode == 0, "the session has failed: its output is above, or below"
+    passed = sum(map(int, re.findall(r"(\d+) passed", done.stdout.splitlines()[-1])))
+    assert passed >= (LEAST_OF_SAMPLE if part == "sample" else 1)
+    wait_for(lambda: not user.processes(), "the end of the user's processes")
+
+
+def files_of_sample() -> list[Path]:
+    """Return the files with tests of the sample."""
+    return [path for path in FILES.values() if "pytest.mark.rootless" in path.read_text()]

@@ -1,0 +1,104 @@
+"""
+Sessions of tests as root of an ordinary user's namespace: tests of pods run once more with the rights of such a root.
+
+The session is started by `minit unshare` of an OrdinaryUser, and has the user's home for all files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from minit.manifest.capabilities import capability_mask
+from minit.podfiles.usersdirectory import RUNTIME_VARIABLE, network_namespaces
+from tests.support.ordinaryuser import HOME, OrdinaryUser
+from tests.support.processes import status_of
+
+DELEGATED = "delegated"
+"""Root has delegated a control group to the user in every hierarchy."""
+NO_GROUPS = "no-groups"
+"""Nothing is delegated to the user, and PID namespaces take the place of groups."""
+
+_SURROUNDING_VARIABLE = "MINIT_TEST_SURROUNDING"
+SURROUNDING = os.environ.get(_SURROUNDING_VARIABLE)
+"""What this session's user has; None for a session of the machine's root."""
+
+_DATA_LINK = "data"
+_PROJECT = Path(__file__).parents[2]
+
+HOST_ROOT_FILES: dict[str, str] = {
+    "test_cri*": "minit cri serves kubelets of the machine",
+    "test_dist": "nothing of it is about a pod",
+    "test_idmap": "file systems of the machine have no other ids for a user",
+    "test_machine*": "machines have devices of the machine",
+    "test_own_code": "minit cri serves kubelets of the machine",
+    "test_package": "nothing of it is about a pod",
+    "test_podman_builds": "podman builds as root",
+    "test_private_users": "pods of a user have no other ids than the user's",
+    "test_rootless*": "it makes users",
+    "test_unified_machine*": "a machine boots with it",
+}
+"""Files of tests/contract that need the machine's root as a whole, by patterns of names, with the reason."""
+
+
+def needs_host_root(file: Path) -> bool:
+    """Return whether a file is one of those."""
+    return any(fnmatch(file.stem, pattern) for pattern in HOST_ROOT_FILES)
+
+
+def is_possible(item: pytest.Item) -> bool:
+    """Return whether a test can pass in the surrounding of this session."""
+    return (
+        not needs_host_root(item.path)
+        and "daemon" not in getattr(item, "fixturenames", ())
+        and item.get_closest_marker("host_root") is None
+        and (SURROUNDING != NO_GROUPS or item.get_closest_marker("delegated_groups") is None)
+    )
+
+
+def is_capable(name: str) -> bool:
+    """Return whether this session has a capability on the machine, and not on a user's namespace alone."""
+    return SURROUNDING is None and bool(int(status_of(os.getpid())["CapEff"], 16) & capability_mask(name))
+
+
+def use_data_directory(data: Path) -> None:
+    """Make the namespace of a user's session that of another data directory, as commands in the namespace ask."""
+    if SURROUNDING is None:
+        return
+    directory = Path(os.environ[RUNTIME_VARIABLE])
+    new = directory / "new-data"
+    new.symlink_to(os.path.realpath(data))
+    new.replace(directory / _DATA_LINK)
+
+
+def own_runtime_directory(directory: Path, data: Path) -> dict[str, str]:
+    """Return the variables with which commands of a user's session have a data directory beside that of others."""
+    if SURROUNDING is None:
+        return {}
+    directory.mkdir(mode=0o700)
+    (directory / _DATA_LINK).symlink_to(os.path.realpath(data))
+    return {RUNTIME_VARIABLE: str(directory)}
+
+
+def make_directories() -> None:
+    """Make what a session of root finds on the machine."""
+    os.makedirs(network_namespaces(), exist_ok=True)
+
+
+def session_words(user: OrdinaryUser, surrounding: str, arguments: Sequence[str]) -> list[str]:
+    """Return the words that run a session as a user who has images of stage1 at home."""
+    variables = [
+        f"{_SURROUNDING_VARIABLE}={surrounding}",
+        f"MINIT_TEST_STAGE1={HOME}/stage1.aci",
+        f"MINIT_TEST_PLAIN_STAGE1={HOME}/plain-stage1.aci",
+        "MINIT_TEST_STRICT=1",
+    ]
+    pytest_words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short"]
+    pytest_words += os.environ.get("X_NESTED", "").split()
+    place = [f"--rootdir={_PROJECT}", f"--config-file={_PROJECT}/pyproject.toml", f"--basetemp={HOME}/tmp"]
+    return user.words(["env", *variables, *user.minit_words("unshare"), *pytest_words, *place, *arguments])
