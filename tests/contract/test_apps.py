@@ -98,6 +98,7 @@ def test_starts_at_once_of_what_is_not_there(make_pod: MakePod) -> None:
     assert sandbox.end().returncode == 0
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_groups_that_were_killed(make_pod: MakePod) -> None:
     """An app is started whether its group was killed while it ran, or while it was empty; each is one start."""
     sandbox = Sandbox(make_pod)
@@ -121,6 +122,7 @@ def test_groups_that_were_killed(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it sets limits")
 def test_what_an_added_app_finds(make_pod: MakePod) -> None:
     """Volumes, isolators, files of /etc, its own groups, streams to attach to: all that `run` does for an app."""
     sandbox = Sandbox(make_pod, "--hostname=sand")
@@ -465,6 +467,7 @@ def test_a_stop_of_the_pod_ends_its_apps(make_pod: MakePod) -> None:
     assert [sandbox.pod.status(name) for name in ("runs", "waits", "ended")] == [0, None, 4]
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_why_an_app_ended(make_pod: MakePod) -> None:
     """The record tells a stop from an end of its own, a signal and the OOM killer, which may have met a child."""
     sandbox = Sandbox(make_pod)

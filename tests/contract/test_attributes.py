@@ -20,7 +20,7 @@ from tests.support.commands import Stage0
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
 from tests.support.processes import control_groups_of, named, status_of
 from tests.support.sandbox import Sandbox
-from tests.support.usersession import is_capable
+from tests.support.usersession import SURROUNDING, is_capable
 from tests.support.waiting import wait_for
 
 ADDR_NO_RANDOMIZE = 0x40000
@@ -79,7 +79,7 @@ def realtime() -> Iterator[None]:
     """The group of the tests may have processes with a real-time policy, which a group of v1 has to be allowed."""
     own = control_groups_of(os.getpid()).get("cpu", "")
     file = Path(f"/sys/fs/cgroup/cpu/{own}/cpu.rt_runtime_us")
-    files = [file] if file.exists() and file.read_text() == "0\n" else []
+    files = [file] if SURROUNDING is None and file.exists() and file.read_text() == "0\n" else []
     for file in files:
         file.write_text("10000")
     yield
@@ -96,6 +96,7 @@ def sleepers(pod: PodDirectory, app: str) -> list[int]:
     return named(pids, "sleep")
 
 
+@pytest.mark.host_root("a user has no real-time policy")
 def test_everything_in_an_app_has_the_same(make_pod: MakePod) -> None:
     """App, handler, and what is started later, though PID 1 was changed, or entered by a caller with others."""
     again = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "10ms"}]
@@ -146,6 +147,7 @@ def usual_limits(**changed: tuple[int, int]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it finds processes by their groups")
 def test_limits_are_not_the_callers(make_pod: MakePod) -> None:
     """An app has those of every app and what its annotation says, or the caller's if asked; PID 1 has its caller's."""
     ulimits = {"nofile": "512:1024", "core": "0", "rttime": "unlimited", "memlock": "4096:8192"}
@@ -274,6 +276,7 @@ def _change(pid: int) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.host_root("a user has no real-time policy")
 def test_a_pod_of_a_realtime_process(make_pod: MakePod) -> None:
     """It runs, as an ordinary one: groups of v1 take no others, and an app would have a processor to itself."""
     pod = make_pod({"a": shell("exec sleep 1000")})

@@ -73,6 +73,7 @@ def test_a_pod_in_a_chroot(world: World, mounted: str) -> None:
     assert "bin" in inside and "usr" not in inside and entered == ["/:", *inside, "", "/..:", *inside]
 
 
+@pytest.mark.host_root("pods of a user have no other ids than the user's")
 def test_user_namespaces_in_a_chroot(world: World) -> None:
     """The kernel makes no user namespace there, which the message says, and what can be left out."""
     result = in_chroot(world, NAMESPACES)

@@ -140,6 +140,7 @@ def test_identity_and_root(world: World) -> None:
     assert "Read-only file system" in result.stderr
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_devices(world: World) -> None:
     """An app has the device that it is given, where and as it is to have it, and not by a node of its own making."""
     script = (

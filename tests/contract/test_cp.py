@@ -54,6 +54,7 @@ busybox ln -s / /t/root
 """
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_running_and_ended(minit: Stage0, tmp_path: Path) -> None:
     """Files go in and out of pods that run or have ended as docker's cp has it, and no link leads outside."""
     here = tmp_path / "here"
@@ -150,6 +151,7 @@ def test_links_made_meanwhile(minit: Stage0, tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.host_root("pods of a user have no other ids than the user's")
 def test_in_a_pod_with_users_of_its_own(minit: Stage0, tmp_path: Path) -> None:
     """Owners are those that the pod sees, on its side of a copy."""
     file = tmp_path / "file"

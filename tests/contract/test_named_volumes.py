@@ -97,6 +97,7 @@ def test_what_is_there_already_stays(world: World) -> None:
 
 
 @pytest.mark.host_users
+@pytest.mark.host_root("pods of a user have no other ids than the user's")
 def test_with_users_of_the_pod_s_own(world: World) -> None:
     """Pods with different ids see one volume with the owners that the image has."""
     for _ in range(2):

@@ -89,6 +89,7 @@ spec:
 """
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_profiles_and_privileges(world: World) -> None:
     """A profile is that of a file on the machine, and of the file that is made with the YAML; privileged is neither."""
     profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_ERRNO"}]}
@@ -558,6 +559,7 @@ spec:
 """
 
 
+@pytest.mark.host_root("pods of a user have no other ids than the user's")
 def test_a_pod_of_a_cluster_with_users_of_its_own(world: World) -> None:
     """
     Users are the pod's own, files of volumes have the owners of the disk, and a cluster's own files are missing with

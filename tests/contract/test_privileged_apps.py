@@ -49,6 +49,7 @@ def host_nodes() -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.rootless
 def test_what_it_has(make_pod: MakePod) -> None:
     """The app, its handlers and what enters have all capabilities and no filter; another app has what it has else."""
     section = privileged(FOREVER, eventHandlers=handlers(pre_start=(GUEST, "report", "/tmp/handler")))
@@ -66,6 +67,7 @@ def test_what_it_has(make_pod: MakePod) -> None:
     assert (int(beside[1], 16) < int(own_status()["CapBnd"], 16), beside[3]) == (True, "2")
 
 
+@pytest.mark.host_root("settings of the kernel are those of the machine's root")
 def test_the_kernels_files(make_pod: MakePod) -> None:
     """Nothing is hidden or read-only: settings, /sys, and the host's control groups."""
     script = """
@@ -81,6 +83,7 @@ def test_the_kernels_files(make_pod: MakePod) -> None:
     assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == [kernel, "755", "made", "mounted"]
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_devices(make_pod: MakePod) -> None:
     """All nodes of the host's /dev are there, with their modes, and can be used; another app has its few."""
     pod = make_pod({"a": privileged(FOREVER), "b": shell(FOREVER)}, annotations=ALLOWED)

@@ -10,13 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minit.podfiles.usersdirectory import NAMESPACE_RECORD, network_leases, network_namespaces, runtime_directory
+from minit.podfiles.usersdirectory import (
+    NAMESPACE_RECORD,
+    network_leases,
+    network_namespaces,
+    runtime_directory,
+    user_network,
+)
 
 STATE = Path("/var/lib/cni")
 LEASES = Path(network_leases())
 NAMESPACES = Path(os.path.realpath(network_namespaces()))
 _OWN = Path(runtime_directory())
-_SHARED = {_OWN / name for name in ("firewall.lock", "names/.lock", "lock", NAMESPACE_RECORD)}
+_SHARED = {
+    _OWN / name for name in ("firewall.lock", "names/.lock", "lock", "uplink.lock", "uplink.log", NAMESPACE_RECORD)
+}
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 
 
@@ -43,7 +51,8 @@ def kept_files() -> list[Path]:
     """Return the files that the host has of pods: leases, names, what plugins keep; tests have that of tuning there."""
     found = [path for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
     for directory in (STATE / "flannel", STATE / "tuning", _OWN):
-        found += [path for path in directory.rglob("*") if path.is_file() and path not in _SHARED]
+        paths = [path for path in directory.rglob("*") if path.is_file() and path not in _SHARED]
+        found += [path for path in paths if LEASES not in path.parents]
     return found
 
 
@@ -54,4 +63,9 @@ def ip(*arguments: str) -> list[dict[str, Any]]:
 
 
 def _output(*command: str) -> str:
+    if (network := user_network()) is not None:
+        # What a user's pods have in place of the machine's network, from the first of them on.
+        if not os.path.exists(network):
+            return ""
+        command = ("nsenter", f"--net={network}", *command)
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

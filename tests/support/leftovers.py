@@ -34,7 +34,7 @@ class Leftovers:
 
     def _present(self) -> set[tuple[str, str]]:
         with open("/proc/self/mountinfo") as lines:
-            found = {("mount", line.split()[4]) for line in lines}
+            found = {("mount", point) for line in lines if (point := line.split()[4]) != str(NAMESPACES)}
         if self._group is not None:
             found |= {("group", str(path)) for path in self._group.groups()}
         processes = own_processes() if self._group is None else self._group.processes()

@@ -25,7 +25,7 @@ from minit.linux import syscalls
 from tests.support.guest import GUEST, Report
 from tests.support.owngroup import find_groups
 from tests.support.processes import children_of, status_of
-from tests.support.usersession import NO_GROUPS, SURROUNDING
+from tests.support.usersession import NO_GROUPS, SURROUNDING, kept_variables
 from tests.support.waiting import wait_for
 
 BUSYBOX = Path("/usr/bin/busybox")
@@ -306,6 +306,8 @@ class PodDirectory:
         command = [self.entrypoint(name, from_tree=from_tree), *arguments]
         defaults = {"cwd": self.path, "capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
         stdin = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+        if "env" in options:
+            options["env"] = {**options["env"], **kept_variables()}
         return subprocess.run(command, check=False, **{**defaults, **stdin, **options})
 
     def stop(self, *flags: str) -> subprocess.CompletedProcess[str]:

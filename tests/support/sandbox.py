@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.support.pods import APP_TREE_ID, TIMEOUT_SECONDS, MakePod, PodDirectory, shift_owners
 from tests.support.processes import named
+from tests.support.usersession import kept_variables
 from tests.support.waiting import wait_for
 
 MUTABLE = {"coreos.com/rkt/stage1/mutable": "true"}
@@ -159,6 +160,7 @@ class Sandbox:
             "RKT_STAGE1_ENTERCMD": self.pod.entrypoint("enter"),
             "RKT_STAGE1_ENTERPID": str(self.pod.pid),
             "PATH": _PATH,
+            **kept_variables(),
         }
         return subprocess.run(
             [*under, self.pod.entrypoint(entrypoint), *arguments],

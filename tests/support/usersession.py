@@ -7,6 +7,7 @@ The session is started by `minit unshare` of an OrdinaryUser, and has the user's
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -36,14 +37,21 @@ HOST_ROOT_FILES: dict[str, str] = {
     "test_dist": "nothing of it is about a pod",
     "test_idmap": "file systems of the machine have no other ids for a user",
     "test_machine*": "machines have devices of the machine",
+    "test_network_*": "it looks at the machine's network, which pods of a user do not touch",
+    "test_networks": "it looks at the machine's network, which pods of a user do not touch",
     "test_own_code": "minit cri serves kubelets of the machine",
     "test_package": "nothing of it is about a pod",
     "test_podman_builds": "podman builds as root",
+    "test_ports": "it looks at the machine's network, which pods of a user do not touch",
     "test_private_users": "pods of a user have no other ids than the user's",
     "test_rootless*": "it makes users",
     "test_unified_machine*": "a machine boots with it",
 }
 """Files of tests/contract that need the machine's root as a whole, by patterns of names, with the reason."""
+
+
+# Fixtures: a server of kubelets, and a device.
+_OF_HOST_ROOT = {"daemon", "loop"}
 
 
 def needs_host_root(file: Path) -> bool:
@@ -55,10 +63,16 @@ def is_possible(item: pytest.Item) -> bool:
     """Return whether a test can pass in the surrounding of this session."""
     return (
         not needs_host_root(item.path)
-        and "daemon" not in getattr(item, "fixturenames", ())
+        and not _OF_HOST_ROOT & {*getattr(item, "fixturenames", ())}
+        and not _has_private_users(item)
         and item.get_closest_marker("host_root") is None
         and (SURROUNDING != NO_GROUPS or item.get_closest_marker("delegated_groups") is None)
     )
+
+
+def _has_private_users(item: pytest.Item) -> bool:
+    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return bool(values.get("private_users") or re.search("private[-_]users", str([*values.values()])))
 
 
 def is_capable(name: str) -> bool:
@@ -74,6 +88,11 @@ def use_data_directory(data: Path) -> None:
     new = directory / "new-data"
     new.symlink_to(os.path.realpath(data))
     new.replace(directory / _DATA_LINK)
+
+
+def kept_variables() -> dict[str, str]:
+    """Return what a program in a user's session has in the environment always."""
+    return {} if SURROUNDING is None else {RUNTIME_VARIABLE: os.environ[RUNTIME_VARIABLE]}
 
 
 def own_runtime_directory(directory: Path, data: Path) -> dict[str, str]:
@@ -98,7 +117,8 @@ def session_words(user: OrdinaryUser, surrounding: str, arguments: Sequence[str]
         f"MINIT_TEST_PLAIN_STAGE1={HOME}/plain-stage1.aci",
         "MINIT_TEST_STRICT=1",
     ]
+    prepare = ["env", f"--chdir={_PROJECT}"]
     pytest_words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short"]
     pytest_words += os.environ.get("X_NESTED", "").split()
-    place = [f"--rootdir={_PROJECT}", f"--config-file={_PROJECT}/pyproject.toml", f"--basetemp={HOME}/tmp"]
-    return user.words(["env", *variables, *user.minit_words("unshare"), *pytest_words, *place, *arguments])
+    pytest_words += [f"--basetemp={HOME}/tmp"]
+    return user.words([*prepare, *variables, *user.minit_words("unshare"), *pytest_words, *arguments])
