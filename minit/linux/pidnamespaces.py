@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ _LIST_BYTES = 1 << 20
 # Of proc_pid_stat(5), counted behind the name.
 _STATE, _PARENT, _THREADS = 0, 4 - 3, 20 - 3
 _DEAD = (b"Z", b"X")
+_NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 
 def members_of(init: int, namespace: int) -> list[int]:
@@ -22,17 +24,39 @@ def members_of(init: int, namespace: int) -> list[int]:
     # the first process.
     members = set(children_of(init))
     inside = {init, *members}
+    # By the inode number: whether a namespace is this one, or inside. A command that enters has its parent outside.
+    known = {namespace: True}
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == init:
             continue
         # Of processes of others nobody may see the namespace.
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             fields = read_stat(int(name))
-            if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace or int(fields[_PARENT]) in inside:
+            if int(fields[_PARENT]) in inside or _is_within(f"/proc/{name}/ns/pid", namespace, known):
                 inside.add(int(name))
                 if fields[_STATE] not in _DEAD or int(fields[_THREADS]) > 1:
                     members.add(int(name))
     return sorted(members)
+
+
+def _is_within(path: str, namespace: int, known: dict[int, bool]) -> bool:
+    """Tell whether a PID namespace is `namespace`, or inside of it, ioctl_nsfs(2); `known` is what was found before."""
+    own = os.stat(path).st_ino
+    if own not in known:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_within = False
+        try:
+            # Of a namespace around the one of this process the kernel says nothing.
+            with suppress(PermissionError):
+                while not is_within:
+                    parent = fcntl.ioctl(fd, _NS_GET_PARENT)
+                    os.close(fd)
+                    fd = parent
+                    is_within = os.fstat(fd).st_ino == namespace
+        finally:
+            os.close(fd)
+        known[own] = is_within
+    return known[own]
 
 
 def children_of(pid: int) -> list[int]:

@@ -49,6 +49,7 @@ def descriptors(sandbox: Sandbox) -> list[str]:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_the_life_of_an_app(make_pod: MakePod) -> None:
     """Added, started, stopped, started again and removed; nothing of it is left, and the pod ends well."""
     sandbox = Sandbox(make_pod)
@@ -468,6 +469,7 @@ def test_a_stop_of_the_pod_ends_its_apps(make_pod: MakePod) -> None:
 
 
 @pytest.mark.delegated_groups("it sets limits")
+@pytest.mark.rootless
 def test_why_an_app_ended(make_pod: MakePod) -> None:
     """The record tells a stop from an end of its own, a signal and the OOM killer, which may have met a child."""
     sandbox = Sandbox(make_pod)

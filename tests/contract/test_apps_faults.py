@@ -56,6 +56,7 @@ def record(faults: Faults, sandbox: Sandbox) -> list[Call]:
 
 
 @pytest.mark.timeout(3600 if LONG else 120)
+@pytest.mark.delegated_groups("it sets limits")
 def test_a_call_that_fails(make_pod: MakePod, faults: Faults) -> None:
     """It is one line with the reason, and nothing of the app is in the pod, or it does no harm."""
     sandbox = Sandbox(make_pod)

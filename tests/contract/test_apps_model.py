@@ -137,6 +137,7 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
     return Machine
 
 
+@pytest.mark.delegated_groups("it finds processes by their groups")
 def test_a_pod_beside_its_model(make_pod: MakePod) -> None:
     """After requests in any order states, statuses and restarts are those of the model, and nothing grows."""
     sandbox = Sandbox(make_pod)

@@ -41,6 +41,7 @@ def test_listing(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_streams(make_pod: MakePod) -> None:
     """A piped input reaches the app with its end, and both outputs come out where they should."""
     pod = start_app(make_pod, ECHO, STREAMS)

@@ -219,6 +219,7 @@ def test_pid_1_takes_its_limits_back(make_pod: MakePod, hostile_rootfs: Path) ->
     assert (pod.status("a"), pod.status("c")) == (0, 0)
 
 
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
 def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """However often root of an app tries, in every way, from its first moment to its exec (CVE-2016-9962)."""
     goal = campaign(1000)

@@ -170,6 +170,7 @@ def test_a_process_of_the_pod_is_refused(pod: PodDirectory) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_an_app_with_every_capability_is_refused(make_pod: MakePod) -> None:
     """It reaches the socket through PID 1's root and gets no answer."""
     pod = make_pod({"a": shell("ls /proc/1/root/rkt/minit/control && touch /tmp/up && " + FOREVER)})

@@ -191,6 +191,7 @@ def test_as_no_user_of_an_app(make_pod: MakePod, flags: tuple[str, ...]) -> None
     assert "--as-app: only a command in an app" in result.stderr
 
 
+@pytest.mark.rootless
 def test_every_namespace_is_joined(make_pod: MakePod) -> None:
     """As the host sees it."""
     pod = make_pod({"a": app_section("/bin/sleep", "1000")})

@@ -27,7 +27,7 @@ def output_of(pod: PodDirectory, *flags: str) -> str:
 
 
 @BOTH
-@pytest.mark.parametrize("flags", [(), ("--hostname=my_host",)])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--hostname=my_host",), marks=pytest.mark.rootless)])
 @pytest.mark.private_users
 def test_the_host_name(make_pod: MakePod, own_rootfs: Path, flags: tuple[str, ...], overlay: bool) -> None:
     """/etc/hostname hides the image's own, has mode 0644, says the pod's name as it is, and may be changed."""

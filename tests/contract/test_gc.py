@@ -99,6 +99,7 @@ def test_a_pod_without_some_of_its_files(make_pod: MakePod) -> None:
     assert pod.control_groups() == []
 
 
+@pytest.mark.rootless
 def test_groups_that_apps_made_are_removed(make_pod: MakePod) -> None:
     """Deepest first, whatever is below the pod's group."""
     pod = exited(make_pod({"a": shell("exit 0")}))

@@ -249,6 +249,7 @@ def test_a_post_stop_handler_finds_nothing_of_its_app_alive(make_pod: MakePod) -
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_what_handlers_leave_behind_does_not_outlive_the_app(make_pod: MakePod) -> None:
     """Children of a pre-start handler end with the app, those of a post-stop handler with the pod."""
     leave = "sleep 1000 >/dev/null 2>&1 & exit 0"

@@ -149,6 +149,7 @@ def test_an_app_is_started_again_after_a_failed_post_start_hook(make_pod: MakePo
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_a_pre_stop_hook_runs_before_the_stop_signal(make_pod: MakePod) -> None:
     """What it leaves running gets the signal with the app."""
     script = "trap 'echo signal >> /tmp/order; exit 5' TERM; touch /tmp/up; " + FOREVER

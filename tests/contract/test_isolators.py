@@ -53,6 +53,7 @@ def limits_of(pod: PodDirectory, group: str) -> dict[str, str]:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_capabilities_of_each_app(make_pod: MakePod) -> None:
     """Retained, removed and default sets side by side; only root holds any; PID 1 gave up what no app retains."""
     retained = [isolator(RETAIN, {"set": ["CAP_NET_ADMIN"]}), isolator(RETAIN, {"set": ["CAP_SYSLOG"]})]
@@ -315,6 +316,8 @@ def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
+@pytest.mark.delegated_groups("it looks at groups")
 def test_an_app_sees_its_own_groups(make_pod: MakePod) -> None:
     """They are read-only at /sys/fs/cgroup, with its limits, and no other group is; so it is after a restart."""
     section = shell(_OWN, isolators=[limit("memory", "64Mi"), limit("cpu", "500m")])

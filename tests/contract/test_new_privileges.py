@@ -40,7 +40,12 @@ def report(pod: PodDirectory) -> Report:
 
 @pytest.mark.parametrize(
     ("fields", "flags"),
-    [({}, ()), ({"isolators": [LIST]}, ()), ({"isolators": [NARROW]}, ()), ({}, ("--disable-seccomp",))],
+    [
+        pytest.param({}, (), marks=pytest.mark.rootless),
+        ({"isolators": [LIST]}, ()),
+        ({"isolators": [NARROW]}, ()),
+        ({}, ("--disable-seccomp",)),
+    ],
     ids=["default", "list", "narrow", "none"],
 )
 def test_a_setuid_program(make_pod: MakePod, rootfs: Path, fields: dict[str, Any], flags: tuple[str, ...]) -> None:
@@ -59,6 +64,7 @@ def test_a_setuid_program(make_pod: MakePod, rootfs: Path, fields: dict[str, Any
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_other_programs_have_no_capabilities(make_pod: MakePod, rootfs: Path) -> None:
     """What the process kept for its filters is gone with the exec."""
     section = app_section(GUEST, "report", "/tmp/report", **USER, **switch("false"))

@@ -206,6 +206,7 @@ def _start_into_file(pod: PodDirectory, output: Path) -> subprocess.Popen[bytes]
         return pod.start(stdout=file)
 
 
+@pytest.mark.rootless
 def test_a_killed_sidecar_loses_nothing(make_pod: MakePod, tmp_path: Path) -> None:
     """Another one takes over what the pipes hold, five times over; a chunk may be shown twice, but is logged once."""
     pod = make_pod({"a": shell(_counting(60000))})

@@ -108,6 +108,7 @@ def test_a_pod_whose_apps_all_succeed_succeeds(make_pod: MakePod) -> None:
     assert (pod.status("a"), pod.status("b")) == (0, 0)
 
 
+@pytest.mark.rootless
 def test_the_first_failing_app_ends_the_pod_and_decides(make_pod: MakePod) -> None:
     """Three apps: one succeeds, one fails with 5 and the third, stopped for it, is recorded as 0."""
     wait = "while [ ! -e /dev/shm/go ]; do sleep 0.01; done"

@@ -67,6 +67,7 @@ STATX = native("statx", -1, 0, 0)
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_the_default(make_pod: MakePod) -> None:
     """rkt's blacklist is fatal, what is new and not in the default is unknown, and what C libraries use is there."""
     allowed = [GETPPID, native("getuid"), native("sched_yield")]

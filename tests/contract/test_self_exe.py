@@ -39,6 +39,7 @@ def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(
     assert any("map_files" in line for line in lines[:-1])
 
 
+@pytest.mark.rootless
 def test_a_default_app_cannot_even_look(make_pod: MakePod) -> None:
     """With the default capabilities PID 1 is out of reach: it is not dumpable."""
     pod = make_pod({"a": shell("ls /proc/1/map_files /proc/1/root/ 2>&1; readlink /proc/1/exe || echo no exe")})

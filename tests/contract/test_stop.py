@@ -59,6 +59,7 @@ def test_a_signal_to_the_launcher_stops_the_pod(make_pod: MakePod, number: int) 
     assert_nobody_left(pod)
 
 
+@pytest.mark.rootless
 def test_stop_returns_at_once_and_the_pod_ends(make_pod: MakePod) -> None:
     """The entrypoint prints nothing and does not wait for the apps."""
     pod = make_pod({"a": shell(until_told(0))})
@@ -373,6 +374,7 @@ def test_children_that_ignore_sigterm_are_killed(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.rootless
 def test_an_app_that_forks_on_sigterm_leaves_nobody(make_pod: MakePod) -> None:
     """Its late child ignores SIGTERM and is killed with the rest of the group."""
     pod = make_pod({"a": guest("breeder", "/tmp/up")}, annotations=QUICK)

@@ -98,6 +98,7 @@ def test_no_sidecar_and_no_prefix(make_pod: MakePod) -> None:
     assert not (pod.status_root / "rkt/minit/log/a.log").exists()
 
 
+@pytest.mark.rootless
 def test_exit_code_and_status(make_pod: MakePod) -> None:
     """They are those of any other pod."""
     pod = make_pod({"a": shell("exit 7")})

@@ -110,6 +110,7 @@ def test_read_only_and_recursive_in_every_combination(make_pod: MakePod, source:
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_what_the_host_mounts_later(make_pod: MakePod, source: Path) -> None:
     """It appears below a recursive volume that can be written; below a read-only one it could be written, so not."""
     mount_tmpfs(source)
@@ -181,6 +182,7 @@ def test_volumes_are_seen_by_their_apps_only(make_pod: MakePod, source: Path) ->
 
 
 @pytest.mark.private_users
+@pytest.mark.rootless
 def test_an_app_that_is_not_root(make_pod: MakePod, source: Path) -> None:
     """Permissions are those of the host's files."""
     (source / "own").mkdir()

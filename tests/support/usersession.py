@@ -34,6 +34,9 @@ _PROJECT = Path(__file__).parents[2]
 
 HOST_ROOT_FILES: dict[str, str] = {
     "test_cri*": "minit cri serves kubelets of the machine",
+    "test_demo": "it has a data directory of its own",
+    "test_devices": "a user makes no devices, and has none of the machine's",
+    "test_dhcp_pods": "addresses by DHCP are for links of the machine",
     "test_dist": "nothing of it is about a pod",
     "test_idmap": "file systems of the machine have no other ids for a user",
     "test_machine*": "machines have devices of the machine",
