@@ -169,7 +169,7 @@ class QuickWorld(World):
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment that it is called with."""
-        return self._minit.environment(STAGE1_DUMP=str(self.dump), **variables)
+        return self._minit.environment(**{"STAGE1_DUMP": str(self.dump), **self._of_user, **variables})
 
     def quick_call(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a command line to its end."""

@@ -21,6 +21,7 @@ import pytest
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
 from tests.support.processes import children_of, descriptors_of, is_alive, status_of
 from tests.support.terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, Terminal
+from tests.support.usersession import use_data_directory
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -395,6 +396,7 @@ def test_input_that_ends_without_lines(make_pod: MakePod) -> None:
 
 
 @pytest.mark.host_users("vhangup(2) takes CAP_SYS_TTY_CONFIG on the host")
+@pytest.mark.host_root("vhangup(2) takes CAP_SYS_TTY_CONFIG on the host")
 def test_a_terminal_that_the_app_hangs_up(make_pod: MakePod) -> None:
     """Login programs do, and open it again: the relay goes on."""
     pod = make_pod({"a": guest("hangup", "/dev/console")})
@@ -706,6 +708,7 @@ def test_minit_run(work_directory: Path, stage1_image: Path, tmp_path: Path) -> 
     minit = [sys.executable, "-m", "minit"]
     build = ["image", "build", f"--output={tmp_path}/box.aci", "--from-host=/usr/bin/busybox", "--from-host=/bin/sh"]
     subprocess.run([*minit, *build, "--exec=/bin/sh"], check=True, capture_output=True)
+    use_data_directory(work_directory / "interactive")
     command = [*minit, f"--dir={work_directory}/interactive", "run", f"--stage1-path={stage1_image}"]
     with Terminal(rows=40, columns=90) as terminal:
         before = terminal.settings

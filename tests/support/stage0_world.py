@@ -215,7 +215,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.data = root / "data"
-        self._of_user = own_runtime_directory(root / "user", self.data)
+        self._of_user = own_runtime_directory(root.with_name(f"{root.name}-user"), self.data)
         self.dump = root / "dump"
         self.dump.mkdir()
         self.stage1 = root / "stage1.aci"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -38,6 +39,8 @@ HOST_ROOT_FILES: dict[str, str] = {
     "test_devices": "a user makes no devices, and has none of the machine's",
     "test_dhcp_pods": "addresses by DHCP are for links of the machine",
     "test_dist": "nothing of it is about a pod",
+    "test_dumped_command": "how the command is executed has nothing to do with its rights",
+    "test_group_parent": "groups that are not the user's are root's",
     "test_idmap": "file systems of the machine have no other ids for a user",
     "test_machine*": "machines have devices of the machine",
     "test_network_*": "it looks at the machine's network, which pods of a user do not touch",
@@ -48,6 +51,8 @@ HOST_ROOT_FILES: dict[str, str] = {
     "test_ports": "it looks at the machine's network, which pods of a user do not touch",
     "test_private_users": "pods of a user have no other ids than the user's",
     "test_rootless*": "it makes users",
+    "test_stuck_apps": "it needs /dev/fuse",
+    "test_supervisors": "services of the machine are root's",
     "test_unified_machine*": "a machine boots with it",
 }
 """Files of tests/contract that need the machine's root as a whole, by patterns of names, with the reason."""
@@ -88,7 +93,8 @@ def use_data_directory(data: Path) -> None:
     if SURROUNDING is None:
         return
     directory = Path(os.environ[RUNTIME_VARIABLE])
-    new = directory / "new-data"
+    # Some tests have several threads.
+    new = directory / f"new-data-{threading.get_ident()}"
     new.symlink_to(os.path.realpath(data))
     new.replace(directory / _DATA_LINK)
 
