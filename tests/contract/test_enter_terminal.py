@@ -15,6 +15,7 @@ import pytest
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import children_of, descriptors_of, named, status_of
 from tests.support.terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, Terminal
+from tests.support.usersession import kept_variables
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -51,6 +52,8 @@ def enter(
 ) -> subprocess.Popen[bytes]:
     """Enter in front of a terminal; `options` may redirect some streams."""
     words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", f"--appname={app}", *flags, "--", *command]
+    if "env" in options:
+        options["env"] = {**options["env"], **kept_variables()}
     return subprocess.Popen([*under, *words], cwd=pod.path, **{**terminal.options, **options})
 
 

@@ -44,6 +44,7 @@ def collect(pods: list[PodDirectory], *flags: str, words: list[str] | None = Non
     return pods[0].call("gc-many", *flags, from_tree=True, input=text, cwd=pods[0].path.parent)
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_each_pod_has_an_answer(make_pod: MakePod) -> None:
     """A line with UUID and exit code for each, in their order; what one pod says is what `gc` alone says."""
     pods = [exited(make_pod) for _ in range(4)]
@@ -81,6 +82,7 @@ def test_bad_arguments(make_pod: MakePod) -> None:
         assert "Usage of gc_many: [flags]\n" in result.stderr
 
 
+@pytest.mark.host_root("plugins that are programs work on links of the machine")
 def test_networks_of_many_pods(make_pod: MakePod, local: LocalConfig) -> None:
     """Pods with networks and without are collected one after the other; what plugins cannot undo is said of each."""
     local.plugin("lan", DEL={"print": {"code": 1, "msg": "not now"}, "exit": 1})
@@ -92,6 +94,7 @@ def test_networks_of_many_pods(make_pod: MakePod, local: LocalConfig) -> None:
     assert local.calls == ["ADD lan", "DEL lan"]
 
 
+@pytest.mark.host_root("plugins that are programs work on links of the machine")
 def test_what_befalls_one_pod_is_no_others(make_pod: MakePod, local: LocalConfig, tmp_path: Path) -> None:
     """That a process was killed at a pod is the answer for that pod; a later gc ends what it has begun."""
     killer = local.networks / "killer"
@@ -108,6 +111,7 @@ def test_what_befalls_one_pod_is_no_others(make_pod: MakePod, local: LocalConfig
     assert not any(left_by(pod.uuid) for pod in pods)
 
 
+@pytest.mark.host_root("plugins that are programs work on links of the machine")
 def test_when_it_is_killed_nothing_goes_on(make_pod: MakePod, local: LocalConfig, tmp_path: Path) -> None:
     """The caller that learns of its death may start another one at once."""
     local.plugin("lan", DEL={"hang": True})

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.campaign import LONG
 from tests.support.ordinaryuser import OrdinaryUser
-from tests.support.usersession import DELEGATED, NO_GROUPS, needs_host_root, session_words
+from tests.support.usersession import DELEGATED, NO_GROUPS, has_possible, session_words
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
@@ -23,9 +23,12 @@ SURROUNDINGS = (DELEGATED, NO_GROUPS)
 GIVEN = shlex.split(os.environ.get("MINIT_TEST_ROOTLESS", ""))
 """What a developer gives to the session in place of the sample."""
 
-LEAST_OF_SAMPLE = 6
-FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("test_*.py")) if not needs_host_root(path)}
+LEAST_OF_SAMPLE = 30
+FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("test_*.py")) if has_possible(path, DELEGATED)}
 PARTS = ["given"] if GIVEN else [*FILES] if LONG else ["sample"]
+SESSIONS = [
+    (one, part) for one in SURROUNDINGS for part in PARTS if part not in FILES or has_possible(FILES[part], one)
+]
 
 
 @pytest.fixture
@@ -41,8 +44,7 @@ def user(surrounding: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
         user.remove()
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("surrounding", SURROUNDINGS)
+@pytest.mark.parametrize(("surrounding", "part"), SESSIONS)
 def test_tests_of_pods_as_a_user(user: OrdinaryUser, surrounding: str, part: str) -> None:
     """Tests of pods pass with the rights of a user, and leave no process of the user."""
     arguments = GIVEN or ([str(FILES[part])] if LONG else ["-m", "rootless", *map(str, files_of_sample())])

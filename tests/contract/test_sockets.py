@@ -427,6 +427,7 @@ def test_what_was_passed_to_another_process(make_pod: MakePod) -> None:
     assert "ignoring" not in result.stderr
 
 
+@pytest.mark.rootless
 def test_more_announced_than_passed(make_pod: MakePod) -> None:
     """A missing descriptor is told, and none of ours is taken for it."""
     with listener() as bound:

@@ -58,19 +58,28 @@ HOST_ROOT_FILES: dict[str, str] = {
 """Files of tests/contract that need the machine's root as a whole, by patterns of names, with the reason."""
 
 
+DELEGATED_FILES: dict[str, str] = {
+    "test_app_pause": "apps are paused by their groups",
+    "test_app_update": "limits are those of groups",
+    "test_gc": "groups are what gc removes of a pod that is not in pod directories",
+    "test_stats": "numbers are those of groups",
+}
+"""Files that need control groups, by patterns of names, with the reason."""
+
 # Fixtures: a server of kubelets, and a device.
 _OF_HOST_ROOT = {"daemon", "loop"}
 
 
-def needs_host_root(file: Path) -> bool:
-    """Return whether a file is one of those."""
-    return any(fnmatch(file.stem, pattern) for pattern in HOST_ROOT_FILES)
+def has_possible(file: Path, surrounding: str | None) -> bool:
+    """Return whether a file has tests that can pass in a surrounding."""
+    impossible = (*HOST_ROOT_FILES, *(DELEGATED_FILES if surrounding == NO_GROUPS else ()))
+    return not any(fnmatch(file.stem, pattern) for pattern in impossible)
 
 
 def is_possible(item: pytest.Item) -> bool:
     """Return whether a test can pass in the surrounding of this session."""
     return (
-        not needs_host_root(item.path)
+        has_possible(item.path, SURROUNDING)
         and not _OF_HOST_ROOT & {*getattr(item, "fixturenames", ())}
         and not _has_private_users(item)
         and item.get_closest_marker("host_root") is None

@@ -129,10 +129,13 @@ class _Launch:
     def run(self) -> int:
         """Start the pod, wait for the end and return the exit code."""
         with Step("shed what the caller left"):
+            # Before a descriptor is opened, which would have the number of one that the caller has left closed.
+            open_standard_streams()
+            inherited = _find_sockets()
             self._uplink = hold_uplink()
             self._held = [fd for fd in (hold_namespace(), self._uplink) if fd is not None]
             # Of the caller, which the apps get: the attributes, and the limits if they are to have those.
-            attributes, limits, inherited = _shed(self._lock, self._held)
+            attributes, limits = _shed([self._lock, *self._held, *(each.fd for each in inherited)])
             raise_limits(for_users=bool(self._flags.private_users))
         start = Start(
             plan=lambda hierarchies: self._plan(hierarchies, limits),
@@ -283,18 +286,16 @@ class _Launch:
         self._network = None
 
 
-def _shed(lock: int, held: Sequence[int]) -> tuple[Attributes, list[Limit], list[InheritedSocket]]:
+def _shed(kept: Sequence[int]) -> tuple[Attributes, list[Limit]]:
     """
-    Undo the caller's changes to the process.
+    Undo the caller's changes to the process, but for the descriptors `kept`.
 
-    Returns the caller's attributes, which the apps get, and limits, and the passed sockets.
+    Returns the caller's attributes, which the apps get, and limits.
     """
     syscalls.set_process_name("minit-launcher")
-    open_standard_streams()
-    sockets = _find_sockets()
-    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ), *held) if fd is not None]
+    own = [fd for fd in (image_descriptor(), find_descriptor(os.environ)) if fd is not None]
     # Callers leak descriptors into rkt; a descriptor that reached an app or outlived us would be a hole or hold a lock.
-    syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
+    syscalls.close_all_but([0, 1, 2, *own, *kept])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
     # The caller's settings must not decide about the pod's files, nor have the kernel reap the pod's children.
     os.umask(0o022)
@@ -303,7 +304,7 @@ def _shed(lock: int, held: Sequence[int]) -> tuple[Attributes, list[Limit], list
     attributes, limits = read_attributes(), read_limits()
     # Blocked before PID 1 exists: a SIGTERM to a PID 1 without a handler would vanish.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
-    return attributes, limits, sockets
+    return attributes, limits
 
 
 def _find_sockets() -> list[InheritedSocket]:
