@@ -32,7 +32,15 @@ _PROGRAM = "slirp4netns"
 MTU = 65520
 """Bytes of a packet of the uplink."""
 # Of slirp4netns(1).
-OPTIONS = ("--configure", f"--mtu={MTU}", "--disable-host-loopback", "--enable-ipv6", "--netns-type=path")
+OPTIONS = (
+    "--configure",
+    f"--mtu={MTU}",
+    "--disable-host-loopback",
+    "--enable-ipv6",
+    "--enable-sandbox",
+    "--enable-seccomp",
+    "--netns-type=path",
+)
 _INTERFACE = "tap0"
 _TUN = "/dev/net/tun"
 _WITHOUT = "or use --net=host or --net=none"
@@ -206,5 +214,8 @@ def _start_program(path: str) -> tuple[int, int]:
 
 
 def _execute(words: list[str], ready: int) -> NoReturn:
+    # The sandbox of the program takes all mounts away, which must reach nobody else.
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     os.set_inheritable(ready, True)
     os.execvp(words[0], words)
