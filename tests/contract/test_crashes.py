@@ -26,6 +26,7 @@ def started(pod: PodDirectory) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it looks at groups")
 def test_a_killed_launcher_means_an_orderly_end(make_pod: MakePod, overlay: bool) -> None:
     """The apps get SIGTERM, their statuses are written, the output is delivered and the lock is given up."""
     pod = make_pod(
@@ -61,6 +62,7 @@ def test_the_lock_is_held_until_the_last_app_has_ended(make_pod: MakePod) -> Non
     assert pod.status("a") == 0
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> None:
     """PID 1 never outlives it unnoticed, not even from its first instruction."""
     for marker in ("subcgroup", "pid"):
@@ -78,7 +80,11 @@ def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> No
             assert pod.control_groups() == []
 
 
-@pytest.mark.parametrize("is_short_of_memory", [False, True], ids=["by somebody", "for want of memory"])
+@pytest.mark.parametrize(
+    "is_short_of_memory",
+    [False, pytest.param(True, marks=pytest.mark.delegated_groups("it sets limits"))],
+    ids=["by somebody", "for want of memory"],
+)
 @pytest.mark.private_users
 def test_a_killed_pid_1_ends_everything(make_pod: MakePod, is_short_of_memory: bool) -> None:
     """The launcher says why and ends, the lock is free, and no status is invented; one that was there stays."""
@@ -111,6 +117,7 @@ def test_a_killed_pid_1_ends_everything(make_pod: MakePod, is_short_of_memory: b
     assert pod.control_groups() == []
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_a_killed_app_is_an_app_that_failed(make_pod: MakePod) -> None:
     """Killed from the host it is recorded as 137, as if the OOM killer had come."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up"), "b": shell(FOREVER)})

@@ -58,6 +58,7 @@ APPS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fields", APPS, ids=APPS)
+@pytest.mark.delegated_groups("it sets limits")
 def test_everything_is_as_in_the_app(make_pod: MakePod, fields: str) -> None:
     """Status, control groups, limits, mounts, environment, working directory and OOM score of app and command."""
     section, flags = APPS[fields]
@@ -285,6 +286,7 @@ def test_a_list_under_which_nothing_can_be_said(make_pod: MakePod) -> None:
     assert pod.enter("a", "echo", "x").returncode == -signal.SIGSYS
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_resources_are_the_apps(make_pod: MakePod) -> None:
     """The use of a command counts, and ends at the app's limits of memory and processes (CVE-2019-10147)."""
     pod = make_pod(
@@ -309,6 +311,7 @@ def test_resources_are_the_apps(make_pod: MakePod) -> None:
     assert (result.stdout, result.stderr) == ("", "sh: can't fork: Resource temporarily unavailable\n")
 
 
+@pytest.mark.host_root("a user makes no devices")
 def test_devices_are_the_apps(make_pod: MakePod, own_rootfs: Path) -> None:
     """The host's memory, by a node that the image brings along, is as far away as for the app."""
     os.mknod(own_rootfs / "kmsg", 0o600 | stat.S_IFCHR, os.makedev(1, 11))
@@ -321,6 +324,7 @@ def test_devices_are_the_apps(make_pod: MakePod, own_rootfs: Path) -> None:
     assert result.stdout == "null\n"
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_little_memory_is_enough(make_pod: MakePod) -> None:
     """Entering an app of 4 MiB takes hardly any of them."""
     pod = make_pod({"a": app_section("/bin/sleep", "1000", isolators=[isolator("resource/memory", limit="4Mi")])})
@@ -334,6 +338,7 @@ def test_little_memory_is_enough(make_pod: MakePod) -> None:
 # The explicit way out.
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_privileged(make_pod: MakePod) -> None:
     """With --privileged a command has PID 1's capabilities, no filter, and the caller's control groups and limits."""
     isolators = [
@@ -361,6 +366,7 @@ def test_privileged(make_pod: MakePod) -> None:
 # While PID 1 does not answer.
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_pid_1_is_stopped(make_pod: MakePod) -> None:
     """The command has the same from the plan on disk, at once."""
     limited = [{"name": "minit/ulimits", "value": '{"nofile": "512:1024", "core": "4096"}'}]
@@ -387,6 +393,7 @@ def test_pid_1_is_stopped(make_pod: MakePod) -> None:
     assert pod.enter("gone", "true").returncode == 0
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_a_root_that_a_program_made(make_pod: MakePod) -> None:
     """A mount namespace that PID 1 does not hold is not taken for the app's, whoever of the app is in it."""
     pod = make_pod({"a": shell("exit 0"), "b": shell(FOREVER)})
@@ -434,6 +441,7 @@ def test_the_plan_on_disk_is_out_of_reach(make_pod: MakePod) -> None:
     assert "/proc/1/cwd/enter: No such file or directory" in result.stderr
 
 
+@pytest.mark.delegated_groups("it freezes groups")
 def test_a_frozen_supervisor(make_pod: MakePod) -> None:
     """One that has the request and does not answer is waited for a few seconds only."""
     pod = make_pod({"a": shell(FOREVER)})

@@ -326,6 +326,7 @@ def test_what_a_post_stop_handler_leaves_is_killed(make_pod: MakePod) -> None:
     assert not pod.members()
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_a_handler_leaves_no_descriptor_in_pid_1(make_pod: MakePod) -> None:
     """Neither its pipes, nor its process, nor its sidecar are held when it has ended."""
     both = scripts(pre_start="echo x", post_stop="echo y; [ -e /tmp/last ] || exit 0")

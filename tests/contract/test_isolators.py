@@ -114,6 +114,7 @@ def test_a_disabled_restriction_beats_isolators(make_pod: MakePod, private_users
 # Limits.
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_limits_are_where_tools_look(make_pod: MakePod) -> None:
     """Each app's are in its own group, the pod's in the one around all apps; PID 1 has none."""
     pod = make_pod(
@@ -181,6 +182,7 @@ LIMIT = "for want of memory: its limit is 65000000 bytes (62 MiB)"
     ids=["itself", "child", "children", "pre-start", "post-stop", "enough", "well"],
 )
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it sets limits")
 def test_memory_that_is_not_there(make_pod: MakePod, section: dict[str, Any], status: int, killed: str | None) -> None:
     """A line says what of an app was killed and by which limit, if that made the app or a handler of it fail."""
     pod = make_pod({"a": section})
@@ -190,6 +192,7 @@ def test_memory_that_is_not_there(make_pod: MakePod, section: dict[str, Any], st
     assert lines == ([] if killed is None else [f'stage1: app "a": the kernel has killed {killed} {LIMIT}'])
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
     """The pod's limit counts for an app without one, and PID 1 survives to record its end."""
     take = shell("until [ -e /tmp/go ]; do sleep 0.01; done; dd if=/dev/zero of=/dev/null bs=64M count=1")
@@ -204,6 +207,7 @@ def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it sets limits")
 def test_processes_that_are_not_there(make_pod: MakePod) -> None:
     """An app can fork up to its limit and no further, and can be stopped then."""
     fork = "i=0; while [ $i -lt 20 ]; do sleep 1000 & i=$((i+1)); done; wait"
@@ -215,6 +219,7 @@ def test_processes_that_are_not_there(make_pod: MakePod) -> None:
     assert (pod.status("a"), pod.status("b") or 0) == (2, 0)
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_a_limit_of_one_process(make_pod: MakePod) -> None:
     """The least there is leaves room for the app itself, and for none of its children."""
     limited = [{"name": "minit/pids-limit", "value": "1"}]
@@ -224,6 +229,7 @@ def test_a_limit_of_one_process(make_pod: MakePod) -> None:
     assert pod.run().returncode == 0
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_processor_time(make_pod: MakePod) -> None:
     """An app with a tenth of a processor is throttled."""
     pod = make_pod({"a": shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done", isolators=[limit("cpu", "100m")])})
@@ -303,6 +309,7 @@ exit 0
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("it sets limits")
 def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
     """The hierarchies are in the stage1 root, by the paths of the host and read-only."""
     retained = isolator(RETAIN, {"set": ["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]})
@@ -351,6 +358,7 @@ def test_its_own_group_where_there_is_but_one_hierarchy(make_pod: MakePod) -> No
     assert (said[-3], said[-2].endswith("Read-only file system"), said[-1]) == ("2", True, "cgroup")
 
 
+@pytest.mark.delegated_groups("it looks at groups")
 def test_the_hierarchies_of_the_host_stay_as_they_are(make_pod: MakePod) -> None:
     """Those of the pod are read-only for the pod alone."""
     before = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/sys/fs/cgroup" in line]

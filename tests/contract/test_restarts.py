@@ -190,7 +190,6 @@ def test_an_app_that_was_added_to_a_pod(make_pod: MakePod) -> None:
     assert sandbox.end().returncode == 0
 
 
-@pytest.mark.delegated_groups("it finds processes by their groups")
 def test_output_that_somebody_holds_open_is_given_up(make_pod: MakePod) -> None:
     """Another app may keep the end of each of an app's pipes: PID 1 does not grow with the restarts for all that."""
     pod = make_pod({"a": shell("exec sleep 1234", annotations=restarting(restart="always"))})

@@ -91,6 +91,7 @@ def ask(number: int, protocol: str = "tcp", address: str = "127.0.0.1") -> str:
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 @pytest.mark.parametrize("net", ["none", "host"])
 @pytest.mark.private_users
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_an_app_finds_its_socket_open(make_pod: MakePod, net: str, protocol: str, address: str) -> None:
     """Descriptor 3 is bound to the port in the pod's network, for IPv4 and IPv6, and three variables say so."""
     pod = make_pod({"a": answering(port("http", PORT, protocol), user="1000", group="1000")})
@@ -110,6 +111,7 @@ def test_an_app_finds_its_socket_open(make_pod: MakePod, net: str, protocol: str
 
 
 @pytest.mark.private_users
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_a_low_port_of_an_app_that_is_not_root(make_pod: MakePod) -> None:
     """PID 1 may bind what the app itself may not."""
     pod = make_pod({"a": answering(port("http", 80), user="1000", group="1000")})
@@ -120,6 +122,7 @@ def test_a_low_port_of_an_app_that_is_not_root(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_many_sockets_in_the_order_of_the_ports(make_pod: MakePod) -> None:
     """They are 3, 4 and so on, whichever descriptors PID 1 had them on; an ordinary port is left out."""
     ports = [port(f"p{index}", 9000 - index, ("tcp", "udp")[index % 2]) for index in range(30)]
@@ -136,6 +139,7 @@ def test_many_sockets_in_the_order_of_the_ports(make_pod: MakePod) -> None:
     assert sorted(report.descriptors) == list(range(33))
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_a_range_of_ports_is_its_first_one(make_pod: MakePod) -> None:
     """`count` makes no further sockets, as in rkt."""
     pod = make_pod({"a": answering(port("http", PORT, count=3))})
@@ -158,6 +162,7 @@ def test_the_port_of_the_host_is_listened_on(make_pod: MakePod) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
+@pytest.mark.host_root("the machine's rules forward the port")
 def test_a_forwarded_port_leads_to_the_socket(make_pod: MakePod, protocol: str) -> None:
     """In a network of its own the pod is reached by the host's port, which the app finds open."""
     ports = [{"name": "http", "hostPort": PORT}]
@@ -183,6 +188,7 @@ def test_a_port_of_one_address_of_the_host(make_pod: MakePod, address: str, othe
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.host_root("the machine's rules forward the port")
 def test_a_forwarded_port_of_each_family(make_pod: MakePod, tmp_path: Path, address: str) -> None:
     """A port of one address of the host leads to the socket, which is open for both families."""
     ranges = [[{"subnet": "10.99.29.0/24"}], [{"subnet": "fd00:1d::/64"}]]
@@ -199,6 +205,7 @@ def test_a_forwarded_port_of_each_family(make_pod: MakePod, tmp_path: Path, addr
     assert pod.gc().returncode == 0
 
 
+@pytest.mark.host_root("the machine's rules forward the port")
 def test_two_forwarded_ports_of_one_name(make_pod: MakePod) -> None:
     """The socket is bound to the first one's number, and both lead to it."""
     ports = [{"name": "http", "hostPort": number} for number in (PORT, PORT + 1)]
@@ -209,6 +216,7 @@ def test_two_forwarded_ports_of_one_name(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_two_apps_have_their_own(make_pod: MakePod) -> None:
     """Each has its socket as 3, and not the other's."""
     pod = make_pod({"a": answering(port("http", 80)), "b": answering(port("http", 81)), "c": shell("env")})
@@ -223,6 +231,7 @@ def test_two_apps_have_their_own(make_pod: MakePod) -> None:
         assert sorted(pod.report(name).descriptors) == [0, 1, 2, 3]
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_they_are_the_apps_alone(make_pod: MakePod) -> None:
     """Neither its event handlers, nor who enters it, nor `rkt/env` has the sockets or a word about them."""
     reports = handlers(pre_start=(GUEST, "report", "/tmp/pre"))
@@ -238,6 +247,7 @@ def test_they_are_the_apps_alone(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_variables_of_the_app_itself(make_pod: MakePod) -> None:
     """LISTEN_FDS of its image counts for an app without sockets, and for no other."""
     own = [{"name": "LISTEN_FDS", "value": "7"}]
@@ -298,6 +308,7 @@ def test_a_machine_without_ipv6(make_pod: MakePod, tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 @pytest.mark.parametrize("net", ["none", "host"])
 @pytest.mark.parametrize("flags", [(), ("--disable-capabilities-restriction",)])
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_a_socket_of_the_caller(make_pod: MakePod, flags: tuple[str, ...], net: str, protocol: str) -> None:
     """An app gets the one of its protocol and port, whichever network the pod is in; one on another port is its own."""
     with listener(protocol) as bound:
@@ -410,6 +421,7 @@ def test_a_multipath_socket_of_the_caller(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.host_root("it enters networks of pods as the machine's root")
 def test_what_was_passed_to_another_process(make_pod: MakePod) -> None:
     """It is closed like anything the caller leaks, and nothing is said about it."""
     with listener() as bound:

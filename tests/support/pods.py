@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from minit.linux import syscalls
+from minit.linux.pidnamespaces import members_of
 from tests.support.guest import GUEST, Report
 from tests.support.owngroup import find_groups
 from tests.support.processes import children_of, status_of
-from tests.support.usersession import NO_GROUPS, SURROUNDING, kept_variables
+from tests.support.usersession import NO_GROUPS, SURROUNDING, kept_variables, without_warning
 from tests.support.waiting import wait_for
 
 BUSYBOX = Path("/usr/bin/busybox")
@@ -39,10 +40,6 @@ APP_TREE_ID = "deps-sha512-" + "a" * 64
 TIMEOUT_SECONDS = 90
 CONTROL = "stage1/rootfs/rkt/minit/control"
 LOOPBACK_ONLY = "networking: networking namespace with loopback only\n"
-WITHOUT_GROUPS = (
-    "stage1: warning: no control group is delegated to you: no limits and no pause, and each app has a PID namespace"
-    " (see docs/rootless.md)\n"
-)
 
 # The ids of the host that a pod with private users has: where they begin, and how many.
 PRIVATE_USERS = (0x309 << 16, 1 << 16)
@@ -294,9 +291,7 @@ class PodDirectory:
         finally:
             process.kill()
         texts = [(data or b"").decode(errors="replace") for data in (out, err)]
-        texts[1] = texts[1].replace(LOOPBACK_ONLY, "", 1)
-        if SURROUNDING == NO_GROUPS:
-            texts[1] = texts[1].replace(WITHOUT_GROUPS, "", 1)
+        texts[1] = without_warning(texts[1].replace(LOOPBACK_ONLY, "", 1))
         return subprocess.CompletedProcess(process.args, process.returncode, *texts)
 
     def call(
@@ -435,8 +430,11 @@ class PodDirectory:
         return find_groups(control_group_name(self.uuid))
 
     def members(self) -> list[int]:
-        """Return the processes in the pod's control groups, in any hierarchy."""
+        """Return the processes in the pod's control groups, in any hierarchy; without groups in the pod's namespace."""
         pids: set[int] = set()
+        if SURROUNDING == NO_GROUPS:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                pids = {self.pid, *members_of(self.pid, os.stat(f"/proc/{self.pid}/ns/pid").st_ino)}
         for top in self.control_groups():
             for group, _, _ in os.walk(top):
                 with suppress(FileNotFoundError):

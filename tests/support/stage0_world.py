@@ -23,7 +23,7 @@ from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
 from tests.support.forkedcommand import forked_minit
-from tests.support.usersession import own_runtime_directory
+from tests.support.usersession import own_runtime_directory, without_warning
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
@@ -205,8 +205,8 @@ def image_id(path: Path) -> str:
 
 
 def without_progress(errors: str) -> str:
-    """Return what the command said but for what only a slow machine hears: how long work goes on."""
-    return _PROGRESS.sub("", errors)
+    """Return what the command said but for what a slow machine alone hears: how long work goes on."""
+    return without_warning(_PROGRESS.sub("", errors))
 
 
 class World:
