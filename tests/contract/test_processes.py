@@ -59,6 +59,7 @@ DESCRIPTORS = {
 }
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_an_app_sees_names_only(make_pod: MakePod) -> None:
     """For ps(1) in an app no process of minit's has the words of `run`, which the launcher keeps for the host."""
     look = "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' > /tmp/seen"
@@ -119,6 +120,7 @@ def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_descriptors(make_pod: MakePod) -> None:
     """Each kind of process holds what the table says, though its caller leaked 64 descriptors."""
     pod, processes = running_pod(make_pod)
@@ -126,6 +128,7 @@ def test_descriptors(make_pod: MakePod) -> None:
         expect_descriptors(processes[kind], {**expected, **(written(pod) if kind == "pid 1" else {})})
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
     """The launcher holds both ends of the console and ways of its own to the caller's terminal, PID 1 the master."""
     pod = make_pod({"a": shell(FOREVER)})
@@ -180,6 +183,7 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
     """The helper holds its socket to the launcher and one for the kernel's events; it is no child of the pod."""
     mounts = [{"volume": "v", "path": "/v"}]
@@ -323,6 +327,7 @@ def test_who_is_dumpable(make_pod: MakePod) -> None:
     assert owners == {"pid 1": pod.shift, "minit-spawner": 0, "iottymux-a": 0, "sh": pod.shift}
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_names_groups_and_places(make_pod: MakePod) -> None:
     """ps(1) shows what each process is; ours sit in init.scope in every hierarchy, with their root as directory."""
     pod, processes = running_pod(make_pod)
@@ -341,6 +346,7 @@ def test_names_groups_and_places(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_an_app_cannot_look_into_our_processes(make_pod: MakePod) -> None:
     """They are not dumpable: root in an app sees neither their files, nor their root, memory or environment."""
     look = (

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import children_of, status_of
@@ -39,6 +41,7 @@ def test_two_thousand_orphans_leave_no_zombie(make_pod: MakePod) -> None:
     assert pod.status("a") == 0
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
     """A thousand of them make one SIGCHLD; all are reaped for it, and the next status is not late."""
     wait = "while [ ! -e /tmp/go ]; do :; done"

@@ -39,6 +39,7 @@ def test_exit_code_reaches_the_caller_and_the_status_file(make_pod: MakePod, ove
     assert not pod.is_running()
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_a_caller_that_asks_is_told_which_app_failed(make_pod: MakePod) -> None:
     """The last line says it: of an only app how it ended, of others that the pod ended with it; of success nothing."""
     scripts = {"exit 3": ["exited with 3"], "kill -KILL $$": ["was killed by SIGKILL"], "exit 0": []}
@@ -136,6 +137,7 @@ def test_an_app_that_fails_while_it_is_stopped_keeps_its_code(make_pod: MakePod)
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 @pytest.mark.private_users
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     """The status, its markers and the pod files have the contract's form, also under a strict umask."""
     pod = make_pod({"a": shell("exit 7")}, overlay=overlay)
@@ -162,6 +164,7 @@ def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     assert (record["app"], record["status"], record["code"]) == ("a", 7, 7)
 
 
+@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_a_status_is_never_seen_in_part(make_pod: MakePod) -> None:
     """It appears under its name by a rename and is never written there; so do the files that stage0 reads."""
     pod = make_pod({f"a{number}": guest("meet", "8", "exit", str(number)) for number in range(8)})
