@@ -7,7 +7,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
 
-SURROUNDINGS = (DELEGATED, NO_GROUPS)
+SURROUNDINGS: dict[str, Callable[[Path], OrdinaryUser]] = {
+    DELEGATED: OrdinaryUser,
+    NO_GROUPS: partial(OrdinaryUser, has_groups=False),
+}
+"""How to make the user of each surrounding."""
+
 GIVEN = shlex.split(os.environ.get("MINIT_TEST_ROOTLESS", ""))
 """What a developer gives to the session in place of the sample."""
 
@@ -34,7 +40,7 @@ SESSIONS = [
 @pytest.fixture
 def user(surrounding: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OrdinaryUser]:
     """A user in a surrounding, with the images of stage1 at home."""
-    user = OrdinaryUser(tmp_path, has_groups=surrounding != NO_GROUPS)
+    user = SURROUNDINGS[surrounding](tmp_path)
     try:
         for name in ("stage1", "plain_stage1") if LONG or GIVEN else ("stage1",):
             image = shutil.copy(request.getfixturevalue(f"{name}_image"), user.home / f"{name.replace('_', '-')}.aci")

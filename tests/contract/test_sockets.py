@@ -162,7 +162,7 @@ def test_the_port_of_the_host_is_listened_on(make_pod: MakePod) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-@pytest.mark.host_root("the machine's rules forward the port")
+@pytest.mark.host_root("the command makes the network of a user, and here is none")
 def test_a_forwarded_port_leads_to_the_socket(make_pod: MakePod, protocol: str) -> None:
     """In a network of its own the pod is reached by the host's port, which the app finds open."""
     ports = [{"name": "http", "hostPort": PORT}]
@@ -188,7 +188,7 @@ def test_a_port_of_one_address_of_the_host(make_pod: MakePod, address: str, othe
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-@pytest.mark.host_root("the machine's rules forward the port")
+@pytest.mark.host_root("the command makes the network of a user, and here is none")
 def test_a_forwarded_port_of_each_family(make_pod: MakePod, tmp_path: Path, address: str) -> None:
     """A port of one address of the host leads to the socket, which is open for both families."""
     ranges = [[{"subnet": "10.99.29.0/24"}], [{"subnet": "fd00:1d::/64"}]]
@@ -205,7 +205,7 @@ def test_a_forwarded_port_of_each_family(make_pod: MakePod, tmp_path: Path, addr
     assert pod.gc().returncode == 0
 
 
-@pytest.mark.host_root("the machine's rules forward the port")
+@pytest.mark.host_root("the command makes the network of a user, and here is none")
 def test_two_forwarded_ports_of_one_name(make_pod: MakePod) -> None:
     """The socket is bound to the first one's number, and both lead to it."""
     ports = [{"name": "http", "hostPort": number} for number in (PORT, PORT + 1)]
