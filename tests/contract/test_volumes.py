@@ -475,6 +475,7 @@ def listing(directory: Path, shift: int = 0) -> list[tuple[object, ...]]:
 @BOTH
 @pytest.mark.parametrize("target", ["/data", "/link-to-data"])
 @pytest.mark.private_users
+@pytest.mark.host_root("a user makes no devices")
 def test_volumes_of_docker_images_begin_with_what_the_image_has(
     make_pod: MakePod, own_rootfs: Path, target: str, overlay: bool
 ) -> None:
@@ -508,6 +509,7 @@ def test_volumes_of_docker_images_begin_with_what_the_image_has(
     ],
     ids=["not docker", "explicit volume", "explicit mount"],
 )
+@pytest.mark.host_root("a user makes no devices")
 def test_volumes_that_begin_empty(
     make_pod: MakePod, own_rootfs: Path, annotations: dict[str, str], volumes: list[Any], fields: dict[str, Any]
 ) -> None:
@@ -641,6 +643,7 @@ FAILURES = {
 
 @BOTH
 @pytest.mark.parametrize("case", FAILURES)
+@pytest.mark.delegated_groups("without groups what is below /proc is refused before anything is made")
 def test_targets_that_cannot_be(make_pod: MakePod, own_rootfs: Path, source: Path, case: str, overlay: bool) -> None:
     """One line names app, volume, target and place in the manifest; 254 is recorded; the host sees nothing of it."""
     (own_rootfs / "circle").symlink_to("/circle")

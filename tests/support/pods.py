@@ -433,8 +433,10 @@ class PodDirectory:
         """Return the processes in the pod's control groups, in any hierarchy; without groups in the pod's namespace."""
         pids: set[int] = set()
         if SURROUNDING == NO_GROUPS:
+            # There is no number before PID 1 and, of a pod that could not be started, after it.
             with suppress(FileNotFoundError, ProcessLookupError):
-                pids = {self.pid, *members_of(self.pid, os.stat(f"/proc/{self.pid}/ns/pid").st_ino)}
+                if self.is_running() and (text := self._read("pid")):
+                    pids = {int(text), *members_of(int(text), os.stat(f"/proc/{text.strip()}/ns/pid").st_ino)}
         for top in self.control_groups():
             for group, _, _ in os.walk(top):
                 with suppress(FileNotFoundError):
