@@ -45,6 +45,7 @@ from minit.stage0.pods.poddirectory import RUN, Note, PodState, walk_pods
 from minit.stage0.pods.privateusers import SUBORDINATE_IDS, subordinate_ids
 
 _LOCK = "lock"
+_DATA = "data"
 _SAID = "said"
 # Of proc_pid_stat(5), counted behind the name.
 _STATE, _PARENT, _START_TIME = 0, 4 - 3, 22 - 3
@@ -87,7 +88,8 @@ def become_root(data: Path, note: Note) -> None:
         working_directory = os.getcwd()
     with key_lock(directory, _LOCK, exclusive=True):
         record = _enter(directory, data, note)
-        _lead_to(directory / NAMESPACE_RECORD, data / RUNTIME)
+        _lead_to(data / RUNTIME / NAMESPACE_RECORD, directory / NAMESPACE_RECORD)
+        _lead_to(data / RUNTIME / _DATA, data)
     # The launcher takes a lock of its own before this descriptor ends.
     os.set_inheritable(record, True)
     os.environ[RUNTIME_VARIABLE] = str(data / RUNTIME)
@@ -128,13 +130,12 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     return fd
 
 
-def _lead_to(record: Path, runtime: Path) -> None:
-    """Have launchers find the present record."""
-    link = runtime / NAMESPACE_RECORD
-    if not link.is_symlink() or link.readlink() != record:
-        new = runtime / "new"
+def _lead_to(link: Path, target: Path) -> None:
+    """Have a link lead to what is there at present."""
+    if not link.is_symlink() or link.readlink() != target:
+        new = link.with_name("new")
         new.unlink(missing_ok=True)
-        new.symlink_to(record)
+        new.symlink_to(target)
         new.replace(link)
 
 
@@ -358,8 +359,8 @@ def _map_own_id(pid: int) -> None:
 
 def _require_same(data: Path) -> None:
     """Raise MinitError if this namespace is for another data directory."""
-    own = Path(os.environ[RUNTIME_VARIABLE]).parent
-    if own != data:
+    own = os.readlink(Path(os.environ[RUNTIME_VARIABLE]) / _DATA)
+    if own != str(data):
         raise MinitError(f"this is the namespace of the data directory {own}: leave it to work with {data}")
 
 
