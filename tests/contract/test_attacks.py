@@ -272,6 +272,7 @@ def _of_apps(pids: set[int]) -> set[int]:
 
 
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Apps, handlers and commands that are entered have keyrings of their own, empty at first."""
     commands = handlers(pre_start=(ATTACKER, "keys", "secret"), post_stop=(ATTACKER, "keys", "own"))

@@ -44,6 +44,7 @@ def pod(make_pod: MakePod) -> PodDirectory:
 
 @pytest.mark.private_users
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_a_command_sees_the_app(pod: PodDirectory) -> None:
     """Its root, its mounts and its pod's namespaces, as root, in its working directory."""
     script = "cat /etc/who; id -u; pwd; hostname; for n in mnt pid uts ipc net; do readlink /proc/self/ns/$n; done"
@@ -451,6 +452,7 @@ DAEMON = "setsid sh -c 'setsid sleep 7778 & exec sleep 7779' </dev/null >/dev/nu
 
 @pytest.mark.private_users
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_nothing_is_left_after_a_time_limit(pod: PodDirectory) -> None:
     """Not what has left the command's session; what it has said until then is there, and the app goes on."""
     before = _groups(pod)
@@ -506,6 +508,7 @@ def test_nothing_is_left_when_the_guard_is_killed(pod: PodDirectory) -> None:
 
 
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_a_stop_reaches_commands_with_a_time_limit(pod: PodDirectory) -> None:
     """They are the app's as any other."""
     with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done", flags=("--timeout=1h",)) as process:

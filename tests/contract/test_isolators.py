@@ -54,6 +54,7 @@ def limits_of(pod: PodDirectory, group: str) -> dict[str, str]:
 
 @pytest.mark.private_users
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_capabilities_of_each_app(make_pod: MakePod) -> None:
     """Retained, removed and default sets side by side; only root holds any; PID 1 gave up what no app retains."""
     retained = [isolator(RETAIN, {"set": ["CAP_NET_ADMIN"]}), isolator(RETAIN, {"set": ["CAP_SYSLOG"]})]

@@ -48,6 +48,7 @@ def report(pod: PodDirectory) -> Report:
     ],
     ids=["default", "list", "narrow", "none"],
 )
+@pytest.mark.subordinate_ids("an app has another user")
 def test_a_setuid_program(make_pod: MakePod, rootfs: Path, fields: dict[str, Any], flags: tuple[str, ...]) -> None:
     """Where privileges may be granted it is root, with the app's capabilities and under its filters."""
     pod = make_pod({"a": app_section(SETUID, "report", "/tmp/report", **USER, **fields, **switch("false"))}, rootfs)
@@ -65,6 +66,7 @@ def test_a_setuid_program(make_pod: MakePod, rootfs: Path, fields: dict[str, Any
 
 @pytest.mark.private_users
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_other_programs_have_no_capabilities(make_pod: MakePod, rootfs: Path) -> None:
     """What the process kept for its filters is gone with the exec."""
     section = app_section(GUEST, "report", "/tmp/report", **USER, **switch("false"))

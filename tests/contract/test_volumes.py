@@ -183,6 +183,7 @@ def test_volumes_are_seen_by_their_apps_only(make_pod: MakePod, source: Path) ->
 
 @pytest.mark.private_users
 @pytest.mark.rootless
+@pytest.mark.subordinate_ids("an app has another user")
 def test_an_app_that_is_not_root(make_pod: MakePod, source: Path) -> None:
     """Permissions are those of the host's files."""
     (source / "own").mkdir()

@@ -26,6 +26,9 @@ DELEGATED = "delegated"
 NO_GROUPS = "no-groups"
 """Nothing is delegated to the user, and PID namespaces take the place of groups."""
 
+ONE_ID = "one-id"
+"""The user has no subordinate ids, and root is the only user of a pod."""
+
 _SURROUNDING_VARIABLE = "MINIT_TEST_SURROUNDING"
 SURROUNDING = os.environ.get(_SURROUNDING_VARIABLE)
 """What this session's user has; None for a session of the machine's root."""
@@ -71,6 +74,8 @@ DELEGATED_FILES: dict[str, str] = {
 }
 """Files that need control groups, by patterns of names, with the reason."""
 
+# Marks of tests that need what a surrounding lacks.
+_MARKS = {NO_GROUPS: "delegated_groups", ONE_ID: "subordinate_ids"}
 # Fixtures: a server of kubelets, and a device.
 _OF_HOST_ROOT = {"daemon", "loop"}
 
@@ -88,7 +93,7 @@ def is_possible(item: pytest.Item) -> bool:
         and not _OF_HOST_ROOT & {*getattr(item, "fixturenames", ())}
         and not _has_private_users(item)
         and item.get_closest_marker("host_root") is None
-        and (SURROUNDING != NO_GROUPS or item.get_closest_marker("delegated_groups") is None)
+        and item.get_closest_marker(_MARKS.get(SURROUNDING or "", "")) is None
     )
 
 
