@@ -56,16 +56,19 @@ def user(surrounding: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
 
 
 @pytest.mark.parametrize(("surrounding", "part"), SESSIONS)
-def test_tests_of_pods_as_a_user(user: OrdinaryUser, surrounding: str, part: str) -> None:
+def test_tests_of_pods_as_a_user(user: OrdinaryUser, surrounding: str, part: str, tmp_path: Path) -> None:
     """Tests of pods pass with the rights of a user, and leave no process of the user."""
     arguments = GIVEN or ([str(FILES[part])] if part in FILES else ["-m", "rootless", *map(str, files_of_sample())])
     words = session_words(user, surrounding, arguments)
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    print(done.stdout)
+    log = tmp_path / "session"
+    with log.open("w") as output:
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False)
+        finally:
+            # Also of a session that takes too long.
+            print(log.read_text())
     assert done.returncode == 0, "the session has failed: its output is above, or below"
-    passed = sum(map(int, re.findall(r"(\d+) passed", done.stdout.splitlines()[-1])))
+    passed = sum(map(int, re.findall(r"(\d+) passed", log.read_text().splitlines()[-1])))
     assert passed >= (LEAST_OF_SAMPLE if part == SAMPLE else 1)
     wait_for(lambda: not user.processes(), "the end of the user's processes")
 

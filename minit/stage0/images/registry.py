@@ -47,6 +47,7 @@ _REMEDIES_OF_POLICY = {
     "sigstore disabled": "install a skopeo that verifies signatures of sigstore (Debian 13 has one), ",
 }
 _ACCEPT = "insecureAcceptAnything"
+_FATAL = "level=fatal"
 _ABSENT = re.compile(r"skopeo: .*(manifest|name) unknown")
 _WORDS_OF_TLS = ("tls: ", "x509: ", "server gave HTTP response to HTTPS client")
 
@@ -276,7 +277,10 @@ class Skopeo:
                 if is_said or size_bytes != seen_bytes:
                     seen_bytes = size_bytes
                     patience.renew()
-                    self._progress(f"skopeo: {_last_line(output)[:_SHOWN_LIMIT]}", max(seen_bytes, 0), None)
+                    line = _last_line(output)
+                    # The line of a failure becomes the error.
+                    if _FATAL not in line:
+                        self._progress(f"skopeo: {line[:_SHOWN_LIMIT]}", max(seen_bytes, 0), None)
                 elif patience.is_over:
                     raise self._stalled()
         if process.returncode != 0:
