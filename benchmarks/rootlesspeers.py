@@ -58,7 +58,9 @@ def bare_network(user: OrdinaryUser) -> Iterator[list[str]]:
         holder.stdout.readline()
         namespaces = {kind: f"/proc/{holder.pid}/ns/{kind}" for kind in ("user", "net")}
         ready, theirs = os.pipe()
-        words = ["slirp4netns", *OPTIONS, f"--userns-path={namespaces['user']}", f"--ready-fd={theirs}"]
+        # The sandbox takes the rights that only a process inside has.
+        options = [option for option in OPTIONS if option != "--enable-sandbox"]
+        words = ["slirp4netns", *options, f"--userns-path={namespaces['user']}", f"--ready-fd={theirs}"]
         words = user.words([*words, namespaces["net"], "tap0"])
         quiet = subprocess.DEVNULL
         with subprocess.Popen(words, pass_fds=[theirs], stdout=quiet, stderr=quiet) as uplink:
