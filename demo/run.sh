@@ -15,7 +15,8 @@ cleanup() {
         minit --dir "$MINIT_DIR" rm "$pod" >/dev/null 2>&1 || true
     fi
     # Without root, files of apps and mounts of pods are those of the user's namespace.
-    [ "$(id -u)" = 0 ] || minit --dir "$MINIT_DIR" unshare rm -rf "$work" || true
+    [ "$(id -u)" = 0 ] ||
+        minit --dir "$MINIT_DIR" unshare sh -c 'umount -l "$MINIT_RUNTIME_DIRECTORY"; rm -rf "$0"' "$work" || true
     rm -rf "$work"
     exit "$status"
 }

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit.base.errors import PodError
-from minit.podfiles.usersdirectory import program_directory
+from minit.linux import syscalls
+from minit.podfiles.usersdirectory import RUNTIME, is_of_user, program_directory
 from minit.pods.caller import Caller
 from minit.pods.stopping import stop
 from minit.stage0.files.durable import disk_errors
@@ -76,7 +77,11 @@ def uninstall(caller: Caller, *, with_data: bool) -> None:
                 end(pod, cleanup, caller.note)
             if with_data:
                 podgc.collect(data, 0, cleanup, caller.note, caller.note)
-    for directory in (program_directory(), *((data,) if with_data else ())):
+    directories = (program_directory(), *((data,) if with_data else ()))
+    if with_data and is_of_user():
+        with suppress(OSError):
+            syscalls.umount2(str(data / RUNTIME), syscalls.MNT_DETACH)
+    for directory in directories:
         with disk_errors(f"remove {directory}", directory.parent), suppress(FileNotFoundError):
             shutil.rmtree(directory)
 

@@ -205,6 +205,15 @@ def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> No
     assert done.returncode == 0, done.stderr
 
 
+def test_everything_of_a_user_is_removed(clean: OrdinaryUser) -> None:
+    """The data directory of a user goes as a whole, with the files in the namespace, and the next pod makes another."""
+    assert shell(clean, "true", f"--dir={HOME}/other").returncode == 0
+    done = clean.minit(f"--dir={HOME}/other", "system", "uninstall", "--data", "--force")
+    assert (done.returncode, (clean.home / "other").exists()) == (0, False), done.stderr
+    assert shell(clean, "true", f"--dir={HOME}/other").returncode == 0
+    assert clean.minit(f"--dir={HOME}/other", "system", "uninstall", "--data", "--force").returncode == 0
+
+
 def test_what_needs_root_is_refused(clean: OrdinaryUser) -> None:
     """The refusals are one line, before anything is made."""
     for line, problem in (
