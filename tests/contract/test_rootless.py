@@ -160,7 +160,7 @@ def test_other_users_see_nothing(clean: OrdinaryUser) -> None:
 def test_a_lost_keeper_is_replaced(clean: OrdinaryUser) -> None:
     """Without its keeper the namespace is found by a running pod, and a pod that is started then is in it."""
     start(clean, "first")
-    [keeper] = keepers(clean)
+    [keeper] = wait_for(lambda: keepers(clean), "the keeper")
     os.kill(keeper, 9)
     wait_for(lambda: not keepers(clean), "the end of the keeper")
     start(clean, "second")
@@ -198,7 +198,7 @@ def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
 def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> None:
     """A record that was being written does not keep later commands from writing theirs."""
     assert clean.minit("unshare", "true").returncode == 0
-    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    wait_for(lambda: not clean.processes(), "the end of the keeper")
     [record] = clean.home.glob("run/minit/*/namespace")
     record.rename(record.with_name("new"))
     done = clean.minit("unshare", "true")
@@ -252,5 +252,5 @@ def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) 
     finally:
         clean.environment["XDG_RUNTIME_DIR"] = f"{HOME}/run"
     assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
-    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    wait_for(lambda: not clean.processes(), "the end of the keeper")
     shutil.rmtree(f"/tmp/minit-{clean.uid}")

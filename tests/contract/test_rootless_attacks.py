@@ -59,6 +59,7 @@ def test_processes_are_closed(clean: OrdinaryUser, namespace: tuple[str, ...]) -
     # The kernel lets SIGCONT through within a session.
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True) as entering:
         assert entering.stdout is not None and entering.stdout.readline() == b"in\n"
+        wait_for(lambda: "busybox" in clean.processes().values(), "the command")
         processes = clean.processes()
         done = by_stranger(clean, *namespace, sys.executable, "-m", "tests.support.stranger", *map(str, processes))
         entering.kill()
@@ -109,7 +110,7 @@ def without_variable(user: OrdinaryUser) -> Iterator[Path]:
         yield path
     finally:
         user.environment["XDG_RUNTIME_DIR"] = own
-        wait_for(lambda: not keepers(user), "the end of the keeper")
+        wait_for(lambda: not user.processes(), "the end of the keeper")
         if path.is_symlink() or path.is_file():
             path.unlink()
         shutil.rmtree(path, ignore_errors=True)
@@ -172,7 +173,7 @@ RECORDS: dict[str, Callable[[Path, int], object]] = {
 def test_a_record_that_was_there_before(clean: OrdinaryUser, kind: str, name: str) -> None:
     """A record that leads to no keeper of the user's is replaced, and the file behind a link stays as it was."""
     assert clean.minit("unshare", "true").returncode == 0
-    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    wait_for(lambda: not clean.processes(), "the end of the keeper")
     [record] = clean.home.glob("run/minit/*/namespace")
     record.unlink()
     image = (clean.home / "box.aci").read_bytes()
@@ -182,13 +183,13 @@ def test_a_record_that_was_there_before(clean: OrdinaryUser, kind: str, name: st
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 2 and done.stdout.split()[0] != str(pid)
     assert (clean.home / "box.aci").read_bytes() == image
-    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    wait_for(lambda: not clean.processes(), "the end of the keeper")
 
 
 def test_a_number_of_a_pod_that_is_used_again(clean: OrdinaryUser) -> None:
     """A process of the user in a namespace of another program is no launcher, whatever a pod's file names."""
     start(clean, "web")
-    [keeper] = keepers(clean)
+    [keeper] = wait_for(lambda: keepers(clean), "the keeper")
     os.kill(keeper, signal.SIGKILL)
     [number] = (clean.home / ".local/share/minit/pods/run").glob("*/pid")
     before = number.read_text()
@@ -222,7 +223,7 @@ def around(clean: OrdinaryUser) -> Iterator[Path]:
     path = clean.home.parent / "around"
     path.mkdir()
     yield path
-    wait_for(lambda: not keepers(clean), "the end of the keeper")
+    wait_for(lambda: not clean.processes(), "the end of the keeper")
     shutil.rmtree(path)
 
 

@@ -17,7 +17,7 @@ from contextlib import closing
 import pytest
 
 from minit.network.namespace import run_in_namespace
-from tests.contract.test_rootless import DATA, IMAGE, clean, keepers, user
+from tests.contract.test_rootless import DATA, IMAGE, clean, user
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.waiting import wait_for
 
@@ -176,7 +176,7 @@ def test_the_uplink_ends_with_the_last_pod(clean: OrdinaryUser) -> None:
     assert clean.minit("stop", "one").returncode == 0
     assert len(uplinks(clean)) == 1
     assert clean.minit("stop", "two").returncode == 0
-    wait_for(lambda: not uplinks(clean) and not keepers(clean), "the end of the uplink")
+    wait_for(lambda: not clean.processes(), "the end of the uplink")
     assert not (clean.home / ".local/share/minit/runtime/netns").exists()
 
 
@@ -208,7 +208,7 @@ def test_an_uplink_that_does_not_start(clean: OrdinaryUser) -> None:
         assert done.returncode == 254 and "ran" not in done.stdout
         assert "the uplink of pods does not work: slirp4netns has ended with 3" in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
-        wait_for(lambda: not keepers(clean), "the end of the keeper")
+        wait_for(lambda: not clean.processes(), "the end of the keeper")
     finally:
         clean.environment["PATH"] = before
         shutil.rmtree(programs)
