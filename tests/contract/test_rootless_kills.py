@@ -184,9 +184,8 @@ def test_kills_while_a_pod_lives(clean: OrdinaryUser, victim: str) -> None:
                     wait_for(lambda: victim in clean.processes().values() or process.poll() is not None, victim)
                 kill_process(clean, victim)
             _, said = process.communicate()
-        # The death of the app itself has lines of its own.
-        is_told = len(errors(said)) == 1 or "was killed by SIGKILL" in said
-        assert process.returncode == 0 or moment == 0 and is_told, said
+        # Stage1, which may tell of the app too, has the reason, and the command tells of stage1.
+        assert process.returncode == 0 or moment == 0 and 1 <= len(errors(said)) <= 3, said
         if moment > 0:
             wait_for(lambda: clean.minit("logs", "web").stdout == "up\n", "the first word")
             if moment == 2:
