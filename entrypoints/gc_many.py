@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import NoReturn
 
 from entrypoints._main import outcome, run_entrypoint
@@ -25,10 +26,10 @@ def _collect_each(arguments: list[str]) -> int:
         raise UsageError(f"expected no arguments, got {len(operands)}")
     hierarchies = read_hierarchies()
 
-    def collect_one(word: str) -> int:
+    def collect_one(word: str, freed: ExitStack | None) -> int:
         uuid = parse_uuid(word)
         os.chdir(word)
-        return collect(uuid, hierarchies, str(values["local-config"]), debug=bool(values["debug"]))
+        return collect(uuid, hierarchies, str(values["local-config"]), freed, debug=bool(values["debug"]))
 
-    collect_each(lambda word: outcome("stage1 gc", "", lambda: collect_one(word)))
+    collect_each(lambda word, freed: outcome("stage1 gc", "", lambda: collect_one(word, freed)))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from minit.base.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
 from minit.launcher.cgroups import (
@@ -29,44 +30,75 @@ from minit.reaper.record import write_durably
 _NAMED_PROCESSES = 8
 # Of a line of standard input, a UUID.
 _MAX_LINE_BYTES = 256
+_CODE_BYTES = 8
 
 
-def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, debug: bool) -> int:
-    """Remove the remains of the pod in the working directory, report failures, and return the exit code."""
+def collect(
+    uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, freed: ExitStack | None = None, *, debug: bool
+) -> int:
+    """
+    Remove the remains of the pod in the working directory, report failures, and return the exit code.
+
+    The end of `freed` waits for the kernel to free what is removed.
+    """
     code = 0
     try:
         remove_groups(uuid, hierarchies)
     except MinitError as error:
         complain(f"stage1 gc: {describe(error)}")
         code = error.exit_code
-    for problem in _detach_networks(uuid, local_config, debug=debug):
+    for problem in _detach_networks(uuid, local_config, freed, debug=debug):
         complain(f"networking: {problem}")
     return code
 
 
-def collect_each(collect_one: Callable[[str], int]) -> None:
+def collect_each(collect_one: Callable[[str, ExitStack | None], int]) -> None:
     """
     Have `collect_one` collect each pod with a UUID on a line of standard input, and answer with UUID and exit code.
 
     The pods are in the working directory. A pod with networks gets a process of its own: an accident of that process in
     another network namespace, or of a plugin, does not reach the next pod. As of a program killed by a signal, the code
-    is negative then.
+    is negative then. The answer does not wait for the kernel to free the networks; the next pod and the end do.
     """
+    freeing: int | None = None
     top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with open(0, "rb", closefd=False) as lines:
         while line := lines.readline(_MAX_LINE_BYTES):
             word = os.fsdecode(line.rstrip(b"\n"))
+            _await(freeing)
+            freeing = None
             if os.path.lexists(f"{word}/{paths.POD_NETNS}"):
-                code = _collect_in_child(collect_one, word)
+                code, freeing = _collect_in_child(collect_one, word)
             else:
-                code = collect_one(word)
+                code = collect_one(word, None)
             os.fchdir(top)
             write_all(1, os.fsencode(f"{word} {code}\n"))
+    _await(freeing)
 
 
-def _collect_in_child(collect_one: Callable[[str], int], word: str) -> int:
-    _, status = os.waitpid(fork(COLLECTOR, lambda: collect_one(word)), 0)
-    return os.waitstatus_to_exitcode(status)
+def _await(child: int | None) -> None:
+    if child is not None:
+        os.waitpid(child, 0)
+
+
+def _collect_in_child(collect_one: Callable[[str, ExitStack | None], int], word: str) -> tuple[int, int | None]:
+    """Return the exit code of a pod, and the child that waits for the kernel, if the child has not ended."""
+    reader, writer = os.pipe()
+
+    def run() -> int:
+        with ExitStack() as freed:
+            code = collect_one(word, freed)
+            os.write(writer, b"%d" % code)
+        return code
+
+    child = fork(COLLECTOR, run)
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as report:
+        code = report.read(_CODE_BYTES)
+    if code:
+        return int(code), child
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), None
 
 
 def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
@@ -95,7 +127,7 @@ def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
         raise UnfinishedError(_describe(problems, processes_left(hierarchies, subcgroup)))
 
 
-def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
+def _detach_networks(uuid: str, local_config: str, freed: ExitStack | None, *, debug: bool) -> list[str]:
     """
     Undo the networks of the pod in the working directory and return the failures that left nothing behind.
 
@@ -106,7 +138,7 @@ def _detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
             # Names are there before anything is connected.
             return withdraw_names(uuid)
         enter_user_network()
-        return tear_down(uuid, search_for_pod(local_config), debug=debug)
+        return tear_down(uuid, search_for_pod(local_config), freed, debug=debug)
     except StrandedError as error:
         raise UnfinishedError(f"networking: {error}; run gc again") from error
 

@@ -9,6 +9,7 @@ directory is the pod directory, and the network namespace the host's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from minit.base import jsontext
 from minit.base.errors import MinitError, NetworkError, describe
@@ -63,15 +64,20 @@ def attach(
 
 
 def detach(
-    network: PlannedNetwork, request: Request, search: PluginSearch, timeout_seconds: float = TIMEOUT_SECONDS
+    network: PlannedNetwork,
+    request: Request,
+    search: PluginSearch,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    freed: ExitStack | None = None,
 ) -> None:
     """
     Delete the pod from a network, even if the pod never joined the network or has left it.
 
-    A failure does not stop the other plugins; NetworkError then has the words of all failed plugins.
+    A failure does not stop the other plugins; NetworkError then has the words of all failed plugins. The end of `freed`
+    waits for the kernel to free what is removed; without `freed` each plugin waits.
     """
     config = network.config
-    attachment = _Attachment(config, request, search, timeout_seconds)
+    attachment = _Attachment(config, request, search, timeout_seconds, freed=freed)
     chosen = netinfo.cached_plugins(config.file_name)
     has_result = is_at_least(config.cni_version, _RESULT_ON_DELETE_SINCE)
     previous = netinfo.cached_result(config.file_name) if has_result else None
@@ -120,6 +126,7 @@ class _Attachment:
         search: PluginSearch,
         timeout_seconds: float,
         cancelled: int | None = None,
+        freed: ExitStack | None = None,
     ) -> None:
         self._config = config
         self._requests = PluginRequests(
@@ -130,6 +137,7 @@ class _Attachment:
             variables={} if config.is_list else _RKTS_VARIABLES,
             timeout_seconds=timeout_seconds,
             cancelled=cancelled,
+            freed=freed,
         )
 
     def add(self, plugins: Sequence[str]) -> Result:

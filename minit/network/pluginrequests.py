@@ -7,6 +7,7 @@ import signal
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import NoReturn
 
 from minit.base import jsontext
@@ -45,7 +46,7 @@ class PluginRequests:
 
     `version` is the specification's version, `source` the file named by errors of a configuration. `variables` are more
     of the environment than the specification has. When the descriptor `cancelled` becomes readable, a running program
-    is killed, as after its time limit; a built-in plugin gives up.
+    is killed, as after its time limit; a built-in plugin gives up. `freed` is the field of a built-in plugin's call.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PluginRequests:
         variables: Mapping[str, str] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         cancelled: int | None = None,
+        freed: ExitStack | None = None,
     ) -> None:
         self._search = search
         self._request = request
@@ -66,6 +68,7 @@ class PluginRequests:
         self._variables = variables or {}
         self._timeout_seconds = timeout_seconds
         self._cancelled = cancelled
+        self._freed = freed
 
     def make(
         self, command: str, plugin_type: str, path: str, config: JsonObject, text: bytes | None = None
@@ -91,6 +94,7 @@ class PluginRequests:
             delegate=self._delegate,
             previous=self._read_previous(command, node["prevResult"]),
             cancelled=self._cancelled,
+            freed=self._freed,
         )
         try:
             result = ask_builtin(command, plugin_type, call)

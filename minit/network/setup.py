@@ -6,6 +6,7 @@ start.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from ipaddress import IPv6Address
 
 from minit.base.errors import MinitError, NetworkError, describe
@@ -217,13 +218,15 @@ def _is_reached(server: str, families: frozenset[int]) -> bool:
     return not address.is_loopback and not address.is_unspecified and address.version in families
 
 
-def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: bool = False) -> list[str]:
+def tear_down(
+    uuid: str, search: PluginSearch, freed: ExitStack | None = None, *, is_last: bool = True, debug: bool = False
+) -> list[str]:
     """
     Detach the pod in the working directory from its networks, the last network first; return the failures.
 
     Nothing needs to be there any more: neither the namespace, nor plugins, nor records. The last time a failure is not
     tried again, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug` each network
-    is a line on stderr.
+    is a line on stderr. The end of `freed` waits for the kernel to free what is removed.
     """
     problems = withdraw_names(uuid)
     try:
@@ -244,7 +247,7 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
             complain(f"networking: teardown - executing net-plugin {network.config.plugins[0].type}")
         is_left = False
         try:
-            detach(network, request, search)
+            detach(network, request, search, freed=freed)
             is_left = True
         except (MinitError, OSError) as error:
             problems.append(f'error deleting "{network.config.name}": {describe(error)}')

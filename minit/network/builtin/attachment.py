@@ -137,8 +137,9 @@ def delete(call: Call) -> None:
     A failure does not stop the other steps; NetworkError names all failures.
     """
     # The kernel waits for all processors over links as well as over tables: both at once take half the time.
-    with ExitStack() as freed:
-        remove(call, lambda: _delete_tables(call, freed), lambda: _delete_links(call))
+    with ExitStack() as own:
+        freed = call.freed or own
+        remove(call, lambda: _delete_tables(call, freed), lambda: _delete_links(call, freed))
 
 
 def collect(call: Call) -> None:
@@ -187,10 +188,12 @@ def try_all(*steps: Callable[[], object]) -> None:
         raise NetworkError("; ".join(map(describe, problems)))
 
 
-def _delete_links(call: Call) -> None:
+def _delete_links(call: Call, freed: ExitStack) -> None:
     request = call.request
     with Links() as host:
-        if _delete_host_end(host, request):
+        link = _find_own_end(host, request)
+        if link is not None:
+            host.delete_early(link, freed)
             return
     # minit does not know the name of a host's end made by an external plugin.
     with pod_links(request) as pod:
@@ -199,13 +202,17 @@ def _delete_links(call: Call) -> None:
             pod.delete(link)
 
 
-def _delete_host_end(host: Links, request: Request) -> bool:
-    """Remove the pair by its end on the host; tell whether there was a pair."""
+def _delete_host_end(host: Links, request: Request) -> None:
+    """Remove the pair by its end on the host."""
+    link = _find_own_end(host, request)
+    if link is not None:
+        host.delete(link)
+
+
+def _find_own_end(host: Links, request: Request) -> Link | None:
+    """Return the host's end of a pair of minit's; None without a pair."""
     link = host.find(host_end(request))
-    if link is None or link.kind != _VETH:
-        return False
-    host.delete(link)
-    return True
+    return None if link is None or link.kind != _VETH else link
 
 
 def _delete_tables(call: Call, freed: ExitStack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from minit.base import jsontext
 from minit.base.errors import NetworkError, UnsupportedFieldError
@@ -40,7 +41,8 @@ class Call(Value):
 
     `config` is the configuration for an external plugin, whose errors name its file; unknown keys are ignored, as by
     the reference plugins. `previous` is the result of the plugin before or, for CHECK and DEL, of the last ADD. When
-    the descriptor `cancelled` becomes readable, nobody waits for ADD any more.
+    the descriptor `cancelled` becomes readable, nobody waits for ADD any more. The end of `freed` waits for the
+    kernel to free what DEL has removed; without `freed` DEL waits.
     """
 
     config: Node
@@ -48,6 +50,7 @@ class Call(Value):
     delegate: Delegate
     previous: Result | None = None
     cancelled: int | None = None
+    freed: ExitStack | None = None
 
     @property
     def fields(self) -> Mapping[str, object]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 import time
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
@@ -23,6 +26,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.base.errors import NetworkError, describe
 from minit.base.value import Value
+from minit.linux.loop import wait_readable
 from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.namespace import run_in_namespace
 from minit.network.netlink.messages import (
@@ -44,7 +48,7 @@ from minit.network.netlink.messages import (
     route_message,
     route_of,
 )
-from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError
+from minit.network.netlink.transport import NETLINK_ROUTE, KernelEvents, Netlink, NetlinkError
 
 T = TypeVar("T")
 
@@ -164,6 +168,19 @@ class Links:
         message["index"] = link.index
         self.change(f"remove interface {link.name}", message, unless=errno.ENODEV)
 
+    def delete_early(self, link: Link, freed: ExitStack) -> None:
+        """
+        Remove a link of this process's network namespace, and return when nobody sees the link any more.
+
+        The kernel frees the link afterwards. The end of `freed` waits for that, some ten milliseconds.
+        """
+        with KernelEvents() as events, _Removal(link, freed) as removal:
+            while removal.fileno() not in wait_readable([events.fileno(), removal.fileno()]):
+                events.drop()
+                if self.at(link.index) is None:
+                    return
+            removal.raise_refusal()
+
     def set_up(self, link: Link, up: bool = True) -> None:
         """Bring a link up, or down."""
         self._set_flags(f"bring {link.name} {'up' if up else 'down'}", link, IFF_UP, up)
@@ -268,6 +285,47 @@ class Links:
         message["flags"] = flags if on else 0
         message["change"] = flags
         self.change(what, message)
+
+
+class _Removal:
+    """A thread that removes a link: the request waits for the memory of the link; the end of `freed` for the thread."""
+
+    def __init__(self, link: Link, freed: ExitStack) -> None:
+        self._link = link
+        self._reader, self._writer = os.pipe()
+        self._links = Links()
+        self._error: NetworkError | None = None
+        thread = threading.Thread(target=self._remove, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._remove()  # no more processes may be made
+        else:
+            freed.callback(thread.join)
+
+    def __enter__(self) -> _Removal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reader)
+
+    def fileno(self) -> int:
+        """Return a descriptor, readable at the end of the thread."""
+        return self._reader
+
+    def raise_refusal(self) -> None:
+        """Raise NetworkError if the kernel has refused the request of the ended thread."""
+        if self._error is not None:
+            raise self._error
+
+    def _remove(self) -> None:
+        try:
+            self._links.delete(self._link)
+        except NetworkError as error:
+            self._error = error
+        finally:
+            self._links.close()
+            os.close(self._writer)
 
 
 def write_sysctl(name: str, value: str) -> None:
