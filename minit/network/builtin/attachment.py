@@ -88,12 +88,17 @@ def check_lease(call: Call) -> None:
 def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, undo: Undo) -> tuple[Link, Link]:
     """Make the pair of links and return the host's end, which is up, and the pod's end, which is down."""
     name = host_end(request)
-    if sides.pod.find(request.interface) is not None:
-        raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace")
-    if sides.host.find(name) is not None:
-        raise NetworkError(f"interface {name} exists already: {request.interface} of this pod was not removed")
+    try:
+        sides.host.add_veth(name, request.interface, sides.namespace, mtu, mac)
+    except NetworkError:
+        if sides.pod.find(request.interface) is not None:
+            raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace") from None
+        if sides.host.find(name) is not None:
+            message = f"interface {name} exists already: {request.interface} of this pod was not removed"
+            raise NetworkError(message) from None
+        raise
+    # Not before: a pair of another attachment has to stay.
     undo.add(lambda: _delete_host_end(sides.host, request))
-    sides.host.add_veth(name, request.interface, sides.namespace, mtu, mac)
     host = sides.host.get(name)
     ignore_routers(name)
     return host, sides.pod.get(request.interface)

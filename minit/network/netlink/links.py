@@ -152,13 +152,15 @@ class Links:
         may_exist: bool = False,
     ) -> None:
         """Make a pair of links: `name` here and up, `peer` in the namespace of the descriptor and down."""
-        size = [] if mtu is None else [["IFLA_MTU", mtu]]
+        # The kernel makes a queue for each processor and gives all but one up again, with a wait for all processors.
+        queues = [["IFLA_NUM_TX_QUEUES", 1], ["IFLA_NUM_RX_QUEUES", 1]]
+        sizes = [*queues, *([] if mtu is None else [["IFLA_MTU", mtu]])]
         mac = [] if peer_mac is None else [["IFLA_ADDRESS", peer_mac]]
-        other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *size, *mac]}
+        other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *sizes, *mac]}
         pair = {"attrs": [["IFLA_INFO_KIND", "veth"], ["IFLA_INFO_DATA", {"attrs": [["VETH_INFO_PEER", other]]}]]}
         message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
         message["flags"] = message["change"] = IFF_UP
-        message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", pair]]
+        message["attrs"] = [["IFLA_IFNAME", name], *sizes, ["IFLA_LINKINFO", pair]]
         unless = errno.EEXIST if may_exist else None
         self.change(f"create interface {peer} with its host end {name}", message, unless)
 
