@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, shell
+from tests.support.processes import status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -39,8 +38,6 @@ class Model:
 def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
     """Return the state machine whose runs all drive this pod, each beginning with an empty one."""
 
-    groups = sandbox.pod.control_groups()
-
     def ask(op: str, app: str) -> str | None:
         """Return why a request was refused, None if it was not."""
         reply = sandbox.pod.ask({"op": op, "app": app})
@@ -50,11 +47,10 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
     def send(app: str, number: int) -> None:
         """Send a signal to the main process of an app, and wait for its end."""
         own = str((sandbox.app(app) or {})["pid"])
-        procs = next(path for top in groups if (path := top / f"system.slice/{app}.service/cgroup.procs").exists())
-        for pid in procs.read_text().split():
-            pids = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].partition("\n")[0].split()
-            if pids[-1] == own:
-                os.kill(int(pid), number)
+        depth = len(status_of(sandbox.pod.pid)["NSpid"].split()) - 1
+        for pid in sandbox.pod.members_of_app(app):
+            if status_of(pid)["NSpid"].split()[depth] == own:
+                os.kill(pid, number)
                 break
         sandbox.wait_state(app, "exited")
 
@@ -138,7 +134,6 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
     return Machine
 
 
-@pytest.mark.delegated_groups("it finds processes by their groups")
 def test_a_pod_beside_its_model(make_pod: MakePod) -> None:
     """After requests in any order states, statuses and restarts are those of the model, and nothing grows."""
     sandbox = Sandbox(make_pod)

@@ -89,11 +89,7 @@ def realtime() -> Iterator[None]:
 
 def sleepers(pod: PodDirectory, app: str) -> list[int]:
     """Return the processes of an app that sleep."""
-    pids = set()
-    for top in pod.control_groups():
-        members = top / f"system.slice/{app}.service/cgroup.procs"
-        pids |= set(map(int, members.read_text().split())) if members.exists() else set()
-    return named(pids, "sleep")
+    return named(pod.members_of_app(app), "sleep")
 
 
 @pytest.mark.host_root("a user has no real-time policy")
@@ -147,7 +143,6 @@ def usual_limits(**changed: tuple[int, int]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.private_users
-@pytest.mark.delegated_groups("it finds processes by their groups")
 def test_limits_are_not_the_callers(make_pod: MakePod) -> None:
     """An app has those of every app and what its annotation says, or the caller's if asked; PID 1 has its caller's."""
     ulimits = {"nofile": "512:1024", "core": "0", "rttime": "unlimited", "memlock": "4096:8192"}

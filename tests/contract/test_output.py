@@ -227,7 +227,6 @@ def test_a_killed_sidecar_loses_nothing(make_pod: MakePod, tmp_path: Path) -> No
         assert any(line.startswith(lines[number]) for line in lines[number + 1 :]), lines[number]
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_a_killed_spawner_is_replaced(make_pod: MakePod, tmp_path: Path) -> None:
     """Sidecars outlive it, and the next one is forked by another spawner."""
     pod = make_pod({"a": shell(_counting(30000))})

@@ -18,6 +18,7 @@ from minit.launcher.cgroups import pod_subcgroup, read_hierarchies
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
 from tests.support.processes import named, status_of
+from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
 
 FOREVER = "touch /tmp/up; while :; do sleep 1; done"
@@ -37,7 +38,7 @@ def group_of(pod: PodDirectory, hierarchy: str) -> Path:
 
 def processes_of(pod: PodDirectory, *names: str) -> list[int]:
     """Return the processes of the app with one of these names."""
-    return named(map(int, (group_of(pod, "unified") / "cgroup.procs").read_text().split()), *names)
+    return named(pod.members_of_app("a"), *names)
 
 
 class Kind:
@@ -98,13 +99,17 @@ def _be_born_frozen(pod: PodDirectory) -> None:
 
 def _fill(pod: PodDirectory) -> None:
     # The bomb counts as up when its limit is reached.
-    (group_of(pod, "pids") / "pids.max").write_text(f"{PIDS}")
+    if SURROUNDING != NO_GROUPS:
+        (group_of(pod, "pids") / "pids.max").write_text(f"{PIDS}")
     (pod.file("a", "/tmp/go")).touch()
     wait_for(lambda: len(processes_of(pod, "guest")) >= PIDS - 1, "the fork bomb")
 
 
 STUBBORN = (GUEST, "stubborn", "/tmp/up")
 ANY_CALL = [{"name": "os/linux/seccomp-retain-set", "value": {"set": ["@appc.io/all"]}}]
+# Without groups the limit of a bomb is one of all processes of the user.
+OF_USER = [{"name": "minit/ulimits", "value": f'{{"nproc": "{2 * PIDS}"}}'}] if SURROUNDING == NO_GROUPS else []
+FROZEN = {"frozen-v1", "frozen-v2", "preparing"}
 KINDS = {
     "ignores-term": Kind(guest("stubborn", "/tmp/up"), 137, is_stubborn=True),
     "forks-on-term": Kind(guest("breeder", "/tmp/up"), 0, is_stubborn=True),
@@ -113,7 +118,10 @@ KINDS = {
     "frozen-v2": Kind(shell(FOREVER), 0, when_up=_freeze_v2),
     "traced": Kind(guest("traced", "/tmp/up", isolators=ANY_CALL), 137, is_stubborn=True),
     "fork-bomb": Kind(
-        shell("touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.01; done; exec /bin/guest bomb /tmp/boom"),
+        shell(
+            "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.01; done; exec /bin/guest bomb /tmp/boom",
+            annotations=OF_USER,
+        ),
         137,
         when_up=_fill,
         is_stubborn=True,
@@ -147,7 +155,13 @@ WAYS = {"stop": _stop, "force": _force, "signal": _terminate, "twice": _stop_twi
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.delegated_groups("it freezes groups")) if name in FROZEN else name
+        for name in KINDS
+    ],
+)
 def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
     """
     The pod ends within the grace period, or at once, plus two seconds; status, output and emptiness are right.
@@ -158,7 +172,8 @@ def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
     talker = shell("trap 'seq 2000; exit 3' TERM; touch /tmp/up; while :; do sleep 0.05; done")
     at_once = way in ("force", "twice")
     grace_seconds = GRACE_SECONDS if kind.is_stubborn and not at_once else LONG_GRACE_SECONDS
-    section = {**kind.section, "annotations": [{"name": "minit/stop-grace", "value": f"{grace_seconds}s"}]}
+    grace = {"name": "minit/stop-grace", "value": f"{grace_seconds}s"}
+    section = {**kind.section, "annotations": [*kind.section.get("annotations", ()), grace]}
     annotations = {"minit/stop-grace": f"{LONG_GRACE_SECONDS}s"}
     pod = make_pod({"a": section, "b": talker}, annotations=annotations)
     kind.before(pod)
@@ -188,6 +203,7 @@ def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
         assert lines == [str(number) for number in range(1, 2001)]
 
 
+@pytest.mark.delegated_groups("it freezes groups")
 def test_an_app_frozen_from_above_is_reported(make_pod: MakePod, tmp_path: Path) -> None:
     """A freeze of the pod's own group cannot be undone from within: the app is given up on, and that is said."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations={"minit/stop-grace": "200ms"})
@@ -241,6 +257,7 @@ def test_an_app_held_by_a_tracer_on_the_host_has_ended(make_pod: MakePod, tmp_pa
     wait_for(lambda: not Path(f"/proc/{main}").exists(), "the end of the app")
 
 
+@pytest.mark.delegated_groups("without groups no process of an app gets a parent outside")
 def test_the_last_process_may_be_reaped_by_another_than_pid_1(make_pod: MakePod) -> None:
     """A subreaper outside the group takes PID 1's news; the group itself tells that it is empty."""
     pod = make_pod({"a": guest("adopted", "/tmp/pids"), "b": shell(FOREVER)}, annotations={"minit/stop-grace": "1h"})

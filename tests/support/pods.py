@@ -40,6 +40,7 @@ APP_TREE_ID = "deps-sha512-" + "a" * 64
 TIMEOUT_SECONDS = 90
 CONTROL = "stage1/rootfs/rkt/minit/control"
 LOOPBACK_ONLY = "networking: networking namespace with loopback only\n"
+_FIRST = "init-"  # how the name of a first process begins
 
 # The ids of the host that a pod with private users has: where they begin, and how many.
 PRIVATE_USERS = (0x309 << 16, 1 << 16)
@@ -412,7 +413,19 @@ class PodDirectory:
         wait_for(lambda: not self.is_running(), "the pod's lock", TIMEOUT_SECONDS)
 
     def children(self) -> dict[str, int]:
-        """Return the processes that PID 1 and its spawner made, by name; an app's name is its program's."""
+        """
+        Return the processes that PID 1 and its spawner made, by name; an app's name is its program's.
+
+        First processes of PID namespaces that take the place of groups are left out.
+        """
+        return {name: pid for name, pid in self._children().items() if not name.startswith(_FIRST)}
+
+    def first_processes(self) -> dict[str, int]:
+        """Return the first processes of the PID namespaces that take the place of groups, by app; none with groups."""
+        children = self._children().items()
+        return {name.removeprefix(_FIRST): pid for name, pid in children if name.startswith(_FIRST)}
+
+    def _children(self) -> dict[str, int]:
         names: dict[str, int] = {}
         pids = children_of(self.pid)
         while pids:
@@ -441,6 +454,18 @@ class PodDirectory:
             for group, _, _ in os.walk(top):
                 with suppress(FileNotFoundError):
                     pids.update(map(int, Path(group, "cgroup.procs").read_text().split()))
+        return sorted(pids)
+
+    def members_of_app(self, app: str) -> list[int]:
+        """Return the processes in an app's control groups; without groups in the app's namespace, but for the first."""
+        if first := self.first_processes().get(app):
+            # The first process may be ending.
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                return members_of(first, os.stat(f"/proc/{first}/ns/pid").st_ino)
+        pids: set[int] = set()
+        for top in self.control_groups():
+            with suppress(FileNotFoundError):
+                pids.update(map(int, (top / f"system.slice/{app}.service/cgroup.procs").read_text().split()))
         return sorted(pids)
 
     def mounts(self) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.pods import PodDirectory
+from tests.support.usersession import without_shown_warning
 from tests.support.waiting import TIMEOUT_SECONDS
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = b"\3", b"\4", b"\x1a", b"\x1c"
@@ -114,7 +115,7 @@ class Terminal:
             # Conditions may be about other things than what is shown.
             if select.select([self.master], [], [], 0.02)[0]:
                 try:
-                    self.seen += os.read(self.master, 1 << 16)
+                    self._read()
                 except OSError:
                     return condition()
         return True
@@ -123,6 +124,9 @@ class Terminal:
         """Read until a program has ended and return its exit code."""
         assert self.read_until(lambda: process.poll() is not None), f"it does not end: {self.seen[-2000:]!r}"
         while select.select([self.master], [], [], 0)[0]:
-            self.seen += os.read(self.master, 1 << 16)
+            self._read()
         assert process.returncode is not None
         return process.returncode
+
+    def _read(self) -> None:
+        self.seen = without_shown_warning(self.seen + os.read(self.master, 1 << 16))

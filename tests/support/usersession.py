@@ -123,6 +123,11 @@ def without_warning(errors: str) -> str:
     return errors.replace(_WARNING, "", 1) if SURROUNDING == NO_GROUPS else errors
 
 
+def without_shown_warning(shown: bytes) -> bytes:
+    """Return what a terminal has shown but for what each pod says in this surrounding."""
+    return re.sub(re.escape(_WARNING.rstrip().encode()) + rb"\r*\n", b"", shown) if SURROUNDING == NO_GROUPS else shown
+
+
 def kept_variables() -> dict[str, str]:
     """Return what a program in a user's session has in the environment always."""
     return {} if SURROUNDING is None else {RUNTIME_VARIABLE: os.environ[RUNTIME_VARIABLE]}
