@@ -11,6 +11,7 @@ import pytest
 from tests.contract.test_diagnose import report as diagnose_pod
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import is_alive, named
+from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
 from tests.support.wantofmemory import memory_group, use_up
 
@@ -26,7 +27,6 @@ def started(pod: PodDirectory) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 @pytest.mark.private_users
-@pytest.mark.delegated_groups("it looks at groups")
 def test_a_killed_launcher_means_an_orderly_end(make_pod: MakePod, overlay: bool) -> None:
     """The apps get SIGTERM, their statuses are written, the output is delivered and the lock is given up."""
     pod = make_pod(
@@ -62,10 +62,9 @@ def test_the_lock_is_held_until_the_last_app_has_ended(make_pod: MakePod) -> Non
     assert pod.status("a") == 0
 
 
-@pytest.mark.delegated_groups("it looks at groups")
 def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> None:
     """PID 1 never outlives it unnoticed, not even from its first instruction."""
-    for marker in ("subcgroup", "pid"):
+    for marker in ("net-info.json" if SURROUNDING == NO_GROUPS else "subcgroup", "pid"):
         for _ in range(5):
             pod = make_pod({"a": shell(FOREVER)})
             process = pod.start()
@@ -117,7 +116,6 @@ def test_a_killed_pid_1_ends_everything(make_pod: MakePod, is_short_of_memory: b
     assert pod.control_groups() == []
 
 
-@pytest.mark.delegated_groups("it sets limits")
 def test_a_killed_app_is_an_app_that_failed(make_pod: MakePod) -> None:
     """Killed from the host it is recorded as 137, as if the OOM killer had come."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up"), "b": shell(FOREVER)})

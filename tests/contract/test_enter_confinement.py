@@ -393,7 +393,7 @@ def test_pid_1_is_stopped(make_pod: MakePod) -> None:
     assert pod.enter("gone", "true").returncode == 0
 
 
-@pytest.mark.delegated_groups("it looks at groups")
+@pytest.mark.delegated_groups("without groups an app that has ended cannot be entered")
 def test_a_root_that_a_program_made(make_pod: MakePod) -> None:
     """A mount namespace that PID 1 does not hold is not taken for the app's, whoever of the app is in it."""
     pod = make_pod({"a": shell("exit 0"), "b": shell(FOREVER)})

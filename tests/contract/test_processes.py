@@ -19,6 +19,7 @@ from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import children_of, control_groups_of, copy_descriptor, descriptors_of, named, status_of
 from tests.support.terminal import Terminal
+from tests.support.usersession import SURROUNDING
 from tests.support.waiting import wait_for
 
 SOCKETS = [("http", 80), ("https", 443)]
@@ -38,6 +39,7 @@ DESCRIPTORS = {
         EPOLL: 1,
         PIDFD: 1,
         SOCKET: 1,  # to PID 1
+        **({} if SURROUNDING is None else {r".*/namespace": 1}),  # by which the user's namespace stays
     },
     "pid 1": {
         POD_DIRECTORY: 1,  # the lock
@@ -59,7 +61,7 @@ DESCRIPTORS = {
 }
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
+@pytest.mark.delegated_groups("without groups an app does not see processes of the pod")
 def test_an_app_sees_names_only(make_pod: MakePod) -> None:
     """For ps(1) in an app no process of minit's has the words of `run`, which the launcher keeps for the host."""
     look = "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' > /tmp/seen"
@@ -78,13 +80,18 @@ def test_an_app_sees_names_only(make_pod: MakePod) -> None:
 
 # More of PID 1 if it is root of a user namespace only, for each app: what it could not open itself.
 WRITTEN = r"/sys/fs/cgroup/unified/.*/system.slice/[ab].service/cgroup\.(kill|freeze)"
+# Without groups, for each app: the namespace in the place of groups, for itself and for the next process.
+PIDS = r"pid:\[\d+\]"
 
 
-def written(pod: PodDirectory) -> dict[str, int]:
-    """Return the row of the files of control groups that PID 1 of a pod holds to write to them."""
+def of_groups(pod: PodDirectory, table: dict[str, int]) -> dict[str, int]:
+    """Return the table of what PID 1 of a pod holds, for the groups that the pod has."""
+    if first := pod.first_processes():
+        kept = {pattern: count for pattern, count in table.items() if "cgroup" not in pattern}
+        return {**kept, PIDS: 2 * len(first), PIDFD: table[PIDFD] + len(first)}
     groups = [path / f"system.slice/{app}.service" for path in pod.control_groups() for app in pod.apps]
     files = [name for group in groups for name in ("cgroup.kill", "cgroup.freeze") if (group / name).exists()]
-    return {} if pod.private_users is None or not files else {WRITTEN: len(files)}
+    return table if pod.private_users is None or not files else {**table, WRITTEN: len(files)}
 
 
 def running_pod(make_pod: MakePod) -> tuple[PodDirectory, dict[str, int]]:
@@ -120,15 +127,15 @@ def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
 
 
 @pytest.mark.private_users
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_descriptors(make_pod: MakePod) -> None:
     """Each kind of process holds what the table says, though its caller leaked 64 descriptors."""
     pod, processes = running_pod(make_pod)
     for kind, expected in DESCRIPTORS.items():
-        expect_descriptors(processes[kind], {**expected, **(written(pod) if kind == "pid 1" else {})})
+        expect_descriptors(processes[kind], of_groups(pod, expected) if kind == "pid 1" else expected)
+    for first in pod.first_processes().values():
+        assert sorted(descriptors_of(first)) == [0, 1, 2]
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
     """The launcher holds both ends of the console and ways of its own to the caller's terminal, PID 1 the master."""
     pod = make_pod({"a": shell(FOREVER)})
@@ -139,18 +146,18 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
         [app] = pod.children().values()
         console = {"/dev/pts/ptmx": 1}
         slaves = r"/dev/pts/\d+"  # the console's, and the caller's for reading and for writing
+        of_pid_1 = {
+            **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
+            SOCKET: 6,  # launcher, control, and two pairs of trio's
+            r"/sys/fs/cgroup/(?!memory).*/system.slice/a.service": 1,
+            r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,
+            r"/sys/fs/cgroup/memory/.*/system.slice/a.service": 1,
+            r"/rkt/minit/(supervisor|events).log": 2,
+            **console,
+        }
         tables: dict[int, dict[str, int]] = {
-            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, EPOLL: 1, PIDFD: 1, SOCKET: 1, slaves: 3, **console},
-            pod.pid: {
-                **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
-                SOCKET: 6,  # launcher, control, and two pairs of trio's
-                r"/sys/fs/cgroup/(?!memory).*/system.slice/a.service": 1,
-                r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,
-                r"/sys/fs/cgroup/memory/.*/system.slice/a.service": 1,
-                r"/rkt/minit/(supervisor|events).log": 2,
-                **console,
-                **written(pod),
-            },
+            process.pid: {**DESCRIPTORS["launcher"], SIGNALFD: 2, slaves: 3, **console},
+            pod.pid: of_groups(pod, of_pid_1),
             app: {},
         }
         for pid, expected in tables.items():
@@ -183,7 +190,7 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
+@pytest.mark.delegated_groups("without groups an app with minit/hotplug is refused")
 def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
     """The helper holds its socket to the launcher and one for the kernel's events; it is no child of the pod."""
     mounts = [{"volume": "v", "path": "/v"}]
@@ -327,14 +334,13 @@ def test_who_is_dumpable(make_pod: MakePod) -> None:
     assert owners == {"pid 1": pod.shift, "minit-spawner": 0, "iottymux-a": 0, "sh": pod.shift}
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_names_groups_and_places(make_pod: MakePod) -> None:
     """ps(1) shows what each process is; ours sit in init.scope in every hierarchy, with their root as directory."""
     pod, processes = running_pod(make_pod)
     assert status_of(processes["launcher"])["Name"] == "minit-launcher"
     assert status_of(processes["pid 1"])["Name"] == "minit"
-    subcgroup = (pod.path / "subcgroup").read_text()
     hierarchies = len(pod.control_groups())
+    subcgroup = (pod.path / "subcgroup").read_text() if hierarchies else ""
     for kind in ("pid 1", "minit-spawner", "iottymux-a", "iottymux-b"):
         groups = list(control_groups_of(processes[kind]).values())
         assert groups.count(f"/{subcgroup}/init.scope") == hierarchies, kind
@@ -346,20 +352,20 @@ def test_names_groups_and_places(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_an_app_cannot_look_into_our_processes(make_pod: MakePod) -> None:
     """They are not dumpable: root in an app sees neither their files, nor their root, memory or environment."""
     look = (
-        "for p in /proc/[0-9]*; do case $(cat $p/comm) in minit*|iottymux*)"
+        "for p in /proc/[0-9]*; do case $(cat $p/comm) in minit*|iottymux*|init-*)"
         " cat $p/comm; readlink $p/root $p/cwd $p/exe $p/fd/*; cat $p/environ $p/maps; head -c 1 $p/mem;; esac; done"
     )
     pod = make_pod({"a": shell(f"while [ ! -e /tmp/go ]; do sleep 0.01; done; {look}; exit 0")})
     process = pod.start(env={"SECRET": "secret"})
     wait_for(lambda: "iottymux-a" in pod.children(), "the sidecar")
+    is_alone = bool(pod.first_processes())
     pod.file("a", "/tmp/go").touch()
     result = pod.finish(process)
     lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
-    assert sorted(lines) == ["iottymux-a", "minit", "minit-spawner"]
+    assert sorted(lines) == (["init-a"] if is_alone else ["iottymux-a", "minit", "minit-spawner"])
 
 
 def test_no_process_idles_by_waking_up(make_pod: MakePod) -> None:

@@ -41,7 +41,7 @@ def test_two_thousand_orphans_leave_no_zombie(make_pod: MakePod) -> None:
     assert pod.status("a") == 0
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
+@pytest.mark.delegated_groups("without groups the kernel reaps orphans")
 def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
     """A thousand of them make one SIGCHLD; all are reaped for it, and the next status is not late."""
     wait = "while [ ! -e /tmp/go ]; do :; done"

@@ -13,6 +13,7 @@ from tests.support.campaign import LONG, thinned
 from tests.support.inotify import CREATE, DELETE, MODIFY, MOVED_TO, Watch
 from tests.support.pods import MakePod, control_group_name, guest, run_all, shell
 from tests.support.processes import status_of
+from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
 
 PER_POD = 32
@@ -137,7 +138,6 @@ def test_an_app_that_fails_while_it_is_stopped_keeps_its_code(make_pod: MakePod)
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 @pytest.mark.private_users
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     """The status, its markers and the pod files have the contract's form, also under a strict umask."""
     pod = make_pod({"a": shell("exit 7")}, overlay=overlay)
@@ -145,7 +145,9 @@ def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     status = pod.status_root / "rkt/status"
     assert (status / "a").read_bytes() == b"7\n"
     by_pid_1 = [status / "a", status / "a-created", status / "a-started"]
-    for path in (*by_pid_1, pod.path / "pid", pod.path / "subcgroup"):
+    subcgroup = pod.path / "subcgroup"
+    assert subcgroup.exists() == (SURROUNDING != NO_GROUPS)
+    for path in (*by_pid_1, pod.path / "pid", *([subcgroup] if subcgroup.exists() else ())):
         information = path.lstat()
         assert stat.S_ISREG(information.st_mode)
         owner = pod.shift if path in by_pid_1 else 0
@@ -156,15 +158,14 @@ def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     assert sorted(path.name for path in status.iterdir() if path.name != "status") == ["a", "a-created", "a-started"]
     assert (status / "a-created").stat().st_mtime <= (status / "a-started").stat().st_mtime
     assert (pod.path / "pid").read_text().strip().isdecimal()
-    subcgroup = (pod.path / "subcgroup").read_text()
-    assert subcgroup.rpartition("/")[2] == control_group_name(pod.uuid)
-    assert not subcgroup.startswith("/") and not subcgroup.endswith("\n")
+    if subcgroup.exists():
+        assert subcgroup.read_text().rpartition("/")[2] == control_group_name(pod.uuid)
+        assert not subcgroup.read_text().startswith("/") and not subcgroup.read_text().endswith("\n")
     assert not (pod.path / "ppid").exists()
     record = pod.record("a")
     assert (record["app"], record["status"], record["code"]) == ("a", 7, 7)
 
 
-@pytest.mark.delegated_groups("without groups a pod has other processes and files")
 def test_a_status_is_never_seen_in_part(make_pod: MakePod) -> None:
     """It appears under its name by a rename and is never written there; so do the files that stage0 reads."""
     pod = make_pod({f"a{number}": guest("meet", "8", "exit", str(number)) for number in range(8)})
@@ -174,10 +175,9 @@ def test_a_status_is_never_seen_in_part(make_pod: MakePod) -> None:
         for number in range(8):
             assert [mask for name, mask in seen if name == f"a{number}"] == [MOVED_TO]
         in_pod = files.events()
-    assert [name for name, mask in in_pod if mask == MOVED_TO] == ["net-info.json", "subcgroup", "pid"]
-    assert not [
-        name for name, mask in in_pod if name in ("net-info.json", "subcgroup", "pid") and mask in (CREATE, MODIFY)
-    ]
+    names = ["net-info.json", *([] if SURROUNDING == NO_GROUPS else ["subcgroup"]), "pid"]
+    assert [name for name, mask in in_pod if mask == MOVED_TO] == names
+    assert not [name for name, mask in in_pod if name in names and mask in (CREATE, MODIFY)]
 
 
 def test_pid_names_pid_1_of_the_pod(make_pod: MakePod) -> None:
