@@ -15,6 +15,7 @@ from tests.support.campaign import LONG, thinned
 from tests.support.faults import KILL, LAUNCHER, NEVER_FAIL, Call, Faults
 from tests.support.pods import MakePod, shell
 from tests.support.sandbox import Sandbox
+from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
 
 EXECS = 2
@@ -39,7 +40,7 @@ def section() -> dict[str, object]:
         annotations=[{"name": "minit/health", "value": checks}],
         user="/bin/busybox",
         mounts=[{"volume": volume["name"], "path": f"/v/{volume['name']}", "appVolume": volume} for volume in volumes],
-        isolators=[{"name": "resource/memory", "value": {"limit": "64Mi"}}],
+        isolators=[] if SURROUNDING == NO_GROUPS else [{"name": "resource/memory", "value": {"limit": "64Mi"}}],
     )
 
 
@@ -56,7 +57,6 @@ def record(faults: Faults, sandbox: Sandbox) -> list[Call]:
 
 
 @pytest.mark.timeout(3600 if LONG else 120)
-@pytest.mark.delegated_groups("it sets limits")
 def test_a_call_that_fails(make_pod: MakePod, faults: Faults) -> None:
     """It is one line with the reason, and nothing of the app is in the pod, or it does no harm."""
     sandbox = Sandbox(make_pod)

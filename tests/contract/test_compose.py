@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.commands import Stage0
 from tests.support.hostnet import leftovers
+from tests.support.usersession import without_warning
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -46,7 +47,7 @@ class Compose:
     def up(self, *words: object, code: int = 0) -> list[str]:
         """Return what `up -d` tells of the pods, volumes and networks."""
         told = self("up", "--detach", "--quiet-pull", *words, code=code).stderr
-        return [line.removeprefix("up: ") for line in told.splitlines()]
+        return [line.removeprefix("up: ") for line in without_warning(told, -1).splitlines()]
 
     def ps(self) -> dict[str, dict[str, Any]]:
         """Return the pods that run, by their names."""

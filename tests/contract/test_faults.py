@@ -21,12 +21,17 @@ from minit.base.errors import reason_of
 from tests.support.campaign import LONG, thinned
 from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
 
 # The launcher of the image executes the interpreter, which is the second program.
 EXECS = 2
 ERRORS = (errno.ENOMEM, errno.EIO)
 ALL = {"all"}
+LIMITS = [
+    {"name": "resource/memory", "value": {"limit": "64Mi"}},
+    {"name": "os/linux/cpu-shares", "value": 512},
+]
 
 NEWER = {
     *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "mount_setattr", "openat2", "clone3", "close_range")
@@ -77,8 +82,7 @@ def two_apps(make_pod: MakePod) -> PodDirectory:
         mounts=[{"volume": name, "path": f"/volumes/{name}"} for name in names],
         readOnlyRootFS=True,
         isolators=[
-            {"name": "resource/memory", "value": {"limit": "64Mi"}},
-            {"name": "os/linux/cpu-shares", "value": 512},
+            *([] if SURROUNDING == NO_GROUPS else LIMITS),
             {"name": "os/linux/capabilities-retain-set", "value": {"set": ["CAP_NET_ADMIN"]}},
         ],
     )
