@@ -35,7 +35,6 @@ def told(log: Path) -> set[tuple[str | None, str]]:
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.private_users
-@pytest.mark.host_root("it mounts disks of its own")
 def test_a_disk_that_is_repaired(make_pod: MakePod, kind: str, tmp_path: Path) -> None:
     """An app that has ended meanwhile has its status, its record and a complete log, one that was restarted has not."""
     again = f"[ ! -e /tmp/went ] || {{ : >/tmp/up; {FOREVER}; }}; {WAIT}; : >/tmp/went; exit 7"

@@ -82,6 +82,7 @@ def test_a_pod_that_is_not_mutable_remembers_nothing(make_pod: MakePod) -> None:
     assert not (pod.path / "runtime-config").exists()
 
 
+@pytest.mark.delegated_groups("it sets limits")
 def test_limits_of_all_apps_together(make_pod: MakePod) -> None:
     """They are set for the group around the apps, before there are any."""
     limit = [{"name": "resource/memory", "value": {"limit": "64Mi"}}]

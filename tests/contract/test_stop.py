@@ -188,6 +188,7 @@ def test_a_signal_that_is_taken_is_a_stop(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.delegated_groups("it freezes groups")
 def test_a_pod_that_does_not_end_by_force_is_not_called_stopped(make_pod: MakePod) -> None:
     """A freeze from above keeps all of it, even from dying, in v1."""
     pod = make_pod({"a": shell(FOREVER)})
@@ -279,6 +280,7 @@ def test_a_supervisor_that_hangs_is_killed(make_pod: MakePod, asked_before: bool
     assert (pod.events()[-1]["event"], pod.events()[-1]["reason"]) == ("pod.killed", "late")
 
 
+@pytest.mark.delegated_groups("it freezes groups")
 def test_a_supervisor_that_hangs_and_cannot_be_killed(make_pod: MakePod, tmp_path: Path) -> None:
     """In a group of v1 that is frozen from above not even SIGKILL works: the launcher says so and ends."""
     pod = make_pod({"a": shell(FOREVER)})
@@ -577,7 +579,9 @@ def test_a_pod_under_nohup(make_pod: MakePod) -> None:
     assert stop["reason"] == f"launcher signal {signal.SIGTERM:d}"
 
 
-@pytest.mark.parametrize("marker", ["subcgroup", "pid"])
+@pytest.mark.parametrize(
+    "marker", [pytest.param("subcgroup", marks=pytest.mark.delegated_groups("it looks at groups")), "pid"]
+)
 def test_sigterm_as_soon_as_a_file_appears(make_pod: MakePod, marker: str) -> None:
     """The moments at which the groups are made and the apps are forked, hit as exactly as a poll can."""
     for _ in range(8):
