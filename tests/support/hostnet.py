@@ -23,7 +23,8 @@ LEASES = Path(network_leases())
 NAMESPACES = Path(os.path.realpath(network_namespaces()))
 _OWN = Path(runtime_directory())
 _SHARED = {
-    _OWN / name for name in ("firewall.lock", "names/.lock", "lock", "uplink.lock", "uplink.log", NAMESPACE_RECORD)
+    _OWN / name
+    for name in ("firewall.lock", "names/.lock", "lock", "uplink.lock", "uplink.log", "uplink.state", NAMESPACE_RECORD)
 }
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 

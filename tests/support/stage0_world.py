@@ -19,11 +19,13 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
 from tests.support.forkedcommand import forked_minit
 from tests.support.usersession import own_runtime_directory, without_warning
+from tests.support.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
@@ -277,8 +279,7 @@ class World:
 
     def mounts(self) -> list[str]:
         """Return what is mounted below the world, in this process's namespace."""
-        with open("/proc/self/mountinfo") as lines:
-            return [line.split()[4] for line in lines if line.split()[4].startswith(f"{self.root}/")]
+        return _mounts_below(self.root)
 
     def clean_up(self) -> None:
         """Undo all mounts, and remove the control groups of pods, which `gc` would."""
@@ -286,6 +287,20 @@ class World:
             subprocess.run(["umount", "-l", point], check=True)
         for path in self.data.glob("pods/*/*/subcgroup"):
             remove_pod_groups(read_hierarchies(), path.read_text())
+        for directory in self._of_user.values():
+            wait_for(partial(_has_one_at_most, directory), "the end of the uplink, which removes the last name")
+            for point in _mounts_below(directory):
+                subprocess.run(["umount", point], check=True)
+
+
+def _mounts_below(directory: Path | str) -> list[str]:
+    with open("/proc/self/mountinfo") as lines:
+        return [line.split()[4] for line in lines if line.split()[4].startswith(f"{directory}/")]
+
+
+def _has_one_at_most(directory: str) -> bool:
+    """Return whether nothing but the directory of named networks is mounted below."""
+    return len(_mounts_below(directory)) <= 1
 
 
 class Call:
