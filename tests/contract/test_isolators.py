@@ -359,7 +359,7 @@ def test_its_own_group_where_there_is_but_one_hierarchy(make_pod: MakePod) -> No
     assert (said[-3], said[-2].endswith("Read-only file system"), said[-1]) == ("2", True, "cgroup")
 
 
-@pytest.mark.delegated_groups("it looks at groups")
+@pytest.mark.delegated_groups("without groups a pod shows no hierarchies")
 def test_the_hierarchies_of_the_host_stay_as_they_are(make_pod: MakePod) -> None:
     """Those of the pod are read-only for the pod alone."""
     before = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/sys/fs/cgroup" in line]

@@ -15,6 +15,7 @@ import pytest
 
 from minit.linux import syscalls
 from minit.manifest.capabilities import capability_mask
+from minit.podfiles.usersdirectory import NAMESPACE_RECORD
 from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import children_of, control_groups_of, copy_descriptor, descriptors_of, named, status_of
@@ -32,6 +33,8 @@ PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
 IMAGE = "/"  # the root of a mount that is in no namespace
 POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
+# The lock that makes the keeper of a user's namespace stay.
+KEEPER = {} if SURROUNDING is None else {f".*/{NAMESPACE_RECORD}": 1}
 DESCRIPTORS = {
     "launcher": {
         POD_DIRECTORY: 1,  # the lock
@@ -39,7 +42,7 @@ DESCRIPTORS = {
         EPOLL: 1,
         PIDFD: 1,
         SOCKET: 1,  # to PID 1
-        **({} if SURROUNDING is None else {r".*/namespace": 1}),  # by which the user's namespace stays
+        **KEEPER,
     },
     "pid 1": {
         POD_DIRECTORY: 1,  # the lock
@@ -156,7 +159,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
             **console,
         }
         tables: dict[int, dict[str, int]] = {
-            process.pid: {**DESCRIPTORS["launcher"], SIGNALFD: 2, slaves: 3, **console},
+            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, EPOLL: 1, PIDFD: 1, SOCKET: 1, slaves: 3, **console, **KEEPER},
             pod.pid: of_groups(pod, of_pid_1),
             app: {},
         }
@@ -190,7 +193,7 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
-@pytest.mark.delegated_groups("without groups an app with minit/hotplug is refused")
+@pytest.mark.host_root("the devices of the machine are root's")
 def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
     """The helper holds its socket to the launcher and one for the kernel's events; it is no child of the pod."""
     mounts = [{"volume": "v", "path": "/v"}]

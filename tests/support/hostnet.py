@@ -24,7 +24,10 @@ NAMESPACES = Path(os.path.realpath(network_namespaces()))
 _OWN = Path(runtime_directory())
 _SHARED = {
     _OWN / name
-    for name in ("firewall.lock", "names/.lock", "lock", "uplink.lock", "uplink.log", "uplink.state", NAMESPACE_RECORD)
+    for name in (
+        *("firewall.lock", "names/.lock", "lock", NAMESPACE_RECORD),
+        *("uplink.lock", "uplink.log", "uplink.state"),
+    )
 }
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 

@@ -70,6 +70,7 @@ HOST_ROOT_FILES: dict[str, str] = {
 DELEGATED_FILES: dict[str, str] = {
     "test_app_pause": "apps are paused by their groups",
     "test_app_update": "limits are those of groups",
+    "test_crowded_machine": "groups are what other pods have left",
     "test_gc": "groups are what gc removes of a pod that is not in pod directories",
     "test_pid_namespaces": "without groups each app has a PID namespace of another kind",
     "test_stats": "numbers are those of groups",
