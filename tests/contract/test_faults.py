@@ -19,7 +19,7 @@ import pytest
 
 from minit.base.errors import reason_of
 from tests.support.campaign import LONG, thinned
-from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
+from tests.support.faults import ANY, KILL, LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.usersession import NO_GROUPS, SURROUNDING
 from tests.support.waiting import wait_for
@@ -207,6 +207,22 @@ def test_calls_that_a_kernel_does_not_have(make_pod: MakePod, faults: Faults) ->
     with ThreadPoolExecutor(2) as executor:
         wrong = list(executor.map(lambda case: run(faults, two_apps(make_pod), case), thinned(cases)))
     assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def test_a_first_process_that_is_killed(make_pod: MakePod, faults: Faults) -> None:
+    """Without groups the start ends with one line that names the process, or the app; with groups there is none."""
+    # The app may have been forked before, and is killed by the kernel.
+    ends = (
+        (254, ["stage1: start the apps: the first process of the app's PID namespace has ended"]),
+        (137, ['stage1: app "a": killed by signal 9']),
+    )
+    for who in Roles(record(faults, two_apps(make_pod))).first_processes:
+        pod = two_apps(make_pod)
+        with tempfile.TemporaryFile("w+") as log:
+            words = faults.fault(log.fileno(), Call(who, ANY, 1), KILL)
+            result = pod.run(under=words, pass_fds=(log.fileno(),))
+        assert (result.returncode, _said(result)) in ends, result
+        assert pod.gc().returncode == 0
 
 
 def test_every_step_of_an_event_handler_that_fails_is_named(make_pod: MakePod, faults: Faults) -> None:

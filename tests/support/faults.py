@@ -98,6 +98,8 @@ class Roles:
         self.network_helper = next(iter({call.who for call in calls if call.name == "unshare"} & own), None)
         below = {call.who for call in calls if call.who.rpartition(".")[0] == self.pid_1}
         self.apps = sorted({call.who for call in calls if call.name == "pivot_root"} & below)
+        executed = {call.who for call in calls if call.name == "execve"}
+        self.first_processes = sorted({call.who for call in calls if call.name == "setsid"} & below - executed)
         self.handlers = sorted({call.who for call in calls if call.name == "setns"} & below)
         [self.spawner] = {call.who for call in calls if call.name == "clone3"} & below
         self.sidecars = sorted({call.who for call in calls if call.who.rpartition(".")[0] == self.spawner})

@@ -87,6 +87,10 @@ class Group:
         """
         return self._directory if self._starts_processes and not self._was_killed else None
 
+    def explain(self, error: OSError) -> OSError:
+        """Return the error of a fork into the group with the reason that the kernel does not tell, if any."""
+        return error
+
     def end(self) -> None:
         """Let go of the group, of which nothing is left."""
 

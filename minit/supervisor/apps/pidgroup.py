@@ -8,6 +8,7 @@ children of PID 1, born in the namespace.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -18,6 +19,10 @@ from minit.linux.forks import APP_INIT, clone
 from minit.linux.loop import wait_readable
 from minit.linux.pidnamespaces import members_of
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
+
+# What the kernel says of a namespace without a first process, pid_namespaces(7), and of an ending process in /proc.
+_WITHOUT_FIRST = (errno.ENOMEM, errno.EACCES, errno.ENOENT, errno.ESRCH)
+_END_SECONDS = 0.1
 
 
 class PidGroup(Group):
@@ -47,6 +52,12 @@ class PidGroup(Group):
     def is_alive(self) -> bool:
         """Tell whether processes can still be born in the namespace."""
         return self._pidfd is not None and not self._is_ended and not wait_readable([self._pidfd], 0)
+
+    def explain(self, error: OSError) -> OSError:
+        """Return an error that names the first process if that is dead, or about to be."""
+        if self._pidfd is None or error.errno not in _WITHOUT_FIRST or not wait_readable([self._pidfd], _END_SECONDS):
+            return error
+        return OSError("the first process of the app's PID namespace has ended")
 
     def processes(self) -> list[int]:
         """Return the pids of the members, but for the first process."""

@@ -216,7 +216,10 @@ def spawn_app(
     process or room for the streams.
     """
     if isinstance(app.group, PidGroup):
-        app.run.pids = pids = app.group.begin()
+        try:
+            app.run.pids = pids = app.group.begin()
+        except OSError as error:
+            raise app.group.explain(error) from error
     birthplace = app.group.birthplace
     writers = _open_streams(app)
     ours, theirs = socket_pair()
@@ -241,10 +244,10 @@ def spawn_app(
         )
         # Fork and registration: nothing may be reaped between them.
         app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace, pids)
-    except OSError:
+    except OSError as error:
         ours.close()
         app.run.streams.close()
-        raise
+        raise app.group.explain(error) from error
     finally:
         theirs.close()
         for fd in (*writers.values(), *(() if notify is None else notify.descriptors())):
