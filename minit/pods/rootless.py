@@ -18,7 +18,6 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -71,6 +70,14 @@ class Keeper(Value):
     start_ticks: int
 
 
+class NewIds(Value):
+    """The ids of a new namespace beside the user's own as root: subordinate users and groups, or why there are none."""
+
+    users: tuple[IdRange, ...]
+    groups: tuple[IdRange, ...]
+    lack: str | None
+
+
 def become_root(data: Path, note: Note) -> None:
     """
     Have this process of a user without root go on as root of the user's namespace for a data directory.
@@ -109,10 +116,10 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     launcher = _find_launcher(data, note, outside)
     if launcher is not None:
         _join(launcher)
-    lack = None if launcher is not None else _find_lack_of_ids(_own_ranges())
+    new_ids = None if launcher is not None else _find_ids()
     until, end = os.pipe()
     try:
-        _start_keeper(data / RUNTIME, record, until, is_inside=launcher is not None)
+        _start_keeper(data / RUNTIME, record, until, new_ids)
         found = _open_record(record, outside)
     finally:
         os.close(until)
@@ -123,10 +130,10 @@ def _enter(directory: Path, data: Path, note: Note) -> int:
     fd, keeper = found
     # From here on the keeper waits for the lock alone.
     os.close(end)
-    if launcher is None:
+    if new_ids is not None:
         _join(keeper)
-    if lack is not None:
-        _say_once(directory, f"warning: your own id is the only one of your pods, as root: {lack}", note)
+        if new_ids.lack is not None:
+            _say_once(directory, f"warning: your own id is the only one of your pods, as root: {new_ids.lack}", note)
     return fd
 
 
@@ -215,18 +222,19 @@ def _join(process: Keeper) -> None:
         raise MinitError(f"cannot enter the user's namespace: {describe(error)}") from error
 
 
-def _start_keeper(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
+def _start_keeper(runtime: Path, record: Path, until: int, new_ids: NewIds | None) -> None:
     """
     Start a keeper, which waits for the end of the pipe `until` at first, and write the record.
 
-    The keeper has a new namespace, with a file system at `runtime`, unless this process `is_inside` the namespace.
+    The keeper has a new namespace with `new_ids`, and with a file system at `runtime`; with None this process is inside
+    the namespace.
     """
     if shutil.which("flock") is None:
         raise MinitError("flock is not installed, which keeps the user's namespace: apt install util-linux")
     report, theirs = os.pipe()
     starter = fork(
         STARTER,
-        lambda: _make(runtime, record, until, is_inside=is_inside),
+        lambda: _make(runtime, record, until, new_ids),
         tell=lambda error: _report(theirs, error),
     )
     os.close(theirs)
@@ -237,16 +245,16 @@ def _start_keeper(runtime: Path, record: Path, until: int, *, is_inside: bool) -
         raise MinitError(text)
 
 
-def _make(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
+def _make(runtime: Path, record: Path, until: int, new_ids: NewIds | None) -> None:
     """Make the keeper as a process without a parent here, and write the record."""
     answer, theirs = os.pipe()
-    flags = 0 if is_inside else _NAMESPACES
+    is_inside = new_ids is None
     try:
         pid, pidfd = clone(
             NAMESPACE_KEEPER,
             lambda: _keep(runtime, record, until, theirs, is_inside=is_inside),
             {"pipe": until, "report": theirs},
-            flags=flags,
+            flags=0 if is_inside else _NAMESPACES,
             tell=lambda error: _report(theirs, error),
         )
     except OSError as error:
@@ -256,8 +264,8 @@ def _make(runtime: Path, record: Path, until: int, *, is_inside: bool) -> None:
     if failure:
         raise MinitError(failure)
     try:
-        if not is_inside:
-            _map_ids(pid)
+        if new_ids is not None:
+            _map_ids(pid, new_ids)
         # The name may be there, of a process that was killed at this point.
         new = record.with_name("new")
         new.unlink(missing_ok=True)
@@ -308,32 +316,29 @@ def _say_once(directory: Path, text: str, note: Note) -> None:
     note(text)
 
 
-def _find_lack_of_ids(ranges: Sequence[Sequence[IdRange]]) -> str | None:
-    """Return why the namespace has the user's id alone, with the remedy; None for a user with subordinate ids."""
-    if not all(ranges):
-        wanted = "--add-subuids 100000-165535 --add-subgids 100000-165535"
-        user = name_of_user(os.getuid()) or os.getuid()
-        return f"you have no subordinate ids: let root run: usermod {wanted} {user}"
-    if shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
-        return "newuidmap is not installed, which maps your subordinate ids: let root run: apt install uidmap"
-    return None
-
-
-def _own_ranges() -> list[list[IdRange]]:
-    """Return the user's subordinate users and groups."""
+def _find_ids() -> NewIds:
+    """Return the ids for a new namespace."""
     uid = os.getuid()
-    names = {str(uid), name_of_user(uid)}
-    return [subordinate_ids(Path(file), names) for file in SUBORDINATE_IDS]
+    name = name_of_user(uid)
+    users, groups = (tuple(subordinate_ids(Path(file), {str(uid), name})) for file in SUBORDINATE_IDS)
+    lack = None
+    if not users or not groups:
+        wanted = "--add-subuids 100000-165535 --add-subgids 100000-165535"
+        lack = f"you have no subordinate ids: let root run: usermod {wanted} {name or uid}"
+    elif shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
+        lack = "newuidmap is not installed, which maps your subordinate ids: let root run: apt install uidmap"
+    return NewIds(users=users, groups=groups, lack=lack)
 
 
-def _map_ids(pid: int) -> None:
+def _map_ids(pid: int, new_ids: NewIds) -> None:
     """Map the user's id as root's, and the user's subordinate ids, if any, behind it."""
-    uid, gid = os.getuid(), os.getgid()
-    ranges = _own_ranges()
-    if _find_lack_of_ids(ranges) is not None:
+    if new_ids.lack is not None:
         _map_own_id(pid)
         return
-    for program, own, more in zip(("newuidmap", "newgidmap"), (uid, gid), ranges):
+    for program, own, more in (
+        ("newuidmap", os.getuid(), new_ids.users),
+        ("newgidmap", os.getgid(), new_ids.groups),
+    ):
         words = ["0", str(own), "1"]
         inner = 1
         for ids in more:
@@ -348,11 +353,8 @@ def _map_own_id(pid: int) -> None:
     """Map the user's id alone as root's, which the kernel lets a user do who gives up setgroups(2)."""
     try:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {os.getuid()} 1"), ("gid_map", f"0 {os.getgid()} 1")):
-            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, text.encode())
-            finally:
-                os.close(fd)
+            with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                file.write(text)
     except OSError as error:
         raise MinitError(f"cannot map your id in a user namespace: {describe(error)}") from error
 
