@@ -23,6 +23,7 @@ from minit.cli.uuidfile import one_pod, uuid_file_first_option
 from minit.linux.process import raise_open_files
 from minit.linux.stdio import flush_output
 from minit.podfiles.paths import POD_PRIVATE_USERS
+from minit.podfiles.usersdirectory import is_of_user
 from minit.stage0.apps.enter import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.pods.podstatus import PodStatus, read_pod_status
@@ -185,7 +186,8 @@ def _show_all(
     follow: bool,
 ) -> None:
     raise_open_files()
-    invocation.look_into_pod(has_own_ids=any(invocation.data.glob(f"pods/*/*/{POD_PRIVATE_USERS}")))
+    if is_of_user():
+        invocation.look_into_pod(has_own_ids=any(invocation.data.glob(f"pods/*/*/{POD_PRIVATE_USERS}")))
     batches = events_of_all(
         invocation.data, frozenset(apps), sys.stdout.fileno(), invocation.note, follow=follow, with_status=bool(filters)
     )
