@@ -36,6 +36,7 @@ class Invocation:
         self.insecure: frozenset[str] = frozenset()
         self.failure_kind: FailureKind | None = None
         """Of a command that has failed, if it is known."""
+        self._given_data: Path | None = None
         self._data: Path | None = None
 
     @property
@@ -44,14 +45,17 @@ class Invocation:
         The data directory, without symbolic links: paths below it end up in mount tables; MinitError if another user
         owns the directory.
         """
-        path = Path(os.path.realpath(self._data or (data_directory() if is_of_user() else DEFAULT_DATA)))
-        require_own(path)
-        return path
+        if self._data is None:
+            path = self._given_data or (data_directory() if is_of_user() else DEFAULT_DATA)
+            resolved = Path(os.path.realpath(path))
+            require_own(resolved)
+            self._data = resolved
+        return self._data
 
     @data.setter
     def data(self, path: Path) -> None:
         """Take what the user gave for --dir."""
-        self._data = path
+        self._given_data, self._data = path, None
 
     @property
     def local_config(self) -> str:

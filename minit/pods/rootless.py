@@ -80,13 +80,12 @@ class NewIds(Value):
 
 def become_root(data: Path, note: Note) -> None:
     """
-    Have this process of a user without root go on as root of the user's namespace for a data directory.
+    Have this process of a user without root go on as root of the user's namespace for a data directory of the user's.
 
     Nothing if the process is inside already. MinitError names the obstacle.
     """
     if os.geteuid() == 0:
         _require_same(data)
-        require_own(data)
         return
     _make_data(data)
     directory = _make_record_directory(data)
@@ -369,6 +368,7 @@ def _require_same(data: Path) -> None:
 def _make_data(data: Path) -> None:
     try:
         data.mkdir(0o700, parents=True, exist_ok=True)
+        # Somebody else may have made the directory since the caller has looked.
         require_own(data)
         (data / RUNTIME).mkdir(0o700, exist_ok=True)
     except OSError as error:
