@@ -76,6 +76,8 @@ def test_a_paused_app_does_nothing(make_pod: MakePod) -> None:
     pod = start(make_pod)
     assert shown(pod) == ("running", "running", "running", False)
     pause(pod)
+    # Under v1 a process is frozen a moment before it leaves the processor.
+    wait_for(lambda: used_ns(pod) == used_ns(pod), "a rest")
     before = used_ns(pod), pod.file("web", "/tmp/count").read_text()
     pause(pod)
     assert shown(pod) == ("paused", "paused", "paused", True)

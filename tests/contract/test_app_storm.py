@@ -51,7 +51,8 @@ def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str]
     """Have all workers run that many commands each; return the words, exit code and output of each."""
     numbers = map(str, (_WORKERS, count, killed_percent, 1))
     words = [sys.executable, "-m", "tests.support.storm", "apps", str(world.root), *numbers]
-    result = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environment = world.environment()
+    result = subprocess.run(words, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     calls = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(calls) == _WORKERS * count

@@ -49,7 +49,8 @@ def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str]
     write_images(world.root)
     numbers = map(str, (_WORKERS, count, killed_percent, 1))
     words = [sys.executable, "-m", "tests.support.storm", "pods", str(world.root), *numbers]
-    result = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environment = world.environment()
+    result = subprocess.run(words, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     calls = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(calls) == _WORKERS * count
