@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,13 @@ IMAGE = f"{HOME}/box.aci"
 POD = ("--net=none", f"--stage1-path={HOME}/stage1.aci")
 
 
-def make_home(directory: Path, stage1: Path, *, has_groups: bool = True) -> OrdinaryUser:
-    """Make a user with the images at home."""
-    user = OrdinaryUser(directory, has_groups=has_groups)
+def make_home(directory: Path, stage1: Path, **options: Any) -> OrdinaryUser:
+    """Make a user with the images at home; with the options of OrdinaryUser."""
+    user = OrdinaryUser(directory, **options)
     app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
     write_app(user.home / "box.aci", app=app, files={"etc/kept/file": b"of the image"})
-    shutil.copy(stage1, user.home / "stage1.aci")
-    for path in user.home.glob("*.aci"):
-        os.chown(path, user.uid, user.uid)
+    os.chown(user.home / "box.aci", user.uid, user.uid)
+    user.give("stage1.aci", stage1)
     return user
 
 
@@ -50,8 +50,7 @@ def user(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterat
 def clean(user: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user, whose pods are removed after the test, and with them every process."""
     yield user
-    assert user.minit("rm", "--all", "--force").returncode == 0
-    wait_for(lambda: not user.processes(), "the end of the user's processes")
+    user.remove_pods()
 
 
 def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -178,7 +177,7 @@ def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
     seconds = time.monotonic() - begin
     words = clean.words(clean.minit_words("unshare", "sh", "-c", "readlink /proc/self/ns/user; read -r _"))
     for turn in range(100 if LONG else 3):
-        wait_for(lambda: not clean.processes(), "the end of the user's processes")
+        clean.wait_end()
         started = [
             subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(6)
@@ -192,13 +191,13 @@ def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:
         told = [process.communicate(b"\n")[1] for process in started]
         others = [(process.returncode, line) for process, line in zip(started, seen) if process is not victim]
         assert len(set(others)) == 1 and others[0][0] == 0 and others[0][1], told
-    wait_for(lambda: not clean.processes(), "the end of the user's processes")
+    clean.wait_end()
 
 
 def test_what_a_killed_command_left_is_in_nobodys_way(clean: OrdinaryUser) -> None:
     """A record that was being written does not keep later commands from writing theirs."""
     assert clean.minit("unshare", "true").returncode == 0
-    wait_for(lambda: not clean.processes(), "the end of the keeper")
+    clean.wait_end()
     [record] = clean.home.glob("run/minit/*/namespace")
     record.rename(record.with_name("new"))
     done = clean.minit("unshare", "true")
@@ -252,5 +251,5 @@ def test_a_foreign_directory_is_no_place_for_the_namespace(clean: OrdinaryUser) 
     finally:
         clean.environment["XDG_RUNTIME_DIR"] = f"{HOME}/run"
     assert done.stdout.startswith(f"/tmp/minit-{clean.uid}/"), done.stderr
-    wait_for(lambda: not clean.processes(), "the end of the keeper")
+    clean.wait_end()
     shutil.rmtree(f"/tmp/minit-{clean.uid}")

@@ -110,7 +110,7 @@ def without_variable(user: OrdinaryUser) -> Iterator[Path]:
         yield path
     finally:
         user.environment["XDG_RUNTIME_DIR"] = own
-        wait_for(lambda: not user.processes(), "the end of the keeper")
+        user.wait_end()
         if path.is_symlink() or path.is_file():
             path.unlink()
         shutil.rmtree(path, ignore_errors=True)
@@ -173,7 +173,7 @@ RECORDS: dict[str, Callable[[Path, int], object]] = {
 def test_a_record_that_was_there_before(clean: OrdinaryUser, kind: str, name: str) -> None:
     """A record that leads to no keeper of the user's is replaced, and the file behind a link stays as it was."""
     assert clean.minit("unshare", "true").returncode == 0
-    wait_for(lambda: not clean.processes(), "the end of the keeper")
+    clean.wait_end()
     [record] = clean.home.glob("run/minit/*/namespace")
     record.unlink()
     image = (clean.home / "box.aci").read_bytes()
@@ -183,7 +183,7 @@ def test_a_record_that_was_there_before(clean: OrdinaryUser, kind: str, name: st
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 2 and done.stdout.split()[0] != str(pid)
     assert (clean.home / "box.aci").read_bytes() == image
-    wait_for(lambda: not clean.processes(), "the end of the keeper")
+    clean.wait_end()
 
 
 def test_a_number_of_a_pod_that_is_used_again(clean: OrdinaryUser) -> None:
@@ -223,7 +223,7 @@ def around(clean: OrdinaryUser) -> Iterator[Path]:
     path = clean.home.parent / "around"
     path.mkdir()
     yield path
-    wait_for(lambda: not clean.processes(), "the end of the keeper")
+    clean.wait_end()
     shutil.rmtree(path)
 
 

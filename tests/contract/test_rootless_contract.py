@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +15,6 @@ import pytest
 from tests.support.campaign import LONG
 from tests.support.ordinaryuser import OrdinaryUser
 from tests.support.usersession import DELEGATED, NO_GROUPS, ONE_ID, has_possible, session_words
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a user, which needs root")
 
@@ -48,8 +46,7 @@ def user(surrounding: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
     user = SURROUNDINGS[surrounding](tmp_path)
     try:
         for name in ("stage1", "plain_stage1") if LONG or GIVEN else ("stage1",):
-            image = shutil.copy(request.getfixturevalue(f"{name}_image"), user.home / f"{name.replace('_', '-')}.aci")
-            os.chown(image, user.uid, user.uid)
+            user.give(f"{name.replace('_', '-')}.aci", request.getfixturevalue(f"{name}_image"))
         yield user
     finally:
         user.remove()
@@ -70,7 +67,7 @@ def test_tests_of_pods_as_a_user(user: OrdinaryUser, surrounding: str, part: str
     assert done.returncode == 0, "the session has failed: its output is above, or below"
     passed = sum(map(int, re.findall(r"(\d+) passed", log.read_text().splitlines()[-1])))
     assert passed >= (LEAST_OF_SAMPLE if part == SAMPLE else 1)
-    wait_for(lambda: not user.processes(), "the end of the user's processes")
+    user.wait_end()
 
 
 def files_of_sample() -> list[Path]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minit.image.dump.program import obstacle
+from tests.contract.test_rootless import make_home
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.stage0_world import write_app
 from tests.support.waiting import wait_for
@@ -25,20 +26,10 @@ NONE = "warning: no control group is delegated to you"
 FOREVER = "while :; do busybox sleep 0.05; done"
 
 
-def write_images(user: OrdinaryUser, stage1: Path) -> None:
-    """Give a user the images at home."""
-    app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
-    write_app(user.home / "box.aci", app=app)
-    shutil.copy(stage1, user.home / "stage1.aci")
-    for path in user.home.glob("*.aci"):
-        os.chown(path, user.uid, user.uid)
-
-
 @pytest.fixture(scope="module")
 def none(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
     """A user to whom no control group is delegated."""
-    user = OrdinaryUser(tmp_path_factory.mktemp("user"), has_groups=False)
-    write_images(user, stage1_image)
+    user = make_home(tmp_path_factory.mktemp("user"), stage1_image, has_groups=False)
     yield user
     user.remove()
 
@@ -47,12 +38,7 @@ def none(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterat
 def alone(none: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user, whose pods are removed after the test, and with them every process."""
     yield none
-    _remove_pods(none)
-
-
-def _remove_pods(user: OrdinaryUser) -> None:
-    assert user.minit("rm", "--all", "--force").returncode == 0
-    wait_for(lambda: not user.processes(), "the end of the user's processes")
+    none.remove_pods()
 
 
 def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -249,8 +235,7 @@ SOME = ("name=systemd", "memory")
 @pytest.fixture(scope="module")
 def partial(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iterator[OrdinaryUser]:
     """A user to whom some hierarchies are delegated."""
-    user = OrdinaryUser(tmp_path_factory.mktemp("partial"), delegated=SOME)
-    write_images(user, stage1_image)
+    user = make_home(tmp_path_factory.mktemp("partial"), stage1_image, delegated=SOME)
     yield user
     user.remove()
 
@@ -259,7 +244,7 @@ def partial(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Ite
 def partly(partial: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user, whose pods are removed after the test, and with them every process."""
     yield partial
-    _remove_pods(partial)
+    partial.remove_pods()
 
 
 def test_delegated_hierarchies(partly: OrdinaryUser) -> None:

@@ -46,20 +46,11 @@ def image(name: str, *layers: bytes, user: str = "") -> bytes:
     return archive(docker_files(*every, tags=(f"{name}:1",), config=config))
 
 
-def give(user: OrdinaryUser, name: str, data: bytes) -> str:
-    """Give a user a file at home, and return the path."""
-    path = user.home / name
-    path.write_bytes(data)
-    os.chown(path, user.uid, user.uid)
-    return f"{HOME}/{name}"
-
-
 def with_images(user: OrdinaryUser, stage1: Path) -> OrdinaryUser:
     """Return a user with the images at home."""
-    shutil.copy(stage1, user.home / "stage1.aci")
-    os.chown(user.home / "stage1.aci", user.uid, user.uid)
-    give(user, "owners.tar", image("owners", owned_layer(33, 34)))
-    give(user, "of-app.tar", image("of-app", user="app"))
+    user.give("stage1.aci", stage1)
+    user.give("owners.tar", image("owners", owned_layer(33, 34)))
+    user.give("of-app.tar", image("of-app", user="app"))
     return user
 
 
@@ -75,7 +66,7 @@ def one_id(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> Iter
 def single(one_id: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user without subordinate ids, whose pods are removed after the test, and with them every process."""
     yield one_id
-    remove_pods(one_id)
+    one_id.remove_pods()
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +81,7 @@ def many_ids(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> It
 def user(many_ids: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """The user with subordinate ids, whose pods are removed after the test, and with them every process."""
     yield many_ids
-    remove_pods(many_ids)
+    many_ids.remove_pods()
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +96,7 @@ def two_blocks(tmp_path_factory: pytest.TempPathFactory, stage1_image: Path) -> 
 def rich(two_blocks: OrdinaryUser) -> Iterator[OrdinaryUser]:
     """That user, whose pods are removed after the test, and with them every process."""
     yield two_blocks
-    remove_pods(two_blocks)
+    two_blocks.remove_pods()
 
 
 @pytest.fixture
@@ -113,14 +104,8 @@ def other(tmp_path: Path, stage1_image: Path) -> Iterator[OrdinaryUser]:
     """A user without subordinate ids for one test."""
     user = with_images(OrdinaryUser(tmp_path, has_ids=False), stage1_image)
     yield user
-    remove_pods(user)
+    user.remove_pods()
     user.remove()
-
-
-def remove_pods(user: OrdinaryUser) -> None:
-    """Remove the pods of a user, and wait for the end of everything."""
-    assert user.minit("rm", "--all", "--force").returncode == 0
-    wait_for(lambda: not user.processes(), "the end of the user's processes")
 
 
 def shell(user: OrdinaryUser, script: str, *flags: str, app: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -155,7 +140,7 @@ def test_the_warning_is_said_once(other: OrdinaryUser) -> None:
     """The first command warns, with the line for the administrator; later commands do not, with a new namespace too."""
     lines = "usermod --add-subuids 100000-165535 --add-subgids 100000-165535"
     assert f"{WARNING}you have no subordinate ids: let root run: {lines} {NAME}\n" in shell(other, "true").stderr
-    wait_for(lambda: not other.processes(), "the end of the namespace")
+    other.wait_end()
     assert "warning: your own id" not in shell(other, "true").stderr
 
 
@@ -184,7 +169,7 @@ def test_a_user_without_newuidmap_has_one_id(other: OrdinaryUser) -> None:
 def test_an_app_of_another_user_is_refused(single: OrdinaryUser, flags: tuple[str, ...], problem: str) -> None:
     """An app with an id that the user lacks is refused in one line, and no pod is left."""
     shell(single, "true")
-    remove_pods(single)
+    single.remove_pods()
     done = shell(single, "true", app=flags)
     assert (done.returncode, without_progress(done.stderr)) == (254, f'run: app "owners": {problem}: {REMEDY}\n')
     assert single.minit("list", "--quiet").stdout == ""
@@ -243,7 +228,7 @@ def test_an_attachable_terminal(single: OrdinaryUser) -> None:
 def test_a_life_of_a_pod_with_one_id(single: OrdinaryUser) -> None:
     """A pod is stopped, started with its files, and copied to and from; all files are the user's outside."""
     start(single, "web", "--volume=files,kind=named", "--mount=volume=files,target=/var")
-    give(single, "mine", b"mine")
+    single.give("mine", b"mine")
     for words in (
         ("cp", f"{HOME}/mine", "web:/etc/mine"),
         ("cp", "--archive", "/etc/passwd", "web:/var/theirs"),
@@ -263,15 +248,15 @@ def test_a_life_of_a_pod_with_one_id(single: OrdinaryUser) -> None:
 def test_a_user_who_gets_subordinate_ids_gets_the_owners(other: OrdinaryUser) -> None:
     """Trees of a user with one id are no trees of the same user with more, whose files have the image's owners."""
     alone = said(shell(other, OWNERS))
-    remove_pods(other)
+    other.remove_pods()
     other.give_ids(1)
     of_image = [".=33:34", "file=33:34", "link=33:34", "other=33:34"]
     for flags in (), ("--no-overlay",):
         assert said(shell(other, OWNERS, *flags)) == of_image
-    remove_pods(other)
+    other.remove_pods()
     other.give_ids(0)
     assert said(shell(other, OWNERS)) == alone == [".=0:0", "file=0:0", "link=0:0", "other=0:0"]
-    remove_pods(other)
+    other.remove_pods()
     other.give_ids(1)
     assert other.minit("image", "gc", "--grace-period=0s").returncode == 0
     assert not [*other.home.glob(".local/share/minit/cas/tree/deps-*")]
@@ -331,7 +316,7 @@ spec:
 def test_a_played_pod_of_another_user_is_refused(single: OrdinaryUser, security: str, problem: str) -> None:
     """A security context with an id that the user lacks is refused in one line, and nothing is left."""
     assert single.minit("fetch", IMAGE).returncode == 0
-    path = give(single, "pod.yaml", POD_FILE.format(security=security, image="owners:1").encode())
+    path = single.give("pod.yaml", POD_FILE.format(security=security, image="owners:1").encode())
     done = single.minit("play", *POD, path)
     assert done.returncode == 254
     assert done.stderr.splitlines()[-1].endswith(f'app "web": {problem}, only 0: {REMEDY}'), done.stderr
@@ -347,7 +332,7 @@ def test_device_nodes_of_an_image_are_left_out(user: OrdinaryUser, single: Ordin
         tars.file("srv/file"),
     )
     for who in user, single:
-        reference = f"docker-archive:{give(who, 'nodes.tar', image('nodes', nodes))}"
+        reference = f"docker-archive:{who.give('nodes.tar', image('nodes', nodes))}"
         for flags in (), ("--no-overlay",):
             done = who.minit("run", *POD, *flags, reference, "--", "-c", "cd /srv; echo *; echo > /dev/null")
             assert said(done) == ["file"]
@@ -365,8 +350,8 @@ def test_an_owner_without_an_id_is_refused(user: OrdinaryUser, uid: int, gid: in
     write_app(user.home / "far.aci", files={})
     with tarfile.open(user.home / "far.aci", "a") as tar:
         tar.addfile(entry)
-    give(user, "far.aci", (user.home / "far.aci").read_bytes())
-    for reference in (f"docker-archive:{give(user, 'far.tar', far)}", f"{HOME}/far.aci"):
+    user.give("far.aci", (user.home / "far.aci").read_bytes())
+    for reference in (f"docker-archive:{user.give('far.tar', far)}", f"{HOME}/far.aci"):
         done = user.minit("run", *POD, reference, "--", "-c", "true")
         errors = without_progress(done.stderr)
         assert (done.returncode, errors.count("\n")) == (254, 1), errors
@@ -400,7 +385,7 @@ def test_a_pod_with_ids_of_its_own(rich: OrdinaryUser) -> None:
     refused = rich.minit("enter", "--user=65536", "web", "/bin/busybox", "id")
     problem = "there is no user 65536, only 0 to 65535: the pod has no more ids, by --private-users\n"
     assert refused.stderr == f"enter: cannot run a command as 65536:0: {problem}"
-    give(rich, "mine", b"mine")
+    rich.give("mine", b"mine")
     for words in ("cp", f"{HOME}/mine", "web:/etc/mine"), ("stop", "web"), ("start", "web"):
         assert rich.minit(*words).returncode == 0
     assert rich.minit("enter", "web", "/bin/busybox", "stat", "-c%u", "/etc/mine").stdout == "0\n"

@@ -17,7 +17,6 @@ from tests.contract.test_rootless_attacks import by_stranger
 from tests.support.guest import build_program
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.stage0_world import write_app
-from tests.support.waiting import wait_for
 
 __all__ = ["clean", "user"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes users, which needs root")
@@ -138,7 +137,7 @@ def test_nothing_is_left_in_the_store(clean: OrdinaryUser, program: bytes) -> No
     for words in ("rm", "--all", "--force"), ("volume", "rm", "kept"), COLLECT:
         done = clean.minit(*words)
         assert done.returncode == 0, done.stderr
-    wait_for(lambda: not clean.processes(), "the end of the user's processes")
+    clean.wait_end()
     left = [path for path, state in files(clean) if state.st_uid != clean.uid or not stat.S_ISDIR(state.st_mode)]
     assert [path for path in left if path.parent.name != "locks"] == []
     assert not any(path.name == "work" for path, _ in files(clean))

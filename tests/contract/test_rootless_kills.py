@@ -54,7 +54,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 def remains(user: OrdinaryUser) -> list[str]:
     """Return what is left of a user without pods, once all processes have ended."""
-    wait_for(lambda: not user.processes(), "the end of the user's processes")
+    user.wait_end()
     tops = ("run/minit/*/new", ".local/share/minit/runtime/*", ".local/share/minit/pods/*/*-*")
     return [str(path) for top in tops for path in user.home.glob(top)]
 

@@ -176,7 +176,7 @@ def test_the_uplink_ends_with_the_last_pod(clean: OrdinaryUser) -> None:
     assert clean.minit("stop", "one").returncode == 0
     assert len(uplinks(clean)) == 1
     assert clean.minit("stop", "two").returncode == 0
-    wait_for(lambda: not clean.processes(), "the end of the uplink")
+    clean.wait_end()
     assert not (clean.home / ".local/share/minit/runtime/netns").exists()
 
 
@@ -208,7 +208,7 @@ def test_an_uplink_that_does_not_start(clean: OrdinaryUser) -> None:
         assert done.returncode == 254 and "ran" not in done.stdout
         assert "the uplink of pods does not work: slirp4netns has ended with 3" in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
-        wait_for(lambda: not clean.processes(), "the end of the keeper")
+        clean.wait_end()
     finally:
         clean.environment["PATH"] = before
         shutil.rmtree(programs)

@@ -8,6 +8,7 @@ tests can be reached.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -132,6 +133,16 @@ class OrdinaryUser:
                 found[int(entry.name)] = fields["Name"]
         return found
 
+    def give(self, name: str, content: bytes | Path) -> str:
+        """Put a file with a content, or a copy of a file, at the user's home, and return the path for the user."""
+        path = self.home / name
+        if isinstance(content, Path):
+            shutil.copy(content, path)
+        else:
+            path.write_bytes(content)
+        os.chown(path, self.uid, self.uid)
+        return f"{HOME}/{name}"
+
     def give_ids(self, blocks: int) -> None:
         """Have so many times 65536 subordinate ids from now on."""
         for name in ("subuid", "subgid"):
@@ -161,6 +172,16 @@ class OrdinaryUser:
             os.chmod(directory / "tun", 0o666)
             lines.append(f"mount --bind {directory}/tun {_TUN}")
         return "\n".join((*lines, "echo $$", "exec cat >/dev/null"))
+
+    def wait_end(self) -> None:
+        """Block until the user has no process."""
+        wait_for(lambda: not self.processes(), "the end of the user's processes")
+
+    def remove_pods(self) -> None:
+        """Remove the user's pods, and wait for the end of everything."""
+        done = self.minit("rm", "--all", "--force")
+        assert done.returncode == 0, done.stderr
+        self.wait_end()
 
     def remove(self) -> None:
         """End the user's processes, and remove the control groups."""
