@@ -13,10 +13,11 @@ import hashlib
 import os
 import stat
 import struct
+from collections.abc import Callable
 
 from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import Entry, is_kept_attribute, kept_attributes
-from minit.base.errors import reason_of
+from minit.base.errors import MinitError, reason_of
 from minit.base.idrange import HeldIds, IdRange
 
 _CHUNK = 1 << 20
@@ -58,11 +59,12 @@ def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash |
         _add_zeros(digest, entry.size_bytes - end)
 
 
-def with_held_owner(entry: Entry, held: HeldIds | None, tar: TarReader) -> Entry:
+def with_held_owner(entry: Entry, held: HeldIds | None, fault: Callable[[str, str], MinitError]) -> Entry:
     """
     Return an entry with the owner that its file gets in a user namespace: root where there is nobody else.
 
-    ImageError for an owner that the namespace does not have. None stands for every id.
+    For an owner that the namespace does not have, raises the error that `fault` makes of the path and the lack. None
+    stands for every id.
     """
     if held is None:
         return entry
@@ -70,7 +72,7 @@ def with_held_owner(entry: Entry, held: HeldIds | None, tar: TarReader) -> Entry
         return entry._replace(uid=0, gid=0)
     lack = held.find_lack(entry.uid, entry.gid)
     if lack is not None:
-        raise tar.fault(entry.path, lack)
+        raise fault(entry.path, lack)
     return entry
 
 

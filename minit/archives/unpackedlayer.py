@@ -173,7 +173,7 @@ def unpack_layer(
                 is_file = entry.kind is Kind.FILE
                 if is_file and (entry.uid, entry.gid) != (0, 0):
                     owners = owners_with(held)
-                entry = with_held_owner(entry, held, content.tar)
+                entry = with_held_owner(entry, held, content.tar.fault)
                 sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
                 table.write(_ROW.pack(end, is_file, entry.size_bytes, sha256))
         if keeper is not None:

@@ -384,7 +384,7 @@ def _unpack(origin: Origin, source: Source, root: int, target: str, note: Callab
         entries = _ArchiveEntries(tar)
         _placer(directory, note).place_all(entries)
         if entries.top is not None:
-            top = with_held_owner(entries.top, read_held_ids(), tar)
+            top = with_held_owner(entries.top, read_held_ids(), tar.fault)
             os.fchown(directory, top.uid, top.gid)
             os.fchmod(directory, top.mode)
     return True

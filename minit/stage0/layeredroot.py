@@ -197,7 +197,7 @@ def unfold(layer: UnpackedLayer, directory: Path) -> None:
             try:
                 if held is not None and entry.kind in DEVICES:
                     continue
-                entry = with_held_owner(entry, held, reader)
+                entry = with_held_owner(entry, held, reader.fault)
                 if entry.kind is Kind.FILE and not is_linked:
                     copy_file(files, str(number), parent, name, owner=(entry.uid, entry.gid))
                 else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from minit.archives.filecontent import shift_capabilities
+from minit.archives.filecontent import shift_capabilities, with_held_owner
 from minit.archives.tar import shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.base.errors import StoreError, reason_of
@@ -191,16 +191,12 @@ class TreePlacer:
         if self._owner is not None:
             return self._owner
         if self._ids is None:
-            return self._held_owner(entry.path, entry.uid, entry.gid)
+            held = with_held_owner(entry, self._held, _fault)
+            return held.uid, held.gid
         uid, gid = self._ids.to_host(entry.uid), self._ids.to_host(entry.gid)
         if uid is None or gid is None:
-            raise StoreError(f"{shown(entry.path)}: unmapped owner {entry.uid}:{entry.gid}: {self._ids.describe()}")
+            raise _fault(entry.path, f"unmapped owner {entry.uid}:{entry.gid}: {self._ids.describe()}")
         return uid, gid
-
-    def _held_owner(self, path: str, uid: int, gid: int) -> tuple[int, int]:
-        if self._held is not None and self._held.is_single:
-            return 0, 0
-        return require_held((uid, gid), shown(path), self._held)
 
     def _root_owner(self) -> tuple[int, int]:
         shift = 0 if self._ids is None else self._ids.shift
@@ -216,3 +212,7 @@ class TreePlacer:
                 value = shift_capabilities(stored, self._ids)
             if value is not None and is_kept_attribute(key):
                 os.setxattr(fd, key, value)
+
+
+def _fault(path: str, what: str) -> StoreError:
+    return StoreError(f"{shown(path)}: {what}")

@@ -299,7 +299,10 @@ class _Tree:
         return self._parent_fd
 
     def _place(self, entry: Entry, tar: TarReader) -> None:
-        entry = self._shift(entry, self._ids, tar) if self._ids is not None else with_held_owner(entry, self._held, tar)
+        if self._ids is not None:
+            entry = self._shift(entry, self._ids, tar)
+        else:
+            entry = with_held_owner(entry, self._held, tar.fault)
         directory, _, name = entry.path.rpartition("/")
         parent = self.make_parent(directory)
         if entry.kind is Kind.DIRECTORY:
