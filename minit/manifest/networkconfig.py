@@ -6,6 +6,8 @@ The CNI specification, section 1, has the format. A plugin's own settings are le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.base import jsontext
 from minit.base.value import Value
 from minit.manifest.reader import Node
@@ -16,6 +18,12 @@ CNI_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
 _OLDEST = CNI_VERSIONS[0]
 _MAX_NAME_BYTES = 255  # NAME_MAX, limits.h(0p)
+
+
+def find_repeated(entries: Sequence[str]) -> str | None:
+    """Return the network that more than one entry of --net names, in the form NAME[:ARGS]; None without any."""
+    names = [entry.partition(":")[0] for entry in entries]
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 class PluginConfig(Value):

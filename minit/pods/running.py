@@ -15,6 +15,7 @@ from minit.base.harmless import harmless
 from minit.base.hostname import find_fault
 from minit.base.value import replace
 from minit.linux.stdio import flush_output, write_all
+from minit.manifest.networkconfig import find_repeated
 from minit.network.uplink import find_obstacle, open_uplink
 from minit.podfiles import paths
 from minit.podfiles.usersdirectory import is_of_user
@@ -102,10 +103,9 @@ def options_for(caller: Caller, options: RunOptions) -> RunOptions:
     fault_of_name = find_fault(options.hostname) if options.hostname else None
     if fault_of_name is not None:
         raise _invalid(f'host name: "{options.hostname}" {fault_of_name}')
-    names = [entry.partition(":")[0] for entry in ",".join(options.networks).split(",")]
-    for name in names:
-        if names.count(name) > 1:
-            raise _invalid(f'network "{name}" is named twice')
+    repeated = find_repeated(",".join(options.networks).split(","))
+    if repeated is not None:
+        raise _invalid(f'network "{repeated}" is named twice')
     if is_of_user() and not _WITHOUT_PLUGINS & {*options.networks}:
         obstacle = find_obstacle()
         if obstacle is not None:

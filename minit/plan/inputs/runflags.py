@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minit.base.errors import UsageError
 from minit.base.goflags import parse_flags
 from minit.base.value import Value
+from minit.manifest.networkconfig import find_repeated
 
 RUN_FLAGS: dict[str, bool | str] = {
     "debug": False,
@@ -112,16 +113,16 @@ class MalformedUUID(UsageError):
 
 def _parse_networks(text: str) -> tuple[str, ...]:
     entries = tuple(text.split(",")) if text else ()
-    names = [entry.partition(":")[0] for entry in entries]
-    for entry, name in zip(entries, names):
-        arguments = entry.partition(":")[2]
+    for entry in entries:
+        name, _, arguments = entry.partition(":")
         # rkt refuses a second colon, which the value of an argument may have now: addresses of IPv6 have many.
         if not name or (":" in arguments and "=" not in arguments):
             raise UsageError(f'invalid value "{text}" for flag -net: expected NAME[:ARGS], got "{entry}"')
-        if names.count(name) > 1:
-            raise UsageError(f'invalid value "{text}" for flag -net: network "{name}" is named twice')
         if ":" in entry and name in ("all", "host"):
             raise UsageError(f'invalid value "{text}" for flag -net: "{name}" takes no arguments')
+    repeated = find_repeated(entries)
+    if repeated is not None:
+        raise UsageError(f'invalid value "{text}" for flag -net: network "{repeated}" is named twice')
     return entries
 
 
