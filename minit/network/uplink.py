@@ -20,7 +20,7 @@ from minit.base.errors import EXIT_FAILURE, NetworkError, describe
 from minit.linux import syscalls
 from minit.linux.forks import STARTER, UPLINK, UPLINK_PROGRAM, clone, fork
 from minit.linux.loop import wait_readable
-from minit.linux.stdio import complain, complain_at_once
+from minit.linux.stdio import complain_at_once
 from minit.network.namespace import become_namespace, is_namespace, remove_namespace
 from minit.podfiles.podfile import file_lock
 from minit.podfiles.usersdirectory import runtime_directory, user_network
@@ -143,10 +143,14 @@ def _make_network() -> None:
     assert path is not None
     if not is_namespace(path):
         remove_namespace(path)
+        report, theirs = os.pipe()
         # Nobody without root can return to the machine's network.
-        maker = fork(STARTER, lambda: become_namespace(path), tell=lambda error: complain(describe(error)))
+        maker = fork(STARTER, lambda: become_namespace(path), tell=lambda error: _fail(theirs, error))
+        os.close(theirs)
+        with open(report, "rb") as told:
+            failure = os.fsdecode(told.read())
         if os.waitpid(maker, 0)[1] != 0:
-            raise NetworkError("the network of pods cannot be made")
+            raise NetworkError(f"the network of pods cannot be made: {failure or 'the process has died'}")
 
 
 def _start(reader: int, state: int) -> None:
@@ -159,8 +163,8 @@ def _log() -> str:
     return f"{runtime_directory()}/uplink.log"
 
 
-def _fail(state: int, error: BaseException) -> int:
-    os.write(state, describe(error).encode()[:_RESULT_BYTES])
+def _fail(report: int, error: BaseException) -> int:
+    os.write(report, describe(error).encode()[:_RESULT_BYTES])
     return EXIT_FAILURE
 
 

@@ -19,6 +19,7 @@ import pytest
 from minit.network.namespace import run_in_namespace
 from tests.contract.test_rootless import DATA, IMAGE, clean, user
 from tests.support.ordinaryuser import HOME, OrdinaryUser
+from tests.support.stage0_world import without_progress
 from tests.support.waiting import wait_for
 
 __all__ = ["clean", "user"]
@@ -212,6 +213,17 @@ def test_an_uplink_that_does_not_start(clean: OrdinaryUser) -> None:
     finally:
         clean.environment["PATH"] = before
         shutil.rmtree(programs)
+
+
+def test_a_network_that_cannot_be_made(clean: OrdinaryUser) -> None:
+    """The pod is refused in a line, with the reason."""
+    words = clean.minit_words("run", "--rm", STAGE1, IMAGE, "--", "-c", "true")
+    netns = f"{DATA}/runtime/netns"
+    script = f'mkdir -p {netns} && mount -t tmpfs -o ro none {netns}; exec "$@"'
+    done = clean.minit("unshare", "sh", "-c", script, "-", *words)
+    assert done.returncode == 254
+    assert "the network of pods cannot be made: cannot make a network namespace: " in done.stderr
+    assert without_progress(done.stderr).count("\n") == 1, done.stderr
 
 
 def test_ports_that_cannot_be_had(clean: OrdinaryUser) -> None:
