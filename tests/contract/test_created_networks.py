@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.commands import Stage0
-from tests.support.hostnet import ip
+from tests.support.hostnet import LEASES, ip
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -78,14 +77,14 @@ def test_pods_on_created_networks(networks: Networks) -> None:
     assert minit.quick_call("rm", web, db).returncode == 0
     assert networks.call("prune", "--force") == "front\n"
     assert [link for link in ip("link") if link["ifname"] == front["link"]] == []
-    assert not any(Path("/var/lib/cni/networks", name).exists() for name in ("front", "back"))
+    assert not any((LEASES / name).exists() for name in ("front", "back"))
     assert [*networks.files.iterdir()] == []
 
 
 def test_pods_of_another_data_directory(networks: Networks) -> None:
     """A network with a lease of an unknown pod stays, and the error has the pod's id."""
     networks.call("create", "front")
-    leases = Path("/var/lib/cni/networks/front")
+    leases = LEASES / "front"
     leases.mkdir(parents=True)
     (leases / "10.180.0.2").write_text("stranger\r\neth0")
     assert "another data directory: stranger" in networks.call("rm", "front", code=254)
@@ -93,6 +92,7 @@ def test_pods_of_another_data_directory(networks: Networks) -> None:
     networks.call("rm", "front")
 
 
+@pytest.mark.host_root("a user adds no links to the machine's network")
 def test_subnets_are_free(networks: Networks) -> None:
     """A created network has a subnet that no route of the host and no other network has, nor the image's."""
     networks.call("create", "one")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.podfiles.usersdirectory import runtime_directory
 from tests.support.pods import MakePod, PodDirectory, control_group_name, shell
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_for
@@ -132,9 +133,7 @@ def test_a_directory_that_was_moved(make_pod: MakePod) -> None:
 def test_a_subcgroup_that_is_not_the_pods_is_refused(make_pod: MakePod, subcgroup: str) -> None:
     """Removing groups by any path that a file says would be a weapon."""
     pod = exited(make_pod({"a": shell("exit 0")}))
-    bystander = Path("/sys/fs/cgroup", "unified", f"bystander-{pod.uuid}")
-    if not bystander.parent.is_dir():
-        bystander = Path("/sys/fs/cgroup", bystander.name)
+    bystander = pod.control_groups()[0].with_name(f"bystander-{pod.uuid}")
     bystander.mkdir()
     original = (pod.path / "subcgroup").read_text()
     try:
@@ -200,7 +199,7 @@ def test_groups_that_rkt_forgets_are_removed_by_another_gc(make_pod: MakePod) ->
         bystander.wait()
     assert_quiet(other.gc())
     assert pod.control_groups() == []
-    assert os.listdir("/run/minit/groups") == []
+    assert os.listdir(f"{runtime_directory()}/groups") == []
 
 
 def test_gc_inside_the_pods_own_group_leaves_it(make_pod: MakePod) -> None:

@@ -124,7 +124,9 @@ def kill(world: World, faults: Faults, case: Kill) -> tuple[bool, str]:
     process.wait(TIMEOUT_SECONDS)
     os.close(reader)
     if _directory(world, pod) is not None:
-        status = world.minit("status", "--wait", pod).stdout
+        # A user's command makes more calls before the pod's start where there is no uplink yet.
+        wait = [] if world.pod_path("prepared", pod).exists() else ["--wait"]
+        status = world.minit("status", *wait, pod).stdout
         if "state=exited" not in status and "state=prepared" not in status:
             problems.append(f"state: {status}")
         problems += _check_records(world, pod, case.scripts)

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import status_of
 from tests.support.stuckfs import StuckFilesystem
@@ -32,6 +34,7 @@ def wait_for_more(pod: PodDirectory, app: str) -> None:
     wait_for(lambda: lines(pod, app) > before + 2, f"lines of {app}")
 
 
+@pytest.mark.host_root("it needs /dev/fuse")
 def test_an_exec_that_hangs(make_pod: MakePod, tmp_path: Path) -> None:
     """It holds up no other app's output."""
     with StuckFilesystem(tmp_path):

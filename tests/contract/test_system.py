@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from minit.podfiles.usersdirectory import program_directory
 from tests.support.commands import Stage0
 from tests.support.stage0_world import write_app
 
@@ -71,7 +72,10 @@ def test_uninstall(minit: Stage0, tmp_path: Path) -> None:
     """Nothing goes while a pod runs; then what minit has made goes, and the data directory if asked for."""
     image = tmp_path / "app.aci"
     write_app(image, "example.com/app")
-    script = 'mount -t tmpfs tmpfs /var/cache && mkdir /var/cache/minit && "$@"; code=$?; ls /var/cache; exit $code'
+    programs = program_directory()
+    there = programs.parent
+    there.mkdir(exist_ok=True)
+    script = f'mount -t tmpfs tmpfs {there} && mkdir {programs} && "$@"; code=$?; ls {there}; exit $code'
     words = [sys.executable, "-m", "minit", f"--dir={minit.data}", f"--local-config={minit.local_config}"]
 
     def call(*flags: str) -> subprocess.CompletedProcess[str]:

@@ -316,6 +316,7 @@ def test_files(make_pod: MakePod, own_rootfs: Path, source: Path, overlay: bool)
 
 
 @pytest.mark.private_users
+@pytest.mark.host_root("a device that a user may write to cannot be read-only")
 def test_devices(make_pod: MakePod) -> None:
     """A device node as a volume can be used, at a place of its own and below the app's /dev."""
     volumes = [host("/dev/zero", "zero"), host("/dev/null", "null", readOnly=True)]

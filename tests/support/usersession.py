@@ -49,7 +49,7 @@ HOST_ROOT_FILES: dict[str, str] = {
     "test_dumped_command": "how the command is executed has nothing to do with its rights",
     "test_failed_disks": "it mounts disks of its own",
     "test_group_parent": "groups that are not the user's are root's",
-    "test_host_pids": "a pod of a user has a PID namespace of its own",
+    "test_host_pids": "only the owner of a PID namespace mounts its /proc",
     "test_idmap": "file systems of the machine have no other ids for a user",
     "test_machine*": "machines have devices of the machine",
     "test_network_*": "it looks at the machine's network, which pods of a user do not touch",
