@@ -25,7 +25,8 @@ from minit.archives.tar import TarReader
 from minit.archives.tarentry import Entry, Kind, encode_header, new_entry, padding
 from minit.archives.unpackedlayer import FILES, ROOTFS, Row, UnpackedLayer
 from minit.base import jsontext
-from minit.base.errors import ImageError, ManifestError
+from minit.base.errors import ImageError, ManifestError, StoreError
+from minit.base.idrange import SUBORDINATE_REMEDY
 from minit.base.value import Value
 from minit.manifest.reader import Node, read_json
 
@@ -253,10 +254,16 @@ class OpenLayers:
             self._lock = None
 
     def content(self, layer: int, number: int, size_bytes: int) -> Iterator[bytes]:
-        """Yield the content of a file; DamagedLayerError, at the end, if the file has changed."""
+        """
+        Yield the content of a file; DamagedLayerError, at the end, if the file has changed. StoreError for a file of a
+        subordinate id that the user had at the import and has no more.
+        """
         digest, left = hashlib.sha256() if self._is_compared[layer] else None, size_bytes
         try:
             fd = os.open(str(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fds[layer])
+        except PermissionError as error:
+            problem = f"layer {self._layers[layer].diff_id} has a file of a user that you no longer have"
+            raise StoreError(f"{problem}: {SUBORDINATE_REMEDY}, or remove the image with: minit image rm") from error
         except OSError as error:
             raise DamagedLayerError(self._layers[layer], f"file {number} of it is gone") from error
         try:

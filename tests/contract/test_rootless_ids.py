@@ -262,6 +262,27 @@ def test_a_user_who_gets_subordinate_ids_gets_the_owners(other: OrdinaryUser) ->
     assert not [*other.home.glob(".local/share/minit/cas/tree/deps-*")]
 
 
+def test_a_user_who_loses_the_subordinate_ids(other: OrdinaryUser) -> None:
+    """A closed file of a lost id is refused in a line with the reason, until the ids or a new image are there."""
+    other.give_ids(1)
+    of_image = said(shell(other, OWNERS))
+    other.remove_pods()
+    other.give_ids(0)
+    shell(other, "true")  # hears the warning
+    for words in ("run", *POD, IMAGE), ("image", "verify", "owners:1"):
+        done = other.minit(*words)
+        [line] = [line for line in without_progress(done.stderr).splitlines() if "failed to verify" not in line]
+        assert "has a file of a user that you no longer have: let root add subordinate ids" in line, line
+        assert done.returncode == 254 and "damaged" not in line, line
+    other.remove_pods()
+    other.give_ids(1)
+    assert said(shell(other, OWNERS)) == of_image
+    other.remove_pods()
+    other.give_ids(0)
+    assert other.minit("image", "rm", "owners:1").returncode == 0
+    assert said(shell(other, OWNERS)) == [".=0:0", "file=0:0", "link=0:0", "other=0:0"]
+
+
 def build(user: OrdinaryUser, text: str, **files: bytes) -> subprocess.CompletedProcess[str]:
     """Build a Containerfile in a context with files."""
     context = user.home / "context"
