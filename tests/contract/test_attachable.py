@@ -85,6 +85,18 @@ def test_input_and_outputs_over_plain_sockets(make_pod: MakePod) -> None:
     assert pod.status("web") == 0
 
 
+def test_other_apps_have_no_way_to_the_sockets(make_pod: MakePod) -> None:
+    """Root of another app sees the processes of the pod, and follows none to the directory with the sockets."""
+    look = "for root in /proc/[0-9]*/root; do echo $root; if [ -e $root/rkt ]; then echo found; fi; done > /tmp/seen"
+    web = shell("read x", annotations=modes(stdin="stream", stdout="stream"))
+    pod = make_pod({"web": web, "other": shell(f"{look}; touch /tmp/done; read x")})
+    pod.start()
+    directory_of(pod)
+    pod.wait_file("other", "/tmp/done")
+    seen = pod.file("other", "/tmp/seen").read_text().split()
+    assert "/proc/1/root" in seen and "found" not in seen
+
+
 def test_a_terminal_over_rkts_socket(make_pod: MakePod) -> None:
     """An app with tty streams has a controlling terminal of its own; every client sees all it shows."""
     pod, directory = start(make_pod, "tty; stty size; exec sh -i", stdin="tty", stdout="tty", stderr="tty")
