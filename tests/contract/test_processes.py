@@ -157,7 +157,6 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
             r"/sys/fs/cgroup/memory/.*/system.slice/a.service": 1,
             r"/rkt/minit/(supervisor|events).log": 2,
             **console,
-            **written(pod),
         }
         tables: dict[int, dict[str, int]] = {
             process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, EPOLL: 1, PIDFD: 1, SOCKET: 1, slaves: 3, **console, **KEEPER},

@@ -217,8 +217,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.data = root / "data"
-        self._user = root.with_name(f"{root.name}-user")
-        self._of_user = own_runtime_directory(self._user, self.data)
+        self._of_user = own_runtime_directory(root.with_name(f"{root.name}-user"), self.data)
         self.dump = root / "dump"
         self.dump.mkdir()
         self.stage1 = root / "stage1.aci"
@@ -284,7 +283,7 @@ class World:
 
     def clean_up(self) -> None:
         """Undo all mounts, and remove the control groups of pods, which `gc` would."""
-        for point in reversed([*self.mounts(), *_mounts_below(self._user)]):
+        for point in reversed(self.mounts()):
             subprocess.run(["umount", "-l", point], check=True)
         for path in self.data.glob("pods/*/*/subcgroup"):
             remove_pod_groups(read_hierarchies(), path.read_text())
@@ -302,11 +301,6 @@ def _mounts_below(directory: Path | str) -> list[str]:
 def _has_one_at_most(directory: str) -> bool:
     """Return whether nothing but the directory of named networks is mounted below."""
     return len(_mounts_below(directory)) <= 1
-
-
-def _mounts_below(directory: Path) -> list[str]:
-    with open("/proc/self/mountinfo") as lines:
-        return [line.split()[4] for line in lines if line.split()[4].startswith(f"{directory}/")]
 
 
 class Call:
