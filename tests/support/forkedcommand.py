@@ -36,9 +36,9 @@ def forked_minit(
 
 @functools.cache
 def _import_all() -> None:
-    """Import what the command may import later, so that not every fork has to."""
+    """Import what the command may import later, commands themselves above all, so that not every fork has to."""
     for package in ("cli", "stage0", "archives"):
-        for module in pkgutil.iter_modules([f"{minit.__path__[0]}/{package}"], f"minit.{package}."):
+        for module in pkgutil.walk_packages([f"{minit.__path__[0]}/{package}"], f"minit.{package}."):
             importlib.import_module(module.name)
 
 
