@@ -112,9 +112,9 @@ def test_a_removal_ends_the_pause(minit: Stage0) -> None:
     started = minit.call("run", minit.stage1_flag, "--net=none", "--detach", minit.image(), *script)
     assert started.returncode == 0, started.stderr
     uuid = started.stdout.removesuffix("\n")
-    assert minit.quick_call("app", "pause", "--app=busybox", uuid).returncode == 0
-    assert minit.quick_call("app", "list", uuid).stdout.endswith("busybox\tpaused\n")
-    assert minit.quick_call("rm", "--force", uuid).returncode == 0
+    assert minit.call("app", "pause", "--app=busybox", uuid).returncode == 0
+    assert minit.call("app", "list", uuid).stdout.endswith("busybox\tpaused\n")
+    assert minit.call("rm", "--force", uuid).returncode == 0
     assert not [*minit.data.glob("pods/*/*")]
 
 

@@ -43,20 +43,20 @@ def test_the_first_steps_of_a_person(minit: Stage0) -> None:
     assert code == 0
     assert "]: up" not in err
     uuid = out.removesuffix("\n")
-    assert minit.quick_call("logs", "web").stdout.split() == ["up", "beside"]
+    assert minit.call("logs", "web").stdout.split() == ["up", "beside"]
     assert run(minit, "--net=none", "--name", "web", minit.image())[::2] == (
         254,
         f'run: the name "web" is taken by pod "{uuid}": remove that pod, or rename it (minit rename)\n',
     )
     assert pods(minit) == [uuid]
     assert minit.call("enter", "web", "busybox", "echo", "inside").stdout == "inside\n"
-    assert minit.quick_call("rename", "web", "db").returncode == 0
-    assert minit.quick_call("status", "web").returncode == 254
-    assert "pod-name=db\n" in minit.quick_call("status", "db").stdout
-    assert [pod["pod_name"] for pod in json.loads(minit.quick_call("list", "--format=json").stdout)] == ["db"]
-    assert minit.quick_call("stop", "db").stdout == f'"{uuid}"\n'
-    assert "app-busybox=0\n" in minit.quick_call("status", "db").stdout
-    assert minit.quick_call("rm", "db").stdout == f'"{uuid}"\n'
+    assert minit.call("rename", "web", "db").returncode == 0
+    assert minit.call("status", "web").returncode == 254
+    assert "pod-name=db\n" in minit.call("status", "db").stdout
+    assert [pod["pod_name"] for pod in json.loads(minit.call("list", "--format=json").stdout)] == ["db"]
+    assert minit.call("stop", "db").stdout == f'"{uuid}"\n'
+    assert "app-busybox=0\n" in minit.call("status", "db").stdout
+    assert minit.call("rm", "db").stdout == f'"{uuid}"\n'
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -82,7 +82,7 @@ def test_a_quick_pod_in_the_background(minit: Stage0) -> None:
     """A pod whose app fails after its start was started: its UUID is printed, and its end is known."""
     code, out, _ = run(minit, "--net=none", "--detach", minit.image(), "--exec=/bin/sh", "--", "-c", "exit 3")
     assert code == 0
-    assert "app-busybox=3\n" in minit.quick_call("status", "--wait", out.strip()).stdout
+    assert "app-busybox=3\n" in minit.call("status", "--wait", out.strip()).stdout
 
 
 def test_pods_of_files(minit: Stage0, tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_pods_of_files(minit: Stage0, tmp_path: Path) -> None:
     (tmp_path / "u").write_text(prepared)
     assert minit.call("run-prepared", "--net=none", file).returncode == 0
     assert minit.call("export", file, tmp_path / "out.aci").returncode == 0
-    assert prepared.strip() in minit.quick_call("attach", file).stderr
-    refused = minit.quick_call("attach", f"--uuid-file={tmp_path / 'none'}")
+    assert prepared.strip() in minit.call("attach", file).stderr
+    refused = minit.call("attach", f"--uuid-file={tmp_path / 'none'}")
     assert (refused.returncode, refused.stderr.count("\n")) == (254, 1)
     assert "cannot read the UUID from" in refused.stderr
 
@@ -138,7 +138,7 @@ def test_removal_after_a_kill(minit: Stage0) -> None:
     wait_for(lambda: not pods(minit), "the removal of the pod")
     code, out, _ = run(minit, "--net=none", "--rm", "--detach", "--name=web", minit.image(), *SLEEP)
     assert (code, [out.strip()]) == (0, pods(minit))
-    minit.quick_call("stop", "web")
+    minit.call("stop", "web")
     wait_for(lambda: not pods(minit), "the removal of the pod")
     assert not mounts(minit)
 
@@ -161,13 +161,13 @@ def test_a_pod_that_is_started_again(minit: Stage0, flags: tuple[str, ...]) -> N
     seen = []
     for count, ending in enumerate((("--wait",), ("--wait", "--force"), None), 1):
         seen += [f"{count} /v/f", f"{count} /f", "h"]
-        assert minit.quick_call("logs", "web").stdout.splitlines() == seen
-        assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+        assert minit.call("logs", "web").stdout.splitlines() == seen
+        assert minit.call("status", "web").stdout.startswith("state=running\n")
         if ending is not None:
-            assert minit.quick_call("stop", "web", *ending).returncode == 0
+            assert minit.call("stop", "web", *ending).returncode == 0
             assert minit.call("start", "web").stdout == out
     assert minit.call("start", "web").stdout == f'pod "{out.strip()}" is already running\n'
-    assert minit.quick_call("rm", "--force", "web").returncode == 0
+    assert minit.call("rm", "--force", "web").returncode == 0
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -183,22 +183,22 @@ def test_stop_and_start_in_one_line(minit: Stage0) -> None:
     assert code == 0, err
     uuid = out.strip()
     for flags in ((), ("--no-wait",)):
-        assert minit.quick_call("stop", *flags, "web").stdout == f'"{uuid}"\n'
-        assert flags or minit.quick_call("status", "web").stdout.startswith("state=exited\n")
+        assert minit.call("stop", *flags, "web").stdout == f'"{uuid}"\n'
+        assert flags or minit.call("status", "web").stdout.startswith("state=exited\n")
         started = minit.call("start", "web")
         assert (started.returncode, started.stdout) == (0, out), started.stderr
-        assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
-    assert minit.quick_call("rm", "-f", "web").returncode == 0
+        assert minit.call("status", "web").stdout.startswith("state=running\n")
+    assert minit.call("rm", "-f", "web").returncode == 0
     for flags in ((), ("--no-wait",)):
         words = ("--net=none", "--detach", "--rm", "--name=web", minit.image(), *ended_late)
         code, out, err = run(minit, *words)
         assert code == 0, err
         assert run(minit, *words)[0] == 254
-        assert minit.quick_call("stop", *flags, "web").stdout == f'"{out.strip()}"\n'
+        assert minit.call("stop", *flags, "web").stdout == f'"{out.strip()}"\n'
         assert flags or pods(minit) == []
     code, out, err = run(minit, *words)
     assert code == 0, err
-    assert minit.quick_call("stop", "web").returncode == 0
+    assert minit.call("stop", "web").returncode == 0
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -206,23 +206,23 @@ def test_restarts_of_pods(minit: Stage0) -> None:
     """A running pod ends and starts, an ended pod starts, a pod that cannot start again goes on; a list has UUIDs."""
     words = ("--net=none", "--detach", minit.image(), *SLEEP)
     uuids = [run(minit, f"--name={name}", *flags, *words)[1].strip() for name, *flags in (("web",), ("gone", "--rm"))]
-    assert sorted(minit.quick_call("list", "--quiet").stdout.split()) == sorted(uuids)
+    assert sorted(minit.call("list", "--quiet").stdout.split()) == sorted(uuids)
     pids = set()
     for stopped in (False, True, False):
         if stopped:
-            assert minit.quick_call("stop", "web").returncode == 0
+            assert minit.call("stop", "web").returncode == 0
         assert minit.call("restart", "--time=30", "web").stdout == f"{uuids[0]}\n"
-        pids |= {line for line in minit.quick_call("status", "web").stdout.splitlines() if line.startswith("pid=")}
+        pids |= {line for line in minit.call("status", "web").stdout.splitlines() if line.startswith("pid=")}
     assert len(pids) == 3
     refused = minit.call("restart", "--all")
     assert (refused.returncode, refused.stdout) == (254, f"{uuids[0]}\n")
     assert f'pod "{uuids[1]}" was run with --rm' in refused.stderr
-    assert minit.quick_call("status", "gone").stdout.startswith("state=running\n")
-    assert minit.quick_call("stop", "web").returncode == 0
-    refused = minit.quick_call("rm", "--all")
+    assert minit.call("status", "gone").stdout.startswith("state=running\n")
+    assert minit.call("stop", "web").returncode == 0
+    refused = minit.call("rm", "--all")
     assert (refused.returncode, refused.stdout) == (254, f'"{uuids[0]}"\n')
     assert f'pod "{uuids[1]}" is running, not removed (stop it first)' in refused.stderr
-    assert minit.quick_call("rm", "-a", "-f").stdout == f'"{uuids[1]}"\n'
+    assert minit.call("rm", "-a", "-f").stdout == f'"{uuids[1]}"\n'
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -233,17 +233,17 @@ def test_signals_of_a_person(minit: Stage0) -> None:
     code, out, err = run(minit, *words, "--exec=/bin/sh", "--", "-c", script)
     assert code == 0, err
     uuid = out.strip()
-    wait_for(lambda: "up" in minit.quick_call("logs", "web").stdout, "the app")
-    assert minit.quick_call("kill", "-s", "SIGHUP", "web").stdout == f'"{uuid}"\n'
-    wait_for(lambda: "hup" in minit.quick_call("logs", "web").stdout, "the signal")
-    assert 'nonexistent app "none"' in minit.quick_call("kill", "--signal=1", "--app=none", "web").stderr
-    assert 'no signal "FOO"' in minit.quick_call("kill", "-s", "FOO", "web").stderr
-    assert minit.quick_call("kill", "--app=busybox", "web").returncode == 0
-    wait_for(lambda: "app.started-again" in minit.quick_call("events", "web").stdout, "the restart")
-    assert minit.quick_call("kill", "web").stdout == f'"{uuid}"\n'
-    assert minit.quick_call("status", "web").stdout.startswith("state=exited\n")
-    assert f'pod "{uuid}" is not running' in minit.quick_call("kill", "web").stderr
-    assert minit.quick_call("rm", "web").returncode == 0
+    wait_for(lambda: "up" in minit.call("logs", "web").stdout, "the app")
+    assert minit.call("kill", "-s", "SIGHUP", "web").stdout == f'"{uuid}"\n'
+    wait_for(lambda: "hup" in minit.call("logs", "web").stdout, "the signal")
+    assert 'nonexistent app "none"' in minit.call("kill", "--signal=1", "--app=none", "web").stderr
+    assert 'no signal "FOO"' in minit.call("kill", "-s", "FOO", "web").stderr
+    assert minit.call("kill", "--app=busybox", "web").returncode == 0
+    wait_for(lambda: "app.started-again" in minit.call("events", "web").stdout, "the restart")
+    assert minit.call("kill", "web").stdout == f'"{uuid}"\n'
+    assert minit.call("status", "web").stdout.startswith("state=exited\n")
+    assert f'pod "{uuid}" is not running' in minit.call("kill", "web").stderr
+    assert minit.call("rm", "web").returncode == 0
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -256,17 +256,17 @@ def test_stop_several_pods(minit: Stage0) -> None:
         code, out, err = run(minit, "--net=none", "--detach", f"--name={name}", minit.image(), grace, *stubborn)
         assert code == 0, err
         uuids.append(out.strip())
-    refused = minit.quick_call("stop", "none", "--wait=10ms", "one")
+    refused = minit.call("stop", "none", "--wait=10ms", "one")
     assert (refused.returncode, refused.stdout) == (254, "")
     assert refused.stderr.splitlines() == [
         'stop: no matches found for "none"',
         f'stop: waiting for pod "{uuids[0]}" to exit: context deadline exceeded',
         "stop: failed to stop one or more pods",
     ]
-    assert sorted(minit.quick_call("stop", "--all", "--time=1").stdout.split()) == sorted(f'"{uuid}"' for uuid in uuids)
-    assert minit.quick_call("stop", "--all").returncode == 0
-    assert minit.quick_call("stop", "--all", "one").returncode == 254
-    assert minit.quick_call("rm", "one", "two").returncode == 0
+    assert sorted(minit.call("stop", "--all", "--time=1").stdout.split()) == sorted(f'"{uuid}"' for uuid in uuids)
+    assert minit.call("stop", "--all").returncode == 0
+    assert minit.call("stop", "--all", "one").returncode == 254
+    assert minit.call("rm", "one", "two").returncode == 0
     assert (pods(minit), mounts(minit)) == ([], [])
 
 
@@ -278,13 +278,13 @@ def test_an_interrupted_stop(minit: Stage0) -> None:
     )
     assert code == 0, err
     stop = minit.start("stop", "web", stdout=-1, stderr=-1)
-    wait_for(lambda: "pod.stopping" in minit.quick_call("events", "web").stdout, "the begin of the stop")
+    wait_for(lambda: "pod.stopping" in minit.call("events", "web").stdout, "the begin of the stop")
     stop.send_signal(signal.SIGINT)
     assert stop.communicate(timeout=90) == (b"", b"\n")  # behind the ^C of a terminal
     assert stop.returncode == 130
-    assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
-    assert minit.quick_call("stop", "--force", "web").stdout == f'"{out.strip()}"\n'
-    assert minit.quick_call("rm", "web").returncode == 0
+    assert minit.call("status", "web").stdout.startswith("state=running\n")
+    assert minit.call("stop", "--force", "web").stdout == f'"{out.strip()}"\n'
+    assert minit.call("rm", "web").returncode == 0
 
 
 def test_what_cannot_start_again(minit: Stage0) -> None:
@@ -295,13 +295,13 @@ def test_what_cannot_start_again(minit: Stage0) -> None:
     starts = [minit.start("start", "web", stdout=-1, stderr=-1) for _ in range(3)]
     ends = [(process.communicate(timeout=90), process.returncode) for process in starts]
     assert any(code == 0 for _, code in ends), ends
-    assert minit.quick_call("status", "--wait", "web").returncode == 0
-    minit.quick_call("gc", "--mark-only")
-    assert 'cannot start again: its state is "exited garbage"' in minit.quick_call("start", "web").stderr
+    assert minit.call("status", "--wait", "web").returncode == 0
+    minit.call("gc", "--mark-only")
+    assert 'cannot start again: its state is "exited garbage"' in minit.call("start", "web").stderr
     sandbox = minit.call("app", "sandbox", "--detach", "--net=none", minit.stage1_flag, "--name=box")
     assert sandbox.returncode == 0, sandbox.stderr
-    minit.quick_call("stop", "--wait", "box")
-    refused = minit.quick_call("start", "box")
+    minit.call("stop", "--wait", "box")
+    refused = minit.call("start", "box")
     assert (refused.returncode, "cannot start again: apps were added" in refused.stderr) == (254, True)
 
 
@@ -318,10 +318,10 @@ def test_a_start_and_a_removal_at_once(minit: Stage0, words: tuple[str, ...]) ->
         refusal, complaint = [process.communicate(timeout=90)[1].decode() for process in calls]
         started, removed = (process.returncode for process in calls)
         if started == 0:
-            assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+            assert minit.call("status", "web").stdout.startswith("state=running\n")
             assert removed == (0 if words[0] == "gc" else 254), complaint
             assert "moving pod" not in complaint
-            assert minit.quick_call("rm", "--force", "web").returncode == 0
+            assert minit.call("rm", "--force", "web").returncode == 0
         else:
             assert (started, removed) == (254, 0), (refusal, complaint)
             assert "cannot start again: its state is" in refusal.splitlines()[0]
@@ -358,7 +358,7 @@ def test_an_image_of_docker(minit: Stage0, tmp_path: Path) -> None:
     code, out, err = run(minit, "--detach", "--name=web", *flags, *servers[0], *servers[1])
     assert code == 0, err
     wait_for(lambda: [answer(port) for port in ports] == ["80", "81"], "the servers' answers")
-    assert minit.quick_call("rm", "--force", "web").stdout == f'"{out.strip()}"\n'
+    assert minit.call("rm", "--force", "web").stdout == f'"{out.strip()}"\n'
 
 
 def answer(port: int) -> str:

@@ -40,7 +40,7 @@ class Compose:
 
     def __call__(self, verb: str, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
-        result = self.minit.quick_call(*self.words(verb, *words))
+        result = self.minit.call(*self.words(verb, *words))
         assert result.returncode == code, result.stderr
         return result
 
@@ -65,11 +65,11 @@ def compose(minit: Stage0, tmp_path: Path) -> Iterator[Compose]:
     compose = Compose(minit, tmp_path)
     try:
         yield compose
-        assert minit.quick_call("list", "--no-legend").stdout == ""
-        assert minit.quick_call("volume", "ls").stdout.count("\n") <= 1
+        assert minit.call("list", "--no-legend").stdout == ""
+        assert minit.call("volume", "ls").stdout.count("\n") <= 1
         assert leftovers() == []
     finally:
-        minit.quick_call(*compose.words("down", "--timeout=0", "--volumes"))
+        minit.call(*compose.words("down", "--timeout=0", "--volumes"))
 
 
 SHOP = """
@@ -149,7 +149,7 @@ def test_a_project(compose: Compose) -> None:
     compose("restart", "--timeout=1", "web")
     assert {name: pod["ID"] for name, pod in compose.ps().items()} == ids
 
-    by_name = compose.minit.quick_call("compose", "--project-name=shop", "ps", "--services")
+    by_name = compose.minit.call("compose", "--project-name=shop", "ps", "--services")
     assert by_name.stdout.split() == ["data_base", "web"]
 
     assert [line.removeprefix("down: ") for line in compose("down", "--timeout=0").stderr.splitlines()] == [
@@ -184,7 +184,7 @@ def test_a_failed_up_is_taken_back(compose: Compose, condition: str, reason: str
     compose.up("base")
     assert compose.up(code=254)[-1] == f"service web: waits for job: pod shop-job-1 {reason}"
     assert [*compose.ps()] == ["shop-base-1"]
-    assert compose.minit.quick_call("list", "--no-legend").stdout.count("\n") == 1
+    assert compose.minit.call("list", "--no-legend").stdout.count("\n") == 1
     compose("down")
 
 
@@ -239,9 +239,9 @@ def test_a_command_of_a_service(compose: Compose) -> None:
     uuid = compose(
         "run", "--detach", "--name=once", compose.minit.stage1_flag, "--no-deps", "task", "busybox sleep 1000"
     )
-    assert compose.minit.quick_call("list", "--no-legend").stdout.count("\trunning\t") == 2
+    assert compose.minit.call("list", "--no-legend").stdout.count("\trunning\t") == 2
     assert [*compose.ps()] == ["shop-data_base-1"]
-    assert compose.minit.quick_call("status", "once").stdout and uuid.stdout.strip()
+    assert compose.minit.call("status", "once").stdout and uuid.stdout.strip()
     compose("down")
 
 
@@ -251,7 +251,7 @@ def test_a_failed_command_of_a_service_leaves_the_services_in_need(compose: Comp
     failed = compose("run", "--name=shop-data_base-1", compose.minit.stage1_flag, "task", "exit 0", code=254)
     assert 'service task: the name "shop-data_base-1" is that of pod' in failed.stderr
     assert [*compose.ps()] == ["shop-data_base-1"]
-    assert compose.minit.quick_call("list", "--no-legend").stdout.count("\n") == 1
+    assert compose.minit.call("list", "--no-legend").stdout.count("\n") == 1
     assert compose("down", "--timeout=0").stderr.endswith("Network shop_default  Removed\n")
 
 

@@ -41,7 +41,7 @@ def context_of(path: Path, text: str, **files: str) -> Path:
 def extracted(minit: Stage0, image: str, place: Path) -> Files:
     """Return mode, owner and content or target of the files of an image."""
     shutil.rmtree(place, ignore_errors=True)
-    assert minit.quick_call("image", "extract", "--rootfs-only", image, place).returncode == 0
+    assert minit.call("image", "extract", "--rootfs-only", image, place).returncode == 0
     return files_of(place)
 
 
@@ -60,8 +60,8 @@ def files_of(place: Path) -> Files:
 def base(minit: Stage0) -> str:
     """Return the name of an image with a busybox."""
     image = minit.image(environment=[{"name": "BASE", "value": "yes"}])
-    assert minit.quick_call("fetch", "--quiet", image).returncode == 0
-    rows = minit.quick_call("image", "list", "--no-legend", "--fields=name").stdout.split()
+    assert minit.call("fetch", "--quiet", image).returncode == 0
+    rows = minit.call("image", "list", "--no-legend", "--fields=name").stdout.split()
     return next(name for name in rows if "stage1" not in name)
 
 
@@ -139,7 +139,7 @@ def test_an_image_of_everything(minit: Stage0, base: str, tmp_path: Path) -> Non
     }
     assert {path: found.get(path) for path in expected} == expected
     assert not {"srv/app/left.o", "srv/app/Containerfile", "other"} & found.keys()
-    app = json.loads(minit.quick_call("image", "cat-manifest", image).stdout)["app"]
+    app = json.loads(minit.call("image", "cat-manifest", image).stdout)["app"]
     assert (app["exec"], app["user"], app["group"]) == (["/bin/busybox", "cat", "/srv/app/file"], "3", "4")
     again = build(minit, context, *words)
     assert again.stdout.strip() == image
@@ -150,7 +150,7 @@ def test_an_image_of_everything(minit: Stage0, base: str, tmp_path: Path) -> Non
     assert changed.stderr.count("--> from the cache") == 4  # up to WORKDIR
     assert extracted(minit, "web:1", tmp_path / "out")["srv/app/file"][3] == "changed\n"
     assert minit.call(*minit.run_words("web:1")).stdout.endswith("changed\n")
-    assert minit.quick_call("list", "--no-legend").stdout.count("\n") <= 1
+    assert minit.call("list", "--no-legend").stdout.count("\n") <= 1
 
 
 def test_a_failing_step_leaves_nothing(minit: Stage0, base: str, tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_failing_step_leaves_nothing(minit: Stage0, base: str, tmp_path: Path)
     quiet = build(minit, context, "--quiet", code=254)
     assert "said" in quiet.stderr and "STEP" not in quiet.stderr
     assert "--> from the cache" in build(minit, context, code=254).stderr
-    assert minit.quick_call("list", "--no-legend").stdout == ""
-    assert "web" not in minit.quick_call("image", "list").stdout
+    assert minit.call("list", "--no-legend").stdout == ""
+    assert "web" not in minit.call("image", "list").stdout
     assert list((minit.data / "minit/cas/tmp").iterdir()) == []
     # As confined as any app.
     text = f"FROM {base}\nRUN busybox mount -t tmpfs none /tmp && exit 7; busybox mknod /d b 8 0 && exit 8; exit 0\n"

@@ -30,13 +30,13 @@ class Copying:
     def __call__(self, *words: object, code: int = 0) -> str:
         """Copy, with PATHS that begin with `:` in the pod, and return what was said."""
         given = [f"{self._pod}{word}" if str(word).startswith(":") else word for word in words]
-        result = self._command.quick_call("cp", *given)
+        result = self._command.call("cp", *given)
         assert result.returncode == code, result
         return result.stderr
 
     def try_copy(self, *words: object) -> None:
         """Copy as by a call, whether or not that is possible."""
-        self._command.quick_call("cp", *(f"{self._pod}{word}" if str(word).startswith(":") else word for word in words))
+        self._command.call("cp", *(f"{self._pod}{word}" if str(word).startswith(":") else word for word in words))
 
     def shell(self, script: str) -> str:
         """Run a script in the pod."""
@@ -111,12 +111,12 @@ def test_running_and_ended(minit: Stage0, tmp_path: Path) -> None:
         assert "cannot copy nothing" in cp("nothing", ":/", code=254)
         assert "no such file" in cp(here / "own", ":/none/x", code=254)
         assert "one of the two" in cp(here / "own", here / "x", code=254)
-        assert "no app" in minit.quick_call("cp", f"{uuid}:other:/t", here / "x").stderr
+        assert "no app" in minit.call("cp", f"{uuid}:other:/t", here / "x").stderr
         os.mknod(here / "dir/device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         said = cp(here / "dir", ":/partly", code=254)
         assert 'left out "partly/device": a device' in said and "1 left out" in said
         assert cp.shell("busybox ls /partly").split() == ["a", "inner", "link"]
-    assert minit.quick_call("status", uuid).returncode == 0
+    assert minit.call("status", uuid).returncode == 0
     cp(":/t/sub", here / "ended")
     assert (here / "ended/second").read_text() == "text\n"
     cp(here / "own", ":/t/later")
@@ -147,8 +147,8 @@ def test_links_made_meanwhile(minit: Stage0, tmp_path: Path) -> None:
         *minit.run_words(minit.image(), "--exec=/bin/sh", "--", "-c", f"trap 'exit 0' TERM; {script}")
     ) as uuid:
         for _ in range(5):
-            minit.quick_call("cp", source, f"{uuid}:/t")
-            minit.quick_call("cp", f"{uuid}:/t", tmp_path / "back")
+            minit.call("cp", source, f"{uuid}:/t")
+            minit.call("cp", f"{uuid}:/t", tmp_path / "back")
     assert list(outside.iterdir()) == []
 
 
@@ -189,7 +189,7 @@ class Pod:
     def __enter__(self) -> Copying:
         self.copying = Copying(self._minit, self._running.__enter__())
         up = "cp", f"{self._minit.uuid}:{self._up}", self._minit.data / "up"
-        wait_for(lambda: self._minit.quick_call(*up).returncode == 0, "the app")
+        wait_for(lambda: self._minit.call(*up).returncode == 0, "the app")
         return self.copying
 
     def __exit__(self, *error: Any) -> None:

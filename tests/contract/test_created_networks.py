@@ -25,7 +25,7 @@ class Networks:
 
     def call(self, *words: object, code: int = 0) -> str:
         """Run `minit network`, and return what was said beside the result, or else the result."""
-        result = self.minit.quick_call("network", *words)
+        result = self.minit.call("network", *words)
         assert result.returncode == code, result.stderr
         return result.stderr or result.stdout
 
@@ -71,10 +71,10 @@ def test_pods_on_created_networks(networks: Networks) -> None:
     assert networks.call("rm", "back", code=254).startswith('rm: network "back" is in use: stop these pods first: ')
     assert networks.call("prune", "--force") == ""
     for pod in (web, db):
-        assert minit.quick_call("stop", "--wait", pod).returncode == 0
+        assert minit.call("stop", "--wait", pod).returncode == 0
     assert networks.call("rm", "back") == "back\n"
     assert [link for link in ip("link") if link["ifname"] == back["link"]] == []
-    assert minit.quick_call("rm", web, db).returncode == 0
+    assert minit.call("rm", web, db).returncode == 0
     assert networks.call("prune", "--force") == "front\n"
     assert [link for link in ip("link") if link["ifname"] == front["link"]] == []
     assert not any((LEASES / name).exists() for name in ("front", "back"))
@@ -113,7 +113,7 @@ def test_networks_of_an_administrator(networks: Networks) -> None:
     networks.files.mkdir(parents=True)
     (networks.files / "10-lan.conf").write_text('{"name": "lan", "type": "bridge", "ipam": {"subnet": "10.1.0.0/24"}}')
     (networks.files / "11-bad.conf").write_text("{")
-    listed = networks.minit.quick_call("network", "ls")
+    listed = networks.minit.call("network", "ls")
     assert listed.stdout.splitlines()[1].split() == [
         "lan",
         "bridge",

@@ -21,13 +21,13 @@ def test_an_app_that_prints_where_nobody_reads(minit: Stage0) -> None:
     script = 'trap "exit 5" TERM; echo out; echo err >&2; sleep 1000 & wait'
     minit.app("add", uuid, minit.image(), "--exec=/bin/sh", "--", "-c", script)
     minit.app("start", uuid, "--app=busybox")
-    wait_for(lambda: sorted(minit.quick_call("logs", uuid).stdout.split()) == ["err", "out"], "what the app prints")
+    wait_for(lambda: sorted(minit.call("logs", uuid).stdout.split()) == ["err", "out"], "what the app prints")
     minit.app("stop", uuid, "--app=busybox")
     [status] = json.loads(minit.app("list", "--format=json", uuid))
     assert (status["exit_code"], status["lifecycle_state"]) == (5, "exited")
-    assert minit.quick_call("status", uuid).stdout.startswith("state=running")
-    minit.quick_call("stop", uuid)
-    minit.quick_call("status", "--wait", uuid)
+    assert minit.call("status", uuid).stdout.startswith("state=running")
+    minit.call("stop", uuid)
+    minit.call("status", "--wait", uuid)
 
 
 def test_a_pod_that_cannot_be_set_up(minit: Stage0) -> None:

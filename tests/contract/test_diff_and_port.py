@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 def say(minit: Stage0, *words: object, code: int = 0) -> str:
     """Run a command and return what it printed, or its error."""
-    result = minit.quick_call(*words)
+    result = minit.call(*words)
     assert result.returncode == code, result
     return result.stdout if code == 0 else result.stderr
 
@@ -38,7 +38,7 @@ def test_changes(minit: Stage0, flags: tuple[str, ...]) -> None:
     ended = json.loads(say(minit, "diff", "--format=json", uuid))
     assert [f"{change['kind']} {change['path']}" for change in ended] == running
     assert "no app" in say(minit, "diff", "--app=other", uuid, code=254)
-    prepared = minit.quick_call("prepare", minit.stage1_flag, minit.image()).stdout.strip()
+    prepared = minit.call("prepare", minit.stage1_flag, minit.image()).stdout.strip()
     assert "is prepared" in say(minit, "diff", prepared, code=254)
 
 

@@ -122,7 +122,7 @@ def run_in_background(minit: Stage0, *words: object) -> str:
 
 def events_of(minit: Stage0, uuid: str) -> list[dict[str, Any]]:
     """Return the events of a pod."""
-    return [json.loads(line) for line in minit.quick_call("events", uuid).stdout.splitlines()]
+    return [json.loads(line) for line in minit.call("events", uuid).stdout.splitlines()]
 
 
 def test_following_all_pods(minit: Stage0) -> None:
@@ -134,9 +134,9 @@ def test_following_all_pods(minit: Stage0) -> None:
     follower.read_until(second, "pod.ready")
     # The follower stands still while the pods end and vanish.
     follower.process.send_signal(signal.SIGSTOP)
-    assert minit.quick_call("stop", first, second).returncode == 0
+    assert minit.call("stop", first, second).returncode == 0
     written = events_of(minit, first)
-    assert minit.quick_call("rm", first).returncode == 0
+    assert minit.call("rm", first).returncode == 0
     follower.process.send_signal(signal.SIGCONT)
     for uuid in (first, second):
         follower.read_until(uuid, "pod.ended")
@@ -153,10 +153,10 @@ def test_following_a_pod_that_is_started_again(minit: Stage0) -> None:
     run_in_background(minit, "--user-label=tier=front")
     runs = []
     for _ in range(2):
-        assert minit.quick_call("stop", uuid).returncode == 0
+        assert minit.call("stop", uuid).returncode == 0
         runs.append(events_of(minit, uuid))
         assert minit.call("start", uuid).returncode == 0
-    assert minit.quick_call("stop", "--all").returncode == 0
+    assert minit.call("stop", "--all").returncode == 0
     runs.append(events_of(minit, uuid))
     while follower.of(uuid) != [event for run in runs for event in run]:
         assert follower.process.stdout is not None

@@ -32,10 +32,10 @@ def test_pods_that_fit(minit: Stage0) -> None:
         start(minit, "web", "-v", "site:/www", image, "--label=tier=front", "--label=blue=1", *SLEEP): "web",
         start(minit, "db", image, "--label=tier=back", *SLEEP): "db",
     }
-    assert minit.quick_call("status", "--wait", "old").returncode == 0
+    assert minit.call("status", "--wait", "old").returncode == 0
 
     def listed(*texts: str) -> set[str]:
-        result = minit.quick_call("list", "--quiet", *(f"--filter={text}" for text in texts))
+        result = minit.call("list", "--quiet", *(f"--filter={text}" for text in texts))
         assert result.returncode == 0, result.stderr
         return {names[uuid] for uuid in result.stdout.split()}
 
@@ -50,20 +50,20 @@ def test_pods_that_fit(minit: Stage0) -> None:
     assert listed("since=web") == {"db"}
     assert listed("ancestor=busybox", "app=busybox", "ctr-number=1", "until=now") == {"old", "web", "db"}
     assert listed("ancestor=nginx") == listed("network=shop") == set()
-    assert minit.quick_call("list", "-f", "id=" + [*names][1][:8], "-q").stdout.split() == [[*names][1]]
+    assert minit.call("list", "-f", "id=" + [*names][1][:8], "-q").stdout.split() == [[*names][1]]
 
-    refused = minit.quick_call("stop", "--filter=name=web", "db")
+    refused = minit.call("stop", "--filter=name=web", "db")
     assert (refused.returncode, refused.stderr) == (
         254,
         "stop: --filter is for all pods: it has no operands beside it (see minit stop --help)\n",
     )
-    assert minit.quick_call("stop", "--all", "--filter=label=tier=back").stdout.split('"')[1::2] == [[*names][2]]
+    assert minit.call("stop", "--all", "--filter=label=tier=back").stdout.split('"')[1::2] == [[*names][2]]
     assert listed("status=running") == {"web"}
-    assert minit.quick_call("rm", "--filter=status=exited", "--filter=exited=3").returncode == 0
+    assert minit.call("rm", "--filter=status=exited", "--filter=exited=3").returncode == 0
     assert listed() == {"web", "db"}
-    missing = minit.quick_call("list", "--filter=before=old")
+    missing = minit.call("list", "--filter=before=old")
     assert (missing.returncode, missing.stderr) == (254, 'list: --filter before=old: there is no "old"\n')
-    assert minit.quick_call("stop", "--all").returncode == 0
+    assert minit.call("stop", "--all").returncode == 0
 
 
 def test_pods_that_are_healthy(minit: Stage0) -> None:
@@ -75,24 +75,24 @@ def test_pods_that_are_healthy(minit: Stage0) -> None:
     start(minit, "none", image, *SLEEP)
 
     def listed(word: str) -> list[str]:
-        return minit.quick_call("list", "--quiet", f"--filter=health={word}").stdout.split()
+        return minit.call("list", "--quiet", f"--filter=health={word}").stdout.split()
 
     wait_for(lambda: (listed("healthy"), listed("unhealthy")) == ([good], [bad]), "results of the checks")
-    assert minit.quick_call("stop", "--all", "--force").returncode == 0
+    assert minit.call("stop", "--all", "--force").returncode == 0
 
 
 def test_images_that_fit(minit: Stage0) -> None:
     """image list shows the images whose names fit, and an image has no name when a later one has taken it."""
     image = minit.image()
-    [first] = minit.quick_call("fetch", image, "--full").stdout.split()
+    [first] = minit.call("fetch", image, "--full").stdout.split()
 
     def listed(*texts: str) -> list[str]:
         words = (f"--filter={text}" for text in texts)
-        return minit.quick_call("image", "list", "--full", "--no-legend", "--fields=id", *words).stdout.split()
+        return minit.call("image", "list", "--full", "--no-legend", "--fields=id", *words).stdout.split()
 
     assert listed("reference=busybox") == listed("dangling=false") == listed(f"id={first[:20]}") == [first]
     assert listed("dangling=true") == listed("reference!=busybox") == listed("since=busybox") == []
-    [second] = minit.quick_call("fetch", minit.image(userLabels={"tier": "back"}), "--full").stdout.split()
+    [second] = minit.call("fetch", minit.image(userLabels={"tier": "back"}), "--full").stdout.split()
     assert (listed("dangling=true"), listed("dangling=false"), listed("label=tier=back")) == (
         [first],
         [second],
@@ -105,10 +105,10 @@ def test_images_that_fit(minit: Stage0) -> None:
 def test_volumes_and_networks_that_fit(minit: Stage0, tmp_path: Path) -> None:
     """volume ls and network ls show what fits, and a word that is no filter is refused with the filters."""
     for name in ("site", "data"):
-        assert minit.quick_call("volume", "create", name).returncode == 0
+        assert minit.call("volume", "create", name).returncode == 0
 
     def volumes(*texts: str) -> list[str]:
-        listed = minit.quick_call("volume", "ls", "--format=json", *(word for text in texts for word in ("-f", text)))
+        listed = minit.call("volume", "ls", "--format=json", *(word for text in texts for word in ("-f", text)))
         return [volume["name"] for volume in json.loads(listed.stdout)]
 
     assert (volumes("name=^s", "dangling=true"), volumes("dangling=false")) == (["site"], [])
@@ -116,12 +116,12 @@ def test_volumes_and_networks_that_fit(minit: Stage0, tmp_path: Path) -> None:
     config = f"--local-config={tmp_path}/config"
     for name, driver in (("shop", "bridge"), ("office", "macvlan")):
         words = ("--opt=parent=lo", "--subnet=192.0.2.0/24") if driver == "macvlan" else ()
-        made = minit.quick_call("network", "create", config, f"--driver={driver}", f"--label=of={name}", *words, name)
+        made = minit.call("network", "create", config, f"--driver={driver}", f"--label=of={name}", *words, name)
         assert made.returncode == 0, made.stderr
     for texts in (["driver=bridge"], ["label=of=shop"], ["name=sh", "dangling=1", "until=now"]):
-        shown = minit.quick_call("network", "ls", config, "-q", *(f"--filter={text}" for text in texts))
+        shown = minit.call("network", "ls", config, "-q", *(f"--filter={text}" for text in texts))
         assert shown.stdout == "shop\n"
-    refused = minit.quick_call("network", "ls", "--filter=drive=bridge")
+    refused = minit.call("network", "ls", "--filter=drive=bridge")
     assert refused.returncode == 254
     assert 'networks have no filter "drive", did you mean driver? Filters are name, label' in refused.stderr
 
@@ -131,17 +131,17 @@ def test_unneeded_things_that_fit(minit: Stage0, tmp_path: Path) -> None:
     images = {}
     for tier in ("front", "back", "spare"):
         words = ("fetch", minit.image(userLabels={"tier": tier}), "--full")
-        [images[tier]] = minit.quick_call(*words).stdout.split()
+        [images[tier]] = minit.call(*words).stdout.split()
     ended = {tier: start(minit, tier, images[tier], *EXIT) for tier in ("front", "back")}
     for uuid in ended.values():
-        assert minit.quick_call("status", "--wait", uuid).returncode == 0
+        assert minit.call("status", "--wait", uuid).returncode == 0
 
     def pruned(*words: str) -> list[tuple[str, ...]]:
-        shown = minit.quick_call("system", "prune", "--dry-run", *words).stdout.splitlines()
+        shown = minit.call("system", "prune", "--dry-run", *words).stdout.splitlines()
         return [tuple(line.split("\t")[:2]) for line in shown if line.startswith(("pod", "image"))]
 
     def left(kind: str) -> set[str]:
-        listed = minit.quick_call(*kind.split(), "list", "--format=json")
+        listed = minit.call(*kind.split(), "list", "--format=json")
         return {each.get("id") or each["name"] for each in json.loads(listed.stdout) or ()}
 
     everything = {*images.values()}
@@ -153,21 +153,21 @@ def test_unneeded_things_that_fit(minit: Stage0, tmp_path: Path) -> None:
         [],
         [("image", images["spare"])],
     )
-    assert minit.quick_call("system", "prune", "--force", "--all", "--filter=label=tier=back").returncode == 0
+    assert minit.call("system", "prune", "--force", "--all", "--filter=label=tier=back").returncode == 0
     assert (left(""), left("image") & everything) == ({ended["front"]}, {images["front"], images["spare"]})
     assert minit.call("start", "front").returncode == 0
-    assert minit.quick_call("status", "--wait", "front").returncode == 0
-    assert minit.quick_call("image", "gc", "--grace-period=0s", "--filter=label=none").returncode == 0
+    assert minit.call("status", "--wait", "front").returncode == 0
+    assert minit.call("image", "gc", "--grace-period=0s", "--filter=label=none").returncode == 0
     assert left("image") & everything == {images["front"], images["spare"]}
-    assert minit.quick_call("image", "gc", "--grace-period=0s", "--filter=label=tier=spare").returncode == 0
+    assert minit.call("image", "gc", "--grace-period=0s", "--filter=label=tier=spare").returncode == 0
     assert left("image") & everything == {images["front"]}
 
-    assert minit.quick_call("volume", "create", "site", "data").returncode == 0
-    assert minit.quick_call("volume", "prune", "--force", "--filter=name=^s").stdout == "site\n"
-    assert minit.quick_call("volume", "prune", "--force", "--filter=until=1h").stdout == ""
+    assert minit.call("volume", "create", "site", "data").returncode == 0
+    assert minit.call("volume", "prune", "--force", "--filter=name=^s").stdout == "site\n"
+    assert minit.call("volume", "prune", "--force", "--filter=until=1h").stdout == ""
     config = f"--local-config={tmp_path}/config"
     for name in ("shop", "office"):
-        made = minit.quick_call("network", "create", config, f"--label=of={name}", name)
+        made = minit.call("network", "create", config, f"--label=of={name}", name)
         assert made.returncode == 0, made.stderr
-    assert minit.quick_call("network", "prune", config, "--force", "--filter=label=of=shop").stdout == "shop\n"
-    assert minit.quick_call("network", "prune", config, "--force", "--filter=until=1h").stdout == ""
+    assert minit.call("network", "prune", config, "--force", "--filter=label=of=shop").stdout == "shop\n"
+    assert minit.call("network", "prune", config, "--force", "--filter=until=1h").stdout == ""

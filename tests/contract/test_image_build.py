@@ -51,18 +51,18 @@ def test_steps_in_their_order(minit: Stage0, tmp_path: Path) -> None:
     assert said == ["hello", "new yes", "uid=0 gid=0"]
     assert image.startswith("sha512-")
     out = tmp_path / "out"
-    assert minit.quick_call("image", "extract", "--rootfs-only", "example.com/web:2.0.0", out).returncode == 0
+    assert minit.call("image", "extract", "--rootfs-only", "example.com/web:2.0.0", out).returncode == 0
     found = sorted(str(path.relative_to(out)) for path in out.glob("srv/**/*"))
     assert found == ["srv/www", "srv/www/deep", "srv/www/deep/copied", "srv/www/last", "srv/www/page"]
     status = (out / "etc/page").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, 0)
     assert (out / "pwd").read_text() == "/home/here\n"
-    manifest = json.loads(minit.quick_call("image", "cat-manifest", image).stdout)
+    manifest = json.loads(minit.call("image", "cat-manifest", image).stdout)
     app = manifest["app"]
     assert (app["exec"], app["user"], app["workingDirectory"]) == (["/bin/busybox", "cat", "/pwd"], "7", "/home/here")
     assert {each["name"]: each["value"] for each in app["environment"]} == {"KEPT": "yes", "A": "new"}
     assert minit.call(*minit.run_words("example.com/web")).stdout.endswith("/home/here\n")
-    assert len(minit.quick_call("list", "--no-legend").stdout.splitlines()) == 1
+    assert len(minit.call("list", "--no-legend").stdout.splitlines()) == 1
 
 
 def test_failures(minit: Stage0, tmp_path: Path) -> None:
@@ -89,5 +89,5 @@ def test_failures(minit: Stage0, tmp_path: Path) -> None:
         (("--from", base, "--tag=x"), "--tag is for a Containerfile, which --from is not for"),
     ]
     for words, message in wrong:
-        assert message in minit.quick_call("image", "build", *words).stderr
-    assert minit.quick_call("list", "--no-legend").stdout == ""
+        assert message in minit.call("image", "build", *words).stderr
+    assert minit.call("list", "--no-legend").stdout == ""

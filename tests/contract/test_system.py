@@ -22,7 +22,7 @@ def test_df_and_prune(minit: Stage0, tmp_path: Path) -> None:
     """Ended pods and what only they have go; running pods, stage1 and volumes stay, and without --all named images."""
 
     def say(*words: object, code: int = 0) -> str:
-        result = minit.quick_call(*words)
+        result = minit.call(*words)
         assert result.returncode == code, result
         return result.stdout if code == 0 else result.stderr
 

@@ -40,7 +40,7 @@ def wait_until_exited(stage0: Stage0, uuid: str, name: str) -> int:
 @pytest.fixture
 def stocked(stage0: Stage0) -> Stage0:
     """Each of the two commands in turn, with an image in its store."""
-    assert stage0.quick_call("fetch", stage0.image()).returncode == 0
+    assert stage0.call("fetch", stage0.image()).returncode == 0
     return stage0
 
 
@@ -78,8 +78,8 @@ def test_the_pod_outlives_its_apps(stocked: Stage0) -> None:
         stocked.app("start", uuid, "--app=fails")
         assert wait_until_exited(stocked, uuid, "fails") == 12
         stocked.app("stop", uuid, "--app=fails")
-        assert stocked.quick_call("status", uuid).stdout.startswith("state=running")
-    stocked.quick_call("status", "--wait", uuid)
+        assert stocked.call("status", uuid).stdout.startswith("state=running")
+    stocked.call("status", "--wait", uuid)
     said = stocked.app("stop", uuid, "--app=fails")
     assert said == f'pod "{uuid}" is already stopped\n'
     stocked.app("rm", uuid, "--app=fails")
@@ -136,7 +136,7 @@ def test_a_debug_app(stocked: Stage0) -> None:
 def test_an_app_that_cannot_be_added(stocked: Stage0) -> None:
     """stage1 refuses it; minit takes it back, and what rkt leaves can be removed."""
     with stocked.sandbox() as uuid:
-        result = stocked.quick_call("app", "add", uuid, IMAGE, "--name=bad", "--user=nobody-knows")
+        result = stocked.call("app", "add", uuid, IMAGE, "--name=bad", "--user=nobody-knows")
         assert result.returncode == 254
         if stocked.is_rkt:
             stocked.app("rm", uuid, "--app=bad")
@@ -154,7 +154,7 @@ def both(tmp_path: Path, stage1_image: Path) -> Iterator[tuple[Stage0, Stage0]]:
     """Minit and rkt on one data directory."""
     minit, rkt = (Stage0(words, tmp_path, stage1_image) for words in ([sys.executable, "-m", "minit"], ["rkt"]))
     for command in (minit, rkt):
-        assert command.quick_call("fetch", command.image()).returncode == 0
+        assert command.call("fetch", command.image()).returncode == 0
     yield minit, rkt
     minit.clean_up()
 
@@ -183,4 +183,4 @@ def test_pods_pass_between_minit_and_rkt(both: tuple[Stage0, Stage0], maker: str
         other.app("start", uuid, "--app=app")
         assert wait_until_exited(one, uuid, "app") == 4
         other.app("rm", uuid, "--app=app")
-        assert json.loads(one.quick_call("cat-manifest", uuid).stdout)["apps"] in ([], None)
+        assert json.loads(one.call("cat-manifest", uuid).stdout)["apps"] in ([], None)

@@ -38,15 +38,11 @@ class Stage0:
         return self._uuid.read_text().strip()
 
     def call(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
+        """Run the command to its end; minit, if no option of the process is given, without an interpreter's start."""
+        if not (options or self.is_rkt):
+            return forked_minit(self._command(words)[_INTERPRETER_WORDS:], self._environment(), Path.cwd())
         defaults = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100, "check": False}
         return subprocess.run(self._command(words), env=self._environment(), **{**defaults, **options})
-
-    def quick_call(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run a command that is known to end, without an interpreter's start."""
-        if self.is_rkt:
-            return self.call(*words)
-        return forked_minit(self._command(words)[_INTERPRETER_WORDS:], self._environment(), self._root)
 
     def start(self, *words: object, under: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
         """Start the command, under another one if that is given."""
@@ -83,7 +79,7 @@ class Stage0:
 
     def app(self, verb: str, *words: object) -> str:
         """Run a command for an app of a pod, expect success, and return what it printed."""
-        result = self.quick_call("app", verb, *words)
+        result = self.call("app", verb, *words)
         assert result.returncode == 0, (verb, words, result.stderr)
         return result.stdout
 

@@ -22,20 +22,27 @@ def forked_minit(
     words: Sequence[str], environment: Mapping[str, str], directory: Path
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line to its end, and to that of its output; its input is empty."""
-    _import_all()
+    import_commands()
     pipes = [os.pipe(), os.pipe()]
     pid = os.fork()
     if pid == 0:
         _be_minit(words, environment, directory, [writer for _, writer in pipes])
-    for _, writer in pipes:
-        os.close(writer)
-    texts = _read_all([reader for reader, _ in pipes])
-    _, status = os.waitpid(pid, 0)
+    status = None
+    try:
+        for _, writer in pipes:
+            os.close(writer)
+        texts = _read_all([reader for reader, _ in pipes])
+        _, status = os.waitpid(pid, 0)
+    finally:
+        if status is None:
+            # The test takes too long.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     return subprocess.CompletedProcess(["minit", *words], os.waitstatus_to_exitcode(status), *texts)
 
 
 @functools.cache
-def _import_all() -> None:
+def import_commands() -> None:
     """Import what the command may import later, commands themselves above all, so that not every fork has to."""
     for package in ("cli", "stage0", "archives"):
         for module in pkgutil.walk_packages([f"{minit.__path__[0]}/{package}"], f"minit.{package}."):
