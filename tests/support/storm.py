@@ -19,6 +19,7 @@ from pathlib import Path
 
 from minit.cli.main import run
 from tests.support import stage0_world
+from tests.support.forkedcommand import import_commands
 
 _HANG_SECONDS = 120
 _KILL_SECONDS = 0.15  # of that age at most are commands that get killed
@@ -186,6 +187,7 @@ def main() -> None:
     kind, root = AppWorker if sys.argv[1] == "apps" else Worker, Path(sys.argv[2])
     workers, count, killed_percent, seed = map(int, sys.argv[3:])
     os.environ["DATA"] = str(root / "data")
+    import_commands()
     children = []
     for number in range(workers):
         pid = os.fork()
