@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which need
 
 PATIENCE_SECONDS = 100
 # Steps of an ordinary run, about, by the pod's network; a long one has all of them.
-SAMPLES = {"none": 6, "default": 2}
+SAMPLES = {"none": 4, "default": 2}
 # `python -m minit`, and the daemon that it executes.
 EXECS = 2
 IDLE = "epoll_wait"

@@ -25,7 +25,7 @@ from tests.support.pods import TIMEOUT_SECONDS, control_group_name
 from tests.support.stage0_world import World, worlds, write_app
 
 # By the pod's network. What an ordinary run has of the second adds to tests/contract/test_network_kills.py.
-KILLS = {"none": 300, "default": 300} if LONG else {"none": 12, "default": 6}
+KILLS = {"none": 300, "default": 300} if LONG else {"none": 6, "default": 6}
 # What is traced is `python -m minit`, from the first program on: stage0 becomes the launcher.
 EXECS = 1
 ENDS_ITSELF = ("exit 7", "sleep 60")

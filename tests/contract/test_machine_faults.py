@@ -1,7 +1,7 @@
 """
 Every system call of a machine's first program made to fail, one in each boot, and some that never return.
 
-An ordinary run fails one call of each name, and a third of those at that; a long one every call.
+An ordinary run fails one call of each name, and a fifth of those at that; a long one every call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import LONG, thinned
+from tests.support.campaign import LONG, few
 from tests.support.faults import HANG, LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
@@ -86,8 +86,8 @@ def test_no_failure_ends_the_first_program(make_pod: MakePod, faults: Faults) ->
     calls = record(make_pod, faults)
     if not LONG:
         calls = list({call.name: call for call in calls}.values())
-    cases = thinned([(call, ERRORS[count % len(ERRORS)]) for count, call in enumerate(calls)])
-    assert len(cases) >= 15
+    cases = few([(call, ERRORS[count % len(ERRORS)]) for count, call in enumerate(calls)])
+    assert len(cases) >= 9
     with ThreadPoolExecutor(2) as executor:
         wrong = list(executor.map(lambda case: fail(make_pod, faults, *case), cases))
     assert not any(wrong), "\n".join(filter(None, wrong))

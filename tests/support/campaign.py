@@ -9,6 +9,7 @@ from typing import TypeVar
 LONG = os.environ.get("MINIT_TEST_LONG") == "1"
 _LONG_FACTOR = 10
 _THINNED = 3
+_FEW = 5
 
 T = TypeVar("T")
 
@@ -21,3 +22,8 @@ def campaign(sample: int) -> int:
 def thinned(cases: Sequence[T]) -> Sequence[T]:
     """Return every third of the cases, in a long run all of them."""
     return cases if LONG else cases[::_THINNED]
+
+
+def few(cases: Sequence[T]) -> Sequence[T]:
+    """Return every fifth of the cases, in a long run all of them."""
+    return cases if LONG else cases[::_FEW]
