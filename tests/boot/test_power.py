@@ -17,7 +17,7 @@ from tests.support.disks import list_disk, make_disk, read_disk, replay_journal
 from tests.support.machine import BOOT_SECONDS, Kernel
 from tests.support.pods import shell
 
-_CUTS = 50 if LONG else 3
+_CUTS = 50 if LONG else 2
 _LATEST_LINE = 12
 _LONGEST_DELAY_SECONDS = 0.5
 # It promises on the disk with which status it will end, then does. The next start takes the status of the last end back
@@ -46,7 +46,7 @@ wait_seconds = 60
 """
 
 
-@pytest.mark.timeout(_CUTS * BOOT_SECONDS)
+@pytest.mark.timeout((_CUTS + 1) * BOOT_SECONDS)
 def test_power_cuts(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     Whenever the power goes, every status on the disk is whole, and of an app that had ended with it: none is there of
