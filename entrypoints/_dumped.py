@@ -38,10 +38,11 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
     _take_over(arguments, variables, ignored)
     sys.argv[:] = [what, *rest]
     sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     if what == "-c":
         sys.argv[1:] = rest[1:]
         _run(lambda: exec(rest[0], vars(sys.modules["__main__"])))
+    # The image's launcher blocked it for the time before this line.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     _run(sys.modules[f"entrypoints.{what}"].main)
 
 

@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Sequence
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import LaunchError, Step, describe, step_of
 from minit.base.value import Value
 from minit.iottymux.logfile import Log, PlainLog
@@ -36,12 +37,17 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONSOLE = {"stdout": 1, "stderr": 2}
 
 
-class Spawner:
+class Spawner(Carried):
     """
     PID 1's side of the spawner; `pid` is reaped by PID 1 like any other child.
 
     `filter` is the filter of system calls of every sidecar, empty for none.
     """
+
+    pid: int
+    _pidfd: Descriptor
+    _socket: Socket
+    _is_given_up: bool
 
     def __init__(self, filter: bytes = b"") -> None:
         ours, theirs = socket_pair()

@@ -345,9 +345,7 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
     if row.has_session:
         # First: signals of a terminal reach the parent, which decides, and must not arrive here too.
         os.setsid()
-    if row.name is not None:
-        syscalls.set_process_name(row.name + of)
-        _set_words(row.words or (row.name + of).replace("-", ": ", 1))
+    take_name(row, of)
     if not row.is_dumpable:
         # Before anything is opened.
         syscalls.set_dumpable(False)
@@ -366,6 +364,13 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
         syscalls.close_all_but((*streams, *numbers(kept[name] for name in row.keeps)))
     if row.unblocks:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def take_name(row: Forked, of: str = "") -> None:
+    """Have ps(1) show this process by the name and the words of a row, if it has some."""
+    if row.name is not None:
+        syscalls.set_process_name(row.name + of)
+        _set_words(row.words or (row.name + of).replace("-", ": ", 1))
 
 
 def _set_words(words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ MAXIMUM_MESSAGE_BYTES = 64 * 1024
 IN_FILE = "in_file"
 _MAXIMUM_DESCRIPTORS = 16
 _DESCRIPTOR_BYTES = 4
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 Socket = socket.socket
 
@@ -21,6 +23,21 @@ Socket = socket.socket
 def socket_pair() -> tuple[Socket, Socket]:
     """Return two connected SEQPACKET sockets, close-on-exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC, 0)
+
+
+def memory_file(name: str, data: bytes) -> int:
+    """Return a file in memory with this, at its start: a content that nobody can change, memfd_create(2)."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        left = data
+        while left:
+            left = left[os.write(fd, left) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def encode_message(message: object, descriptors: Sequence[int]) -> tuple[list[bytes], list[tuple[int, int, bytes]]]:

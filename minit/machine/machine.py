@@ -211,7 +211,7 @@ def _wait(machine: Machine, seconds: float) -> bool:
     number = found.si_signo if found is not None and is_heeded else None
     if number in HALT_SIGNALS:
         machine.ask_to_end([number])
-    while reap(set())[1]:
+    while reap(set(), []):
         pass
     machine.feed()
     return number in HALT_SIGNALS

@@ -42,7 +42,7 @@ class MachineLink:
         self._machine = machine
         self._helper = machine.helper
         self._pod = context.pod
-        self._mutable = context.plan.mutable
+        self._mutable = context.traits.mutable
         self._loop = context.loop
         self._link = machine.helper.link
         self._is_asked_to_keep = False

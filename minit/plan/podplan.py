@@ -42,6 +42,18 @@ from minit.plan.storage import plan_pod_volumes
 from minit.plan.streams import STREAM_CONSOLE, plan_kubernetes_directory, plan_log_directory
 
 
+class PodTraits(Value):
+    """The part of a plan that PID 1 needs for as long as the pod runs, beside the apps."""
+
+    uuid: str
+    has_private_users: bool = False
+    host_pids: bool = False
+    mutable: bool = False
+    deadline_seconds: float | None = None
+    tells_host: bool = False
+    debug: bool = False
+
+
 class PodPlan(Value):
     """Everything decided about a pod before any effect."""
 
@@ -81,6 +93,19 @@ class PodPlan(Value):
     """Whether the caller is told when the pod is ready."""
     warnings: tuple[str, ...] = ()
     debug: bool = False
+
+    @property
+    def traits(self) -> PodTraits:
+        """The part for as long as the pod runs."""
+        return PodTraits(
+            uuid=self.uuid,
+            has_private_users=self.private_users is not None,
+            host_pids=self.host_pids,
+            mutable=self.mutable,
+            deadline_seconds=self.deadline_seconds,
+            tells_host=self.tells_host,
+            debug=self.debug,
+        )
 
     @property
     def has_loopback_only(self) -> bool:

@@ -203,6 +203,12 @@ class ReopenLogs(Request):
     app: str | None = None
 
 
+class Reexecute(Request):
+    """Has PID 1 execute its program anew, and go on."""
+
+    op = "reexecute"
+
+
 class AskEvents(Request):
     """Asks for the kept events after number `since`, as many as fit."""
 
@@ -311,7 +317,7 @@ REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
     for kind in (
         *(Ping, AskState, StopPod, ReopenLogs, AskEvents, NoteHealth, FindNamespace, EnterApp, FindHelpers, Note),
-        *(PauseApp, ResumeApp, SignalApp),
+        *(PauseApp, ResumeApp, SignalApp, Reexecute),
         *(AddApp, StartApp, StopApp, RemoveApp),
     )
 }

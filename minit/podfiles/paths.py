@@ -170,6 +170,8 @@ class PodEvent(StrEnum):
     HANDLER_SKIPPED = "handler.skipped"
     SIDECAR_LOST = "sidecar.lost"
     SIDECAR_GIVEN_UP = "sidecar.given-up"
+    SUPERVISOR_FAILED = "supervisor.failed"
+    SUPERVISOR_RESUMED = "supervisor.resumed"
     POD_READY = "pod.ready"
     POD_STOP_REQUESTED = "pod.stop-requested"
     POD_DEADLINE_EXCEEDED = "pod.deadline-exceeded"

@@ -50,6 +50,7 @@ class ExitStatus(Value):
 
 
 STEP_EXEC = "exec"
+STEP_SUPERVISOR = "supervisor"
 
 
 def signal_name(number: int) -> str:

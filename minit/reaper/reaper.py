@@ -11,28 +11,29 @@ BATCH = 1024
 _PF_FORKNOEXEC = 0x40
 
 
-def reap(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, ExitStatus]], int]:
+def reap(known: set[int], dead: list[tuple[int, int]], limit: int = BATCH) -> int:
     """
-    Reap up to `limit` dead children without blocking; return (pid, status) of `known` children, and the count of all.
+    Reap up to `limit` dead children without blocking; return the count of all.
+
+    (pid, status in the form of wait(2)) of `known` children are added to `dead` at once: the kernel tells nobody again.
 
     All others are orphans, perhaps thousands, for which no object is made. SIGCHLD coalesces, so the caller repeats
     until a batch is not full. A child that was forked but not yet registered cannot be in a batch: fork and
     registration have no checkpoint between them. A dead child is taken out of `known`, as another process may have its
     pid from now on.
     """
-    dead: list[tuple[int, ExitStatus]] = []
     wait, flags = os.waitpid, os.WNOHANG
     for count in range(limit):
         try:
             pid, status = wait(-1, flags)
         except ChildProcessError:
-            return dead, count
+            return count
         if pid in known:
             known.remove(pid)
-            dead.append((pid, from_wait_status(status)))
+            dead.append((pid, status))
         elif pid == 0:
-            return dead, count
-    return dead, limit
+            return count
+    return limit
 
 
 def has_children(pid: int | None = None) -> bool:

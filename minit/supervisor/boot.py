@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
+from minit.base.harmless import harmless
 from minit.base.value import Value
 from minit.iottymux.spawner import Spawner
 from minit.linux import syscalls
@@ -28,17 +29,23 @@ from minit.plan.appspec import AppSpec
 from minit.plan.podplan import PodPlan
 from minit.plan.root.mountoperations import PROC, SYS
 from minit.podfiles import paths
-from minit.podfiles.paths import PodEvent
 from minit.reaper.record import write_file
 from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.starts import spawn_app
-from minit.supervisor.control.serve import serve
 from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.exec.socketactivation import open_sockets
+from minit.supervisor.execution import (
+    FirstProcess,
+    Program,
+    find_program,
+    go_on,
+    make_supervisor,
+    resume_first_process,
+)
 from minit.supervisor.journal import Journal
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.launcherlink import LauncherLink, Outside
@@ -123,14 +130,21 @@ class SupervisorEnds(Value):
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
     """Be PID 1 of the pod until the end; returns the pod's code."""
+    program = find_program(ends.image)
     supervisor = _boot(plan, ends, None)
-    code = _supervise(supervisor, ends)
-    last: dict[str, object] = {"code": code}
-    if supervisor.pod.cause is not None:
-        last["cause"] = supervisor.pod.cause[:_MAX_FAILURE_LENGTH]
-    # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
-    _tell_launcher(ends.launcher, last)
-    return code
+    process = FirstProcess(supervisor, ends.launcher, ends.lock, program)
+    return _supervise(process, lambda supervisor: _begin(supervisor, plan, ends, program))
+
+
+def resume_supervisor(memory: int) -> int:
+    """Be PID 1 of the pod in a program that PID 1 has executed, with the state at a descriptor; returns the code."""
+    process = resume_first_process(memory)
+    try:
+        make_supervisor(process)
+        return _supervise(process, lambda _: go_on(process))
+    except Exception as error:
+        tell_failure(process.launcher, error)
+        return EXIT_FAILURE
 
 
 def tell_failure(launcher: Socket, error: BaseException) -> None:
@@ -150,7 +164,9 @@ def run_apps(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outs
     """
     Be PID 1 of the pod with the outside returned by `link`; return the pod's code when nothing of the pod is left.
     """
-    return _supervise(_boot(plan, ends, link), ends)
+    supervisor = _boot(plan, ends, link)
+    process = FirstProcess(supervisor, ends.launcher, ends.lock, None)
+    return _run(process, lambda supervisor: _begin(supervisor, plan, ends, None))
 
 
 def _boot(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
@@ -180,6 +196,9 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
     with Step("open sockets"):
         sockets = [open_sockets(app.name, app.process.sockets, fds) for app, fds in zip(ends.specs, ends.sockets)]
     with Step("drop capabilities"):
+        effective, permitted, _ = syscalls.get_capabilities()
+        # A program that PID 1 executes has these, whatever leaves the bounding set.
+        syscalls.set_capabilities(effective, permitted, permitted)
         drop_bounding_set(plan.bounding)
     with Step("join a session keyring"):
         leave_keyring()
@@ -196,7 +215,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
     with Step("start the apps"):
         apps, spawner = _start_apps(plan, ends, sockets, master, slave)
     with Step("watch the apps"):
-        context = Context(plan, apps, ends.launcher, Journal(plan.debug), ends.sidecar_filter)
+        context = Context(plan.traits, apps, ends.launcher, Journal(plan.debug), ends.sidecar_filter)
         outside = LauncherLink(context, ends.launcher, ends.terminal, master) if link is None else link(context)
         supervisor = Supervisor(context, outside, control, signals, ends.attributes)
         supervisor.start(spawner)
@@ -242,21 +261,36 @@ def _start_apps(
     has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.life.has_handlers for app in apps)
     spawner = Spawner(ends.sidecar_filter) if has_output else None
     ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
-    for fd in (*ours, *(fd for app in apps if not app.spec.life.is_joined_later for fd in app.ends.tasks)):
+    for fd in ours:
         os.close(fd)
+    for app in apps:
+        if not app.spec.life.is_joined_later:
+            app.forget_tasks()
     if slave is not None:
         os.close(slave)
     return apps, spawner
 
 
-def _supervise(supervisor: Supervisor, ends: SupervisorEnds) -> int:
+def _run(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
     try:
-        return _run(supervisor, ends)
+        return process.supervise(begin)
     except OSError as error:
         raise LaunchError(f"supervise the apps: {describe(error)}") from error
 
 
-def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
+def _supervise(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
+    code = _run(process, begin)
+    last: dict[str, object] = {"code": code}
+    cause = process.supervisor.pod.cause
+    if cause is not None:
+        last["cause"] = cause[:_MAX_FAILURE_LENGTH]
+    # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
+    _tell_launcher(process.launcher, last)
+    return code
+
+
+def _begin(supervisor: Supervisor, plan: PodPlan, ends: SupervisorEnds, program: Program | None) -> None:
+    """Have the apps execute their programs, and watch for a moment whether that was all."""
     pod = supervisor.pod
     start_until = time.monotonic() + _START_SECONDS
     while pod.order.starting and not pod.finished and (left := start_until - time.monotonic()) > 0:
@@ -266,15 +300,18 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     while not pod.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
     if not pod.finished:
-        if ends.image is not None:
+        if ends.image is not None and (program is None or program.image is None):
             os.close(ends.image)
-        serve(supervisor)
-    supervisor.drain()
-    # A launcher killed meanwhile has left the caller's terminal to PID 1.
-    supervisor.turn()
-    supervisor.journal.event(PodEvent.POD_ENDED, status=pod.exit_code or 0)
-    supervisor.journal.events.flush()
-    return pod.exit_code or 0
+        _keep_plan(plan)
+
+
+def _keep_plan(plan: PodPlan) -> None:
+    """Write the plan down for whoever diagnoses the pod; what ran for a moment only has none."""
+    text = "".join(f"{harmless(line)}\n" for line in plan.describe())
+    try:
+        write_file(paths.STAGE1_PLAN, text.encode())
+    except OSError:
+        pass  # a full disk, say
 
 
 def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:

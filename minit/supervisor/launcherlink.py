@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.jsontext import dump
 from minit.linux.messages import Socket, receive_message
 from minit.linux.terminal import CallerTerminal
@@ -40,12 +40,15 @@ class Outside(Protocol):
         """Take in signals that are about to end the pod."""
 
 
-class LauncherLink:
+class LauncherLink(Carried):
     """
     PID 1's end of the socket, with the caller's terminal and the console, which end with the launcher.
 
     The launcher kills a PID 1 that hangs, so PID 1 tells until when an app may make a pod wait that is to end.
     """
+
+    _terminal: CallerTerminal | None
+    _console: Descriptor | None
 
     def __init__(
         self,
@@ -56,12 +59,17 @@ class LauncherLink:
     ) -> None:
         self._context = context
         self._pod = context.pod
-        self._socket = launcher
+        self.socket = launcher
         self._terminal = terminal
         self._console = console
         # Of the monotonic clock.
         self._announced: float | None = None
         context.loop.watch(launcher.fileno(), lambda _: self._hear())
+
+    @property
+    def has_raw_terminal(self) -> bool:
+        """Tell whether the caller's terminal is raw while the pod runs."""
+        return self._terminal is not None and self._terminal.settings is not None
 
     def announce_end(self, *, again: bool = False) -> None:
         """Tell when the last deadline of a pod that is to end is, if that has changed, or `again`."""
@@ -76,7 +84,7 @@ class LauncherLink:
         """Have the launcher wait so long from now."""
         try:
             # A launcher that is stopped must not hold up the pod.
-            self._socket.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self.socket.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             pass  # nor one that is gone
 
@@ -87,18 +95,18 @@ class LauncherLink:
         Without a PID namespace the process has to be in no control group of the pod. With private users root of the
         host has no id here.
         """
-        plan = self._context.plan
-        if not plan.host_pids:
-            return pid == 0 and (uid == 0 or plan.private_users is not None)
+        traits = self._context.traits
+        if not traits.host_pids:
+            return pid == 0 and (uid == 0 or traits.has_private_users)
         try:
             with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-                return uid == 0 and pod_cgroup_name(plan.uuid) not in file.read().replace("\n", "/").split("/")
+                return uid == 0 and pod_cgroup_name(traits.uuid) not in file.read().replace("\n", "/").split("/")
         except OSError:
             return False
 
     def carries_out(self, request: AppRequest) -> bool:
         """Return whether the pod is mutable."""
-        return self._context.plan.mutable
+        return self._context.traits.mutable
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
         """Return that every signal counts."""
@@ -108,7 +116,7 @@ class LauncherLink:
         """Do nothing: how a pod on a host ends does not depend on the signal."""
 
     def _hear(self) -> None:
-        message, _ = receive_message(self._socket)
+        message, _ = receive_message(self.socket)
         self._announced = None
         if message is None:
             self._on_end()
@@ -120,12 +128,10 @@ class LauncherLink:
 
     def _on_end(self) -> None:
         """Act on the end of the launcher, or of the caller's terminal."""
-        self._context.loop.unwatch(self._socket.fileno())
+        self._context.loop.unwatch(self.socket.fileno())
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()
         self._pod.stop_unasked("the launcher is gone")
-        if self._console is not None:
-            # Not before: an app that dies of the hang-up has been stopped, and has not failed.
-            os.close(self._console)
-            self._console = None
+        # Not before: an app that dies of the hang-up has been stopped, and has not failed.
+        self.close_fields("_console")

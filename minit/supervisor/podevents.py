@@ -12,6 +12,7 @@ import stat
 import time
 
 from minit.base import jsontext
+from minit.base.carried import Carried
 from minit.base.errors import ManifestError
 from minit.base.utctime import utc_text_ns
 from minit.podfiles import paths
@@ -21,9 +22,12 @@ KEPT_EVENTS = 1000
 # Of each of the two files.
 FILE_BYTES = 1 << 19
 _WRITE_BYTES = 1 << 16
+_ALL_BYTES = 1 << 30
+# Number, nanoseconds since 1970, name, fields.
+_Event = tuple[int, int, str, dict[str, object]]
 
 
-class Events:
+class Events(Carried):
     """
     The last KEPT_EVENTS events of the pod, each a line of JSON.
 
@@ -32,25 +36,53 @@ class Events:
     pod starts.
     """
 
+    _written: int
+    _unwritten: list[bytes]
+    """Lines that the file has not taken, for another program, which has the others from the file."""
+
     def __init__(self) -> None:
-        self.last = 0
-        self._kept: list[bytes | tuple[int, str, dict[str, object]]] = []
+        self._unwritten = []
         self._written = 0
+        # By one append, which is done or not: an error in between must not leave a number without an event.
+        self._kept: list[bytes | _Event] = []
+        # The number of the last line.
+        self._encoded = 0
         self._file = BoundedLog(paths.STAGE1_EVENTS, FILE_BYTES)
+
+    @property
+    def last(self) -> int:
+        """The number of the last event, 0 before the first."""
+        last = self._kept[-1] if self._kept else b""
+        return self._encoded if isinstance(last, bytes) else last[0]
+
+    def leave(self) -> None:
+        """Write all events, or keep those for another program that cannot be written now."""
+        self.flush()
+        self._unwritten, _ = self.since(self._written, _ALL_BYTES)
+
+    def resume(self) -> None:
+        """Have the events of the program before, which the file has but for the last ones."""
+        lines = [line for path in (f"{paths.STAGE1_EVENTS}.1", paths.STAGE1_EVENTS) for line in _read_lines(path)]
+        if _last_number(b"\n".join(lines[-1:])) != self._written:
+            lines = []
+        kept = [*lines, *self._unwritten][-KEPT_EVENTS:]
+        self._encoded = self._written + len(self._unwritten)
+        self._kept = [*kept]
+        self._unwritten = []
 
     def add(self, event: str, fields: dict[str, object]) -> None:
         """Number an event and keep it."""
-        self.last += 1
-        self._kept.append((time.time_ns(), event, fields))
+        self._kept.append((self.last + 1, time.time_ns(), event, fields))
         del self._kept[:-KEPT_EVENTS]
 
     def since(self, number: int, limit_bytes: int) -> tuple[list[bytes], int]:
         """Return the lines of kept events after `number`, as many as fit, and the number of the last one of them."""
-        first = self.last - len(self._kept) + 1
-        number = min(max(number, first - 1), self.last)
+        last = self.last
+        before = last - len(self._kept)
+        number = min(max(number, before), last)
         lines: list[bytes] = []
-        while number < self.last:
-            line = self._encode(number + 1)
+        while number < last:
+            line = self._encode(number - before)
             limit_bytes -= len(line)
             if lines and limit_bytes < 0:
                 break
@@ -69,13 +101,14 @@ class Events:
             return False  # a full disk, say; there is no other place to say so
         return True
 
-    def _encode(self, number: int) -> bytes:
-        index = number - self.last - 1
+    def _encode(self, index: int) -> bytes:
         kept = self._kept[index]
         if isinstance(kept, bytes):
             return kept
-        time_ns, event, fields = kept
-        line = self._kept[index] = _line(number, time_ns, event, fields)
+        line = _line(*kept)
+        # In this order: until the event is its line, the event has the number.
+        self._encoded = max(self._encoded, kept[0])
+        self._kept[index] = line
         return line
 
 
@@ -105,6 +138,15 @@ def _read_end(path: str) -> bytes:
         return os.pread(fd, _WRITE_BYTES, max(0, status.st_size - _WRITE_BYTES))
     finally:
         os.close(fd)
+
+
+def _read_lines(path: str) -> list[bytes]:
+    """Return the whole lines of a file of events, without line ends."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(FILE_BYTES).splitlines()
+    except OSError:
+        return []
 
 
 def _last_number(data: bytes) -> int | None:

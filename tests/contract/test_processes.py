@@ -33,6 +33,8 @@ PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
 IMAGE = "/"  # the root of a mount that is in no namespace
 POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
+# Of PID 1, to execute its program once more: the program, and what never changes of each app.
+PROGRAM, SPEC = r"/usr/lib/minit/bin/minit", r"/memfd:spec of [ab] \(deleted\)"
 # The lock that makes the keeper of a user's namespace stay.
 KEEPER = {} if SURROUNDING is None else {f".*/{NAMESPACE_RECORD}": 1}
 DESCRIPTORS = {
@@ -52,6 +54,7 @@ DESCRIPTORS = {
         PIDFD: 5,  # spawner, and each app with its sidecar
         PIPE: 4,  # read ends of the apps' streams
         BUFFER: 4,  # of each
+        **{PROGRAM: 1, SPEC: 2},
         r"mnt:\[\d+\]": 2,
         r"/sys/fs/cgroup/(?!memory).*/system.slice/[ab].service": 2,
         r"/sys/fs/cgroup/freezer/.*/system.slice/[ab].service/freezer.state": 2,
@@ -150,7 +153,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
         console = {"/dev/pts/ptmx": 1}
         slaves = r"/dev/pts/\d+"  # the console's, and the caller's for reading and for writing
         of_pid_1 = {
-            **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
+            **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1, PROGRAM: 1, SPEC: 1},
             SOCKET: 6,  # launcher, control, and two pairs of trio's
             r"/sys/fs/cgroup/(?!memory).*/system.slice/a.service": 1,
             r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,
@@ -324,7 +327,10 @@ def test_privileges(make_pod: MakePod) -> None:
         seen = {name: int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")}
         reads_output = kind in ("minit-spawner", "iottymux-a")
         permitted = capability_mask("CAP_SYS_NICE") & every if reads_output else expected
-        assert seen == {"CapEff": expected, "CapPrm": permitted, "CapBnd": bounding, "CapInh": 0, "CapAmb": 0}, kind
+        # What a program that PID 1 executes has.
+        inheritable = expected if kind == "pid 1" else 0
+        wanted = {"CapEff": expected, "CapPrm": permitted, "CapBnd": bounding, "CapInh": inheritable, "CapAmb": 0}
+        assert seen == wanted, kind
         assert status["NoNewPrivs"] == ("1" if reads_output else "0"), kind
         assert status["Threads"] == "1", kind
 

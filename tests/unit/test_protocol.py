@@ -57,7 +57,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
     signals = syscalls.signalfd(())
-    context = Context(plan, apps, theirs, Journal(debug=False))
+    context = Context(plan.traits, apps, theirs, Journal(debug=False))
     yield Supervisor(context, LauncherLink(context, theirs), control, signals)
     os.close(directory)
     os.close(signals)

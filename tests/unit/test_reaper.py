@@ -7,8 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
-from minit.reaper.exit_status import ExitStatus
-from minit.reaper.reaper import reap
+from minit.reaper.exit_status import from_wait_status
+from minit.reaper.reaper import BATCH, reap
 
 CODES = (3, 0, 7, 255, 1)
 
@@ -30,9 +30,16 @@ def among_the_dead(act: Callable[[list[int]], object]) -> object:
         return json.load(said)
 
 
-def numbers(dead: list[tuple[int, ExitStatus]]) -> list[int]:
+def take(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, int]], int]:
+    """Return pids and exit codes of a batch, and the count of all."""
+    dead: list[tuple[int, int]] = []
+    count = reap(known, dead, limit)
+    return [(pid, from_wait_status(status).number()) for pid, status in dead], count
+
+
+def numbers(dead: list[tuple[int, int]]) -> list[int]:
     """Return the exit codes of a batch."""
-    return [status.number() for _, status in dead]
+    return [number for _, number in dead]
 
 
 def test_all_are_reaped_and_those_known_have_a_status() -> None:
@@ -40,7 +47,7 @@ def test_all_are_reaped_and_those_known_have_a_status() -> None:
 
     def act(pids: list[int]) -> object:
         known = {pids[0], pids[3], os.getpid()}
-        dead, count = reap(known)
+        dead, count = take(known)
         return [pid == pids[at] for (pid, _), at in zip(dead, (0, 3))], numbers(dead), count, known == {os.getpid()}
 
     assert among_the_dead(act) == [[True, True], [3, 255], 5, True]
@@ -50,7 +57,7 @@ def test_a_batch_is_bounded() -> None:
     """The rest is in the next one; a batch that is not full was the last."""
 
     def act(pids: list[int]) -> object:
-        batches = [reap({*pids}, limit=3) for _ in range(3)]
+        batches = [take({*pids}, limit=3) for _ in range(3)]
         return [(numbers(dead), count) for dead, count in batches]
 
     assert among_the_dead(act) == [[[3, 0, 7], 3], [[255, 1], 2], [[], 0]]
@@ -63,9 +70,9 @@ def test_a_child_that_lives_is_not_waited_for() -> None:
         if (living := os.fork()) == 0:
             signal.alarm(60)  # should the other fail
             signal.pause()
-        _, count = reap({living})
+        _, count = take({living})
         os.kill(living, signal.SIGKILL)
         os.waitid(os.P_PID, living, os.WEXITED | os.WNOWAIT)
-        return count, numbers(reap({living})[0])
+        return count, numbers(take({living})[0])
 
     assert among_the_dead(act) == [5, [128 + signal.SIGKILL]]

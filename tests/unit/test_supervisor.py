@@ -155,6 +155,21 @@ def _supervise(
     grace_seconds: float,
     specific: Mapping[str, dict[str, Any]] | None,
 ) -> dict[str, Any]:
+    supervisor, launcher, events = start_pod(root, groups, scripts, grace_seconds, specific)
+    result = drive(supervisor, launcher)
+    turn_until(supervisor, lambda: supervisor.pod.finished)
+    supervisor.drain()
+    return {"result": result, "exit_code": supervisor.pod.exit_code, "events": events}
+
+
+def start_pod(
+    root: Path,
+    groups: Mapping[str, GroupEnds],
+    scripts: Mapping[str, Script],
+    grace_seconds: float,
+    specific: Mapping[str, dict[str, Any]] | None,
+) -> tuple[Supervisor, Socket, list[tuple[str, dict[str, object]]]]:
+    """Return a supervisor in this process, with the launcher's end of the link and the list of future events."""
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0  # orphans come here, as they do to PID 1
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     signals = syscalls.signalfd(WATCHED_SIGNALS)
@@ -176,14 +191,11 @@ def _supervise(
     journal = Journal(debug=True)
     journal.attach(lambda event, fields: events.append((event, fields)))
     control, _ = socket_pair()
-    context = Context(plan, apps, theirs, journal)
+    context = Context(plan.traits, apps, theirs, journal)
     supervisor = Supervisor(context, LauncherLink(context, theirs), control, signals)
     assert context.actions.keys() == {*Action}
     supervisor.start(spawner)
-    result = drive(supervisor, launcher)
-    turn_until(supervisor, lambda: supervisor.pod.finished)
-    supervisor.drain()
-    return {"result": result, "exit_code": supervisor.pod.exit_code, "events": events}
+    return supervisor, launcher, events
 
 
 def _with(spec: AppSpec, fields: Mapping[str, Any]) -> AppSpec:
@@ -614,13 +626,13 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Map
         turn_until(supervisor, lambda: supervisor.pod.finished)
         return time.monotonic() - started
 
-    def hang(app: App, name: str) -> Handler:
+    def hang(app: App, name: str) -> None:
         pid, pidfd = syscalls.clone3()
         if pid == 0:
             syscalls.set_parent_death_signal(signal.SIGKILL)
             while True:
                 signal.pause()
-        return Handler(name, pid, pidfd, Streams(app.name, (0, 1, None)))
+        app.run.handler = Handler(name, pid, pidfd, Streams(app.name, (0, 1, None)))
 
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
     assert (outcome.exit_code, outcome.status) == (0, {})
@@ -633,11 +645,11 @@ def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups: Mapp
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         attempts = []
 
-        def refuse(app: App, name: str) -> object:
+        def refuse(app: App, name: str) -> None:
             attempts.append(name)
             if len(attempts) <= 3:
                 raise BlockingIOError(11, os.strerror(11))
-            return spawn_handler(app, name)
+            spawn_handler(app, name)
 
         pytest.MonkeyPatch().setattr(handlers_module, "spawn_handler", refuse)
 

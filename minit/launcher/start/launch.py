@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
-from minit.base.errors import LaunchError, NetworkError, Step, describe, step_of
+from minit.base.errors import EXIT_FAILURE, LaunchError, NetworkError, Step, describe, step_of
 from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
@@ -59,7 +62,7 @@ from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.podfiles.usersdirectory import hold_namespace, user_network
-from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
+from minit.supervisor.boot import MadeMounts, SupervisorEnds, resume_supervisor, run_supervisor, tell_failure
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 
@@ -107,6 +110,17 @@ def launch(flags: RunFlags, lock: int) -> int:
             pod.kill_left()
         finally:
             pod.end_helpers()
+
+
+def resume() -> NoReturn:
+    """Be PID 1 in a program that PID 1 has executed; the first argument is the descriptor of the state."""
+    code: int = EXIT_FAILURE
+    try:
+        code = resume_supervisor(int(sys.argv[1]))
+    except BaseException as error:
+        traceback.print_exception(error)
+    finally:
+        os._exit(code)
 
 
 class _Launch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from minit.base.carried import Carried, Descriptor
 from minit.linux.stdio import complain_at_once
 
 DEVICES, HEALTH = "devices", "health"
@@ -20,8 +21,14 @@ _DEATHS = {
 }
 
 
-class AppHelper:
+class AppHelper(Carried):
     """A helper of the app `app`, living by the pipe `life`; the object owns all descriptors."""
+
+    socket: Descriptor
+    pidfd: Descriptor
+    kind: str
+    _life: Descriptor
+    _app: str
 
     def __init__(self, app: str, kind: str, *, socket: int, pidfd: int, life: int) -> None:
         self.socket = socket

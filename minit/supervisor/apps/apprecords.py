@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 
+from minit.base.carried import Carried
 from minit.base.errors import describe
 from minit.linux.stdio import complain_at_once
 from minit.podfiles import paths
@@ -19,18 +20,24 @@ from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
 
 
-class Records:
+class Records(Carried):
     """The files of apps; `retry` is called when `catch_up` has something to do later."""
+
+    _unwritten: dict[str, App]
+    _recorded: set[str]
+    _late: set[str]
+    # Files of a run before, and complete logs without a marker.
+    _stale: dict[str, App]
+    _unmarked: dict[str, App]
 
     def __init__(self, journal: Journal, retry: Callable[[], None]) -> None:
         self._journal = journal
         self._retry = retry
-        self._unwritten: dict[str, App] = {}
-        self._recorded: set[str] = set()
-        self._late: set[str] = set()
-        # Files of a run before, and complete logs without a marker.
-        self._stale: dict[str, App] = {}
-        self._unmarked: dict[str, App] = {}
+        self._unwritten = {}
+        self._recorded = set()
+        self._late = set()
+        self._stale = {}
+        self._unmarked = {}
 
     def write_end(self, app: App) -> None:
         """Write the end of an app, or later findings about the end, now or later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.value import Value
 from minit.linux.messages import Socket
 from minit.plan.appspec import AppSpec
@@ -14,8 +15,13 @@ from minit.supervisor.output.streams import Streams
 FORKED, BEGUN, EXECUTED, READY = range(4)
 
 
-class Handler:
-    """A handler or hook that runs: name, process and output."""
+class Handler(Carried):
+    """A handler or hook that runs: name, process, 0 before the fork, and output."""
+
+    name: str
+    pid: int
+    pidfd: Descriptor
+    streams: Streams
 
     def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
         self.name = name
@@ -52,49 +58,86 @@ class LastRun(Value):
     started_ns: int | None
 
 
-class Run:
+# A message of the process of an app, None for the end of the messages, with descriptors.
+Words = tuple[dict[str, object] | None, list[Descriptor]]
+
+
+class Run(Carried):
     """
     One start of an app, or the making of a root; the supervisor alone changes it.
 
     `namespace` is the mount namespace, if another one than where the app's root is made, and `pids` the PID namespace,
     if another one than the pod's. `report` is open until the process has executed its program, or ended. `reached` is
     how far it has come, EXECUTED of that at `executed_at` of the monotonic clock, `started_ns` since 1970; an app that
-    `died_before_exec` was told to execute, and did not. `handler` is the event handler or hook that runs; a hook that
-    only `sleeps` is none. `grace_ends_at`, of the monotonic clock, is the end of the time for a pre-stop hook and the
-    stop together. `failure` is a reason known from elsewhere than the end of the process, `reaped` is the end of the
-    process, and `end` the judgement of the pod about both. `is_stopped` says that somebody wants the app alone to end.
+    `died_before_exec` was told to execute, and did not. `handler` is the event handler or hook that runs; a hook
+    that only sleeps is none, and `wakes_at` is the end of the sleep. `ended_handler` is one that has ended, with the
+    status, until the app goes on. `words` of the process have been read and not been acted on. `grace_ends_at`, of the
+    monotonic clock too, is the end of the time for a pre-stop hook and the stop together. `failure` is a reason known
+    from elsewhere than the end of the process, `reaped` is the end of the process, and `end` the judgement of the pod
+    about both. `is_stopped` says that somebody wants the app alone to end.
     `grace_seconds` is the time for a stop. `deadline`, of the monotonic clock, is the deadline of the present wait.
     `oom_kills` is the count of the app's group from before the start. `last` is the run before, if that run ended and
     the present run came by itself: until the exec the end of the last run is the app's.
     """
 
+    last: LastRun | None
+    pid: int | None
+    pidfd: Descriptor | None
+    namespace: Descriptor | None
+    pids: Descriptor | None
+    report: Socket | None
+    streams: Streams
+    health: dict[str, HealthResult]
+    is_unhealthy: bool
+    handler: Handler | None
+    ended_handler: tuple[str, ExitStatus] | None
+    words: list[Words]
+    wakes_at: float | None
+    post_start_pending: bool
+    grace_ends_at: float | None
+    reached: int
+    executed_at: float | None
+    started_ns: int | None
+    died_before_exec: bool
+    post_stop_pending: bool
+    post_stop_failure: ExitStatus | None
+    is_stopped: bool
+    grace_seconds: float
+    oom_kills: int
+    failure: ExitStatus | None
+    reaped: ExitStatus | None
+    end: End | None
+    deadline: float | None
+
     def __init__(self, spec: AppSpec, last: LastRun | None = None) -> None:
         self.last = last
-        self.pid: int | None = None
-        self.pidfd: int | None = None
-        self.namespace: int | None = None
-        self.pids: int | None = None
-        self.report: Socket | None = None
+        self.pid = None
+        self.pidfd = None
+        self.namespace = None
+        self.pids = None
+        self.report = None
         self.streams = Streams(spec.name, (spec.streams.log_size_bytes, spec.streams.log_files, spec.streams.log_path))
-        self.health: dict[str, HealthResult] = {}
+        self.health = {}
         self.is_unhealthy = False
-        self.handler: Handler | None = None
-        self.sleeps = False
+        self.handler = None
+        self.ended_handler = None
+        self.words = []
+        self.wakes_at = None
         self.post_start_pending = spec.life.post_start is not None
-        self.grace_ends_at: float | None = None
+        self.grace_ends_at = None
         self.reached = FORKED
-        self.executed_at: float | None = None
-        self.started_ns: int | None = None
+        self.executed_at = None
+        self.started_ns = None
         self.died_before_exec = False
         self.post_stop_pending = spec.life.post_stop is not None
-        self.post_stop_failure: ExitStatus | None = None
+        self.post_stop_failure = None
         self.is_stopped = False
         self.grace_seconds = spec.life.stop_grace_seconds
         self.oom_kills = 0
-        self.failure: ExitStatus | None = None
-        self.reaped: ExitStatus | None = None
-        self.end: End | None = None
-        self.deadline: float | None = None
+        self.failure = None
+        self.reaped = None
+        self.end = None
+        self.deadline = None
 
     def is_healthy(self, kind: str) -> bool:
         """Tell whether the last result of a kind of check is good; not without a result."""

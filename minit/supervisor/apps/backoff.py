@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minit.base.carried import Carried
 from minit.plan.life.restart import ALWAYS, RestartPolicy
 
 
-class Restarts:
+class Restarts(Carried):
     """
     The counts of an app with a restart policy.
 
@@ -13,11 +14,17 @@ class Restarts:
     set from an end until the restart that follows it; `gave_up` says that there is none because of the policy's limit.
     """
 
+    policy: RestartPolicy
+    count: int
+    in_a_row: int
+    delay_seconds: float | None
+    gave_up: bool
+
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
         self.count = 0
         self.in_a_row = 0
-        self.delay_seconds: float | None = None
+        self.delay_seconds = None
         self.gave_up = False
 
     def end(self, *, failed: bool, ran_seconds: float) -> None:

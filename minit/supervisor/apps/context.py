@@ -6,14 +6,17 @@ The life-cycle table works here: nothing else changes the state of an app.
 
 from __future__ import annotations
 
+import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from minit.base.carried import Carried
+from minit.linux.attributes import Limit
 from minit.linux.loop import Loop
 from minit.linux.messages import Socket
 from minit.linux.process import hold_limits, read_limits
 from minit.plan.appspec import AppSpec
-from minit.plan.podplan import PodPlan
+from minit.plan.podplan import PodTraits
 from minit.podfiles.paths import PodEvent
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.lifecycle import Action, Event, next_state
@@ -29,24 +32,26 @@ RETRY_SECONDS = 1.0
 
 class Context:
     """
-    The pod as PID 1 has it: the plan, the apps by name, the loop and everything that follows events of the apps.
+    The pod as PID 1 has it: traits of the plan, the apps by name, the loop, and what follows events of the apps.
 
     `pod` decides about the apps, `records` are their files, `outputs` their output, read by `sidecars`, `listeners`
     hear their notifications. `actions` are the functions for the actions of the life-cycle table; the supervisor sets
-    them before the first event. `observers` are called when anything about an app has changed.
+    them before the first event. `observers` are called when anything about an app has changed. `at_work` names the apps
+    whose events are being handled.
     """
 
     def __init__(
-        self, plan: PodPlan, apps: Sequence[App], launcher: Socket, journal: Journal, sidecar_filter: bytes = b""
+        self, traits: PodTraits, apps: Sequence[App], launcher: Socket, journal: Journal, sidecar_filter: bytes = b""
     ) -> None:
-        self.plan = plan
+        self.traits = traits
         self.journal = journal
-        self.limits = OwnLimits(apps, journal)
+        self.limits = OwnLimits(journal)
         self.loop = Loop(begin=self.limits.hold_if_exposed)
         self.actions: Mapping[Action, Callable[[App], None]] = {}
         self.observers: list[Callable[[App], None]] = []
+        self.at_work: list[str] = []
         self.records = Records(journal, self.retry_soon)
-        self.pod = PodPolicy(plan, apps, launcher, journal, self.handle)
+        self.pod = PodPolicy(traits, apps, launcher, journal, self.handle)
         self.apps = self.pod.apps
         self.outputs = Outputs(self.pod, self.loop, self.records, journal, sidecar_filter)
         self.sidecars = self.outputs.sidecars
@@ -56,14 +61,27 @@ class Context:
     def handle(self, app: App, event: Event) -> None:
         """Change the state of an app as the table has it for an event, and carry out the actions."""
         before = app.state
-        app.state, actions = next_state(app.state, event)
+        after, actions = next_state(before, event)
+        # Both at once. What an action leads to comes before the actions behind it.
+        app.due[:0], app.state = actions, after
         if app.state != before:
             self.journal.event(PodEvent.APP_STATE, app=app.name, state=app.state, cause=event)
             # A stop has its grace period, and a hook in the group runs.
             self._thaw(app)
-        for action in actions:
-            self.actions[action](app)
+        self._act(app, len(actions))
         self.notify(app)
+
+    def act(self, app: App) -> None:
+        """Carry out the actions that are due; what was begun and did not end is done once more."""
+        self._act(app, len(app.due))
+
+    def _act(self, app: App, count: int) -> None:
+        self.at_work.append(app.name)
+        for _ in range(count):
+            self.actions[app.due[0]](app)
+            del app.due[0]
+        # An error leaves the names of the apps for which there was work.
+        self.at_work.pop()
 
     def pause(self, app: App) -> bool:
         """Freeze all processes of a running app, until `resume` or the next state; False without a freezer."""
@@ -105,15 +123,16 @@ class Context:
         self.listeners.resume()
 
 
-class OwnLimits:
+class OwnLimits(Carried):
     """The limits of PID 1, read before an app could change them."""
 
-    def __init__(self, apps: Sequence[App], journal: Journal) -> None:
+    _limits: list[Limit]
+    _is_exposed: bool
+
+    def __init__(self, journal: Journal) -> None:
         self._limits = read_limits()
         self._journal = journal
         self._is_exposed = False
-        for app in apps:
-            self.expose(app.spec)
 
     def expose(self, spec: AppSpec) -> None:
         """Note an app, which may be able to change the limits."""
@@ -129,6 +148,10 @@ class OwnLimits:
         if has_changed:
             self._journal.info("limits.restored")
         return has_changed
+
+    def are_held(self, resources: Iterable[int]) -> bool:
+        """Return whether some limits are as they were."""
+        return all(resource.getrlimit(number) == self._limits[number][1:] for number in resources)
 
     def hold_if_exposed(self) -> None:
         """Do so if an app can have changed them."""

@@ -10,6 +10,7 @@ import os
 import signal
 from contextlib import suppress
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.value import Value
 from minit.linux import syscalls
 from minit.supervisor.apps.memorygroup import MemoryGroup
@@ -43,12 +44,12 @@ class GroupEnds(Value):
     """
 
     app: str
-    directory: int | None = None
+    directory: Descriptor | None = None
     is_v2: bool = False
-    tasks: tuple[int, ...] = ()
-    freezer: int | None = None
-    files: tuple[tuple[str, int], ...] = ()
-    memory: int | None = None
+    tasks: tuple[Descriptor, ...] = ()
+    freezer: Descriptor | None = None
+    files: tuple[tuple[str, Descriptor], ...] = ()
+    memory: Descriptor | None = None
 
     @property
     def starts_processes(self) -> bool:
@@ -62,19 +63,23 @@ class GroupEnds(Value):
         return [*self.tasks, *files, *optional]
 
 
-class Group:
+class Group(Carried):
     """A group by the descriptor of its directory: of the v2 hierarchy if any, else of a v1 hierarchy."""
 
+    ends: GroupEnds
+    is_frozen: bool
+    _was_killed: bool
+
     def __init__(self, ends: GroupEnds) -> None:
-        self.is_v2 = ends.is_v2
-        self._starts_processes = ends.starts_processes
-        self._was_killed = False
+        self.ends = ends
         self.is_frozen = False
-        self._directory = ends.directory
-        self._freezer = ends.freezer
-        self._files = dict(ends.files)
-        memory = ends.directory if ends.memory is None else ends.memory
-        self.memory = MemoryGroup(memory, is_v1=ends.memory is not None)
+        self._was_killed = False
+
+    @property
+    def memory(self) -> MemoryGroup:
+        """The group as one that counts memory."""
+        memory = self.ends.directory if self.ends.memory is None else self.ends.memory
+        return MemoryGroup(memory, is_v1=self.ends.memory is not None)
 
     @property
     def birthplace(self) -> int | None:
@@ -85,7 +90,7 @@ class Group:
         cgroup.kill a group kills every process that clone3 starts there (since Linux 6.14; kernel/cgroup/cgroup.c,
         cgroup_post_fork).
         """
-        return self._directory if self._starts_processes and not self._was_killed else None
+        return self.ends.directory if self.ends.starts_processes and not self._was_killed else None
 
     def explain(self, error: OSError) -> OSError:
         """Return the error of a fork into the group with the reason that the kernel does not tell, if any."""
@@ -105,10 +110,10 @@ class Group:
 
     def _members(self) -> list[int]:
         members = self._read_members(PROCS)
-        assert self._directory is not None
-        if os.fstat(self._directory).st_nlink > _LINKS_OF_LEAF:
+        assert self.ends.directory is not None
+        if os.fstat(self.ends.directory).st_nlink > _LINKS_OF_LEAF:
             # Of commands with a time limit. A group made by a privileged app may have no such file to read.
-            with suppress(OSError), os.scandir(self._directory) as entries:
+            with suppress(OSError), os.scandir(self.ends.directory) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         members += self._read_members(f"{entry.name}/{PROCS}")
@@ -117,7 +122,7 @@ class Group:
     def _read_members(self, path: str) -> list[int]:
         data = b""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.ends.directory)
             try:
                 while block := os.read(fd, _READ_BYTES):
                     data += block
@@ -134,10 +139,10 @@ class Group:
 
         The next event comes only after a read from the beginning.
         """
-        if not self.is_v2:
+        if not self.ends.is_v2:
             return None
         try:
-            return os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            return os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.ends.directory)
         except OSError as error:
             if error.errno not in _GONE:
                 raise
@@ -211,32 +216,33 @@ class Group:
 
     def freeze(self) -> bool:
         """Begin to freeze all processes, by v2 (Linux 5.2) or by v1; False if the group has no freezer."""
-        if not (self.is_v2 and self._write(_FREEZE, b"1")):
-            if self._freezer is None:
+        if not (self.ends.is_v2 and self._write(_FREEZE, b"1")):
+            if self.ends.freezer is None:
                 return False
-            os.write(self._freezer, b"FROZEN")
+            os.write(self.ends.freezer, b"FROZEN")
         self.is_frozen = True
         return True
 
     def thaw(self) -> None:
         """Undo a freeze of the group itself; a freeze of a group above can only be undone there."""
         self.is_frozen = False
-        if self._freezer is not None:
+        if self.ends.freezer is not None:
             try:
-                os.write(self._freezer, b"THAWED")
+                os.write(self.ends.freezer, b"THAWED")
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-        if self.is_v2:
+        if self.ends.is_v2:
             self._write(_FREEZE, b"0")
 
     def _write(self, name: str, data: bytes) -> bool:
         """Write a file of the group; False if there is none."""
         try:
-            if name in self._files:
-                os.write(self._files[name], data)
+            files = dict(self.ends.files)
+            if name in files:
+                os.write(files[name], data)
                 return True
-            fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.ends.directory)
             try:
                 os.write(fd, data)
             finally:

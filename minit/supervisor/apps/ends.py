@@ -79,11 +79,13 @@ class Ends:
         run, status = app.run, app.run.status
         assert status is not None
         oom_kills = app.oom_kills
-        run.end = end = self._judge(app, status, had_oom_kill=oom_kills > 0)
+        is_judged = run.end is not None
+        run.end = end = run.end or self._judge(app, status, had_oom_kill=oom_kills > 0)
         if end.status is None:
             return
-        if run.last is not None and end is run.last.end:
-            run.started_ns, app.starts = run.last.started_ns, app.starts - 1
+        if run.last is not None and end == run.last.end:
+            if not is_judged:
+                run.started_ns, app.starts = run.last.started_ns, app.starts - 1
             self._journal.event(PodEvent.APP_RESTART_CANCELLED, app=app.name)
             self._context.records.write_end(app)
             self._follow(app)
@@ -136,7 +138,7 @@ class Ends:
         assert end is not None
         if app.restarts is not None and self._plan_restart(app, end, app.restarts):
             return
-        if self._context.plan.mutable or app.run.is_stopped:
+        if self._context.traits.mutable or app.run.is_stopped:
             self._pod.on_progress(app)
         elif end.number:
             self._pod.fail_with(app, end.describe(), end.number)
@@ -194,7 +196,7 @@ class Ends:
     def report_unkillable(self, app: App) -> None:
         """Say which processes of an app cannot be killed; the pod has failed with them, unless apps come and go."""
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
-        if not (self._context.plan.mutable or app.run.is_stopped):
+        if not (self._context.traits.mutable or app.run.is_stopped):
             self._pod.fail()
 
     def finish(self, app: App) -> None:
@@ -221,8 +223,8 @@ class Ends:
         for helper in app.helpers:
             self._context.loop.unwatch(helper.socket)
         app.run.deadline = None
-        del self._context.apps[app.name]
         self._context.records.forget_end(app)
         self._context.sidecars.discard(app.name)
+        del self._context.apps[app.name]
         app.release()
         self._journal.info("app.removed", app=app.name)

@@ -14,9 +14,9 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NoReturn
 
+from minit.base.carried import Carried
 from minit.base.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, describe, step_of
 from minit.base.harmless import harmless
 from minit.linux import syscalls
@@ -30,7 +30,7 @@ from minit.plan.streams import STREAM_NULL
 from minit.podfiles.paths import PodEvent, app_rootfs
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps.apprun import Handler, Run
+from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.pidgroup import PidGroup
@@ -55,19 +55,24 @@ _HANDLER_OF = {
 }
 
 
-class Handlers:
+class Handlers(Carried):
     """Runs the handler or hook that the state of an app calls for; its end is an event of the app."""
+
+    _failed_forks: dict[str, int]
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._journal = context.journal
         self._retry = context.loop.deadline(self._run_put_off)
-        self._failed_forks: dict[str, int] = {}
+        self._waking = context.loop.deadline(self._wake)
+        self._failed_forks = {}
 
     def run(self, app: App) -> None:
         """Start the handler or hook of an app that has come to the state for it; a hook that still runs ends first."""
         self._failed_forks.pop(app.name, None)
-        app.run.sleeps = False
+        app.run.wakes_at = None
+        if app.run.handler is not None and app.run.handler.name == _HANDLER_OF.get(app.state):
+            return  # it was started before an error
         if app.run.handler is not None:
             kill_process(app.run.handler.pidfd)
         else:
@@ -78,51 +83,98 @@ class Handlers:
         complain_at_once(f'stage1: app "{app.name}": {HOOK_PRE_STOP}: not over within the grace period')
         if app.run.handler is not None:
             kill_process(app.run.handler.pidfd)
-        if app.run.sleeps:
+        if app.run.wakes_at is not None:
             self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=HOOK_PRE_STOP, end="cut short")
 
     def on_end(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the handler or hook of an app, which has been reaped."""
-        handler, app.run.handler = app.run.handler, None
+        handler = app.run.handler
         assert handler is not None
+        app.run.ended_handler, app.run.handler = (handler.name, status), None
         os.close(handler.pidfd)
         self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=handler.name, end=status.describe())
-        if handler.name in HOOKS and _HANDLER_OF.get(app.state) != handler.name:
+        self._conclude(app)
+
+    def _conclude(self, app: App) -> None:
+        """Have the app go on after the end of a handler or hook."""
+        assert app.run.ended_handler is not None
+        self._context.at_work.append(app.name)
+        run, (name, status) = app.run, app.run.ended_handler
+        if name in HOOKS and _HANDLER_OF.get(app.state) != name:
             # It was ended with its app, or before the next one.
-            if app.state == State.PRE_STOP:
+            if app.state == State.PRE_STOP and app.run.handler is None:
                 self._run(app)
         elif status.code == 0:
             self._succeed(app)
         else:
-            self._fail(app, handler.name, status)
+            self._fail(app, name, status)
+        run.ended_handler = None
+        self._context.at_work.pop()
 
     def _run(self, app: App) -> None:
         name = _HANDLER_OF[app.state]
         hook = app.spec.life.hooks.get(name)
         if hook is not None and hook.sleep_seconds is not None:
-            app.run.sleeps = True
             self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, sleep_seconds=hook.sleep_seconds)
-            wake = self._context.loop.deadline(partial(self._wake, app, app.run, app.state))
-            wake.set(time.monotonic() + hook.sleep_seconds)
+            app.run.wakes_at = time.monotonic() + hook.sleep_seconds
+            self._set_waking()
             return
         try:
-            app.run.handler = spawn_handler(app, name)
+            spawn_handler(app, name)
         except OSError as error:
             self._put_off(app, name, error)
             return
         self._failed_forks.pop(app.name, None)
-        if name == HANDLER_POST_STOP:
-            app.run.post_stop_pending = False
+        assert app.run.handler is not None
         self._journal.event(PodEvent.HANDLER_STARTED, app=app.name, handler=name, pid=app.run.handler.pid)
-        if app.run.handler.streams.ends:
-            self._context.sidecars.start(app.run.handler.streams)
+        self._attend(app, app.run.handler)
 
-    def _wake(self, app: App, run: Run, state: State) -> None:
-        """Act on the end of a sleep, if the app has not gone on without it."""
-        if app.run is run and run.sleeps and app.state == state:
-            run.sleeps = False
-            self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=_HANDLER_OF[state], end="slept")
-            self._succeed(app)
+    def _attend(self, app: App, handler: Handler) -> None:
+        """Note the start of a handler, and have its output read."""
+        handler.streams.pid = handler.pid
+        if handler.name == HANDLER_POST_STOP:
+            app.run.post_stop_pending = False
+        if handler.streams.ends:
+            self._context.sidecars.admit(handler.streams)
+
+    def _set_waking(self) -> None:
+        """Have the next sleep end in time; apps that have gone on meanwhile sleep no more."""
+        asleep = (app for app in self._context.apps.values() if app.state in _HANDLER_OF)
+        moments = [app.run.wakes_at for app in asleep if app.run.wakes_at is not None]
+        if moments:
+            self._waking.set(min(moments))
+
+    def _wake(self) -> None:
+        """Act on the ends of sleeps."""
+        now = time.monotonic()
+        for app in [*self._context.apps.values()]:
+            run = app.run
+            if run.wakes_at is not None and run.wakes_at <= now and app.state in _HANDLER_OF:
+                name = _HANDLER_OF[app.state]
+                self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=name, end="slept")
+                self._succeed(app)
+                run.wakes_at = None
+        self._set_waking()
+
+    def resume(self) -> None:
+        """
+        Look after running handlers, forget handlers that were never forked, and go on after handlers that have ended.
+
+        Before all other events: a later handler of the app could be taken for the ended handler.
+        """
+        for app in [*self._context.apps.values()]:
+            if app.run.handler is not None and app.run.handler.pid:
+                self._attend(app, app.run.handler)
+            elif app.run.handler is not None:
+                handler, app.run.handler = app.run.handler, None
+                handler.streams.close()
+            if app.run.ended_handler is not None:
+                self._conclude(app)
+
+    def catch_up(self) -> None:
+        """Look after sleeps, and fork what was put off."""
+        self._set_waking()
+        self._run_put_off()
 
     def _succeed(self, app: App) -> None:
         if app.state == State.POST_START:
@@ -170,15 +222,17 @@ def _complain(app: App, failure: ExitStatus) -> None:
         complain_at_once(f'stage1: app "{app.name}": {app.describe_oom_kills(is_main=False)}')
 
 
-def spawn_handler(app: App, name: str) -> Handler:
+def spawn_handler(app: App, name: str) -> None:
     """
-    Fork the handler or hook `name` of a prepared app and return it; OSError, and nothing left, if there is no process.
+    Fork the handler or hook `name` of a prepared app; OSError, and nothing left, if there is no process.
     """
     streams = Streams(app.name, app.run.streams.log)
+    handler = app.run.handler = Handler(name, 0, -1, streams)
     # Logged also where the app has the console: a handler is no part of what goes on there.
     modes = {"stdout": app.spec.streams.stdout, "stderr": app.spec.streams.stderr}
-    writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
+    writers: dict[str, int] = {}
     try:
+        writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
         is_new = isinstance(app.group, PidGroup) and not app.group.is_alive
         if isinstance(app.group, PidGroup) and is_new:
             # A post-stop handler, and all before was killed.
@@ -189,21 +243,22 @@ def spawn_handler(app: App, name: str) -> Handler:
             "stdout": writers.get("stdout"),
             "stderr": writers.get("stderr"),
         }
-        pid, pidfd = clone(HANDLER, lambda: _run(app, name, has_new_pids=is_new), kept, pids=app.run.pids, tell=_fail)
+        pids = app.run.pids
+        # Fork and registration in one step: an error in between would lose the process.
+        handler.pid, handler.pidfd = clone(
+            HANDLER, lambda: _run(app, name, has_new_pids=is_new), kept, pids=pids, tell=_fail
+        )
     except OSError:
+        app.run.handler = None
         streams.close()
         raise
     finally:
         for fd in writers.values():
             os.close(fd)
-    streams.pid = pid
-    return Handler(name, pid, pidfd, streams)
 
 
 def _replace_pids(app: App, group: PidGroup) -> None:
-    if app.run.pids is not None:
-        os.close(app.run.pids)
-        app.run.pids = None
+    app.run.close_fields("pids")
     app.run.pids = group.begin()
 
 

@@ -12,9 +12,11 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.value import Value, replace
 from minit.linux import syscalls
 from minit.linux.forks import CLOSER, clone
+from minit.linux.messages import Socket
 from minit.plan.appspec import AppSpec
 from minit.podfiles import paths
 from minit.supervisor.apps.controlgroup import Group
@@ -54,16 +56,27 @@ def parse_notification(data: bytes) -> Notification:
     )
 
 
-class Readiness:
+class Readiness(Carried):
     """
     The readiness of one app; the socket lives as long as the app's root, all else as long as the process.
 
     `refused` has the reason why the last message counted for nothing, None if there was none.
     """
 
+    socket: Socket | None
+    pipe: Descriptor | None
+    is_ready: bool
+    is_stopping: bool
+    status: str | None
+    refused: str | None
+    _path: str
+    _line_bytes: int
+    _heard: int
+    _heard_since: float
+
     def __init__(self) -> None:
-        self.socket: socket.socket | None = None
-        self.pipe: int | None = None
+        self.socket = None
+        self.pipe = None
         self._path = ""
         self._line_bytes = 0
         self._heard = 0
@@ -73,8 +86,8 @@ class Readiness:
     def _forget(self) -> None:
         self.is_ready = False
         self.is_stopping = False
-        self.status: str | None = None
-        self.refused: str | None = None
+        self.status = None
+        self.refused = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors for PID 1 to listen to."""
@@ -138,9 +151,7 @@ class Readiness:
 
     def close_pipe(self) -> None:
         """Listen to the descriptor no more."""
-        if self.pipe is not None:
-            os.close(self.pipe)
-            self.pipe = None
+        self.close_fields("pipe")
 
     def close(self) -> None:
         """Give up everything."""
@@ -149,8 +160,7 @@ class Readiness:
             self._discard()
             # Still there if the app's root could not be made; the next socket may get the same number.
             _remove(self._path)
-            self.socket.close()
-            self.socket = None
+            self.close_fields("socket")
 
     def _note(self, said: Notification) -> None:
         self.is_ready = self.is_ready or said.ready

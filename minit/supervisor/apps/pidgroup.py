@@ -14,6 +14,7 @@ import signal
 from contextlib import suppress
 from typing import NoReturn
 
+from minit.base.carried import Descriptor
 from minit.linux import syscalls
 from minit.linux.forks import APP_INIT, clone
 from minit.linux.loop import wait_readable
@@ -32,18 +33,22 @@ class PidGroup(Group):
     Processes in namespaces that the app has made inside are members too.
     """
 
+    _init: int
+    _pidfd: Descriptor | None
+    _is_ended: bool
+    _namespace: Descriptor | None
+
     def __init__(self, ends: GroupEnds) -> None:
         super().__init__(ends)
-        self._app = ends.app
         self._init = 0
-        self._pidfd: int | None = None
+        self._pidfd = None
         self._is_ended = False
-        self._namespace: int | None = None
+        self._namespace = None
 
     def begin(self) -> int:
         """Make a new namespace in the place of an old one, and return a descriptor of the namespace for the caller."""
         self.end()
-        self._init, self._pidfd = clone(APP_INIT, be_init, {}, flags=syscalls.CLONE_NEWPID, of=self._app)
+        self._init, self._pidfd = clone(APP_INIT, be_init, {}, flags=syscalls.CLONE_NEWPID, of=self.ends.app)
         self._is_ended = False
         self._namespace = os.open(f"/proc/{self._init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         return os.dup(self._namespace)
@@ -73,10 +78,7 @@ class PidGroup(Group):
     def end(self) -> None:
         """End the first process, and let go of the namespace."""
         self.kill()
-        for fd in (self._pidfd, self._namespace):
-            if fd is not None:
-                os.close(fd)
-        self._pidfd = self._namespace = None
+        self.close_fields("_pidfd", "_namespace")
 
 
 def be_init() -> NoReturn:

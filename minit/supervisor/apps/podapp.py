@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cached_property
 
+from minit.base.carried import Carried, Descriptor
+from minit.base.value import replace
 from minit.linux.attributes import Attributes
-from minit.plan.appspec import AppSpec
+from minit.linux.messages import memory_file
+from minit.plan.appspec import AppSpec, decode_spec, encode_spec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import LastRun, Run
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
-from minit.supervisor.apps.lifecycle import State
+from minit.supervisor.apps.lifecycle import Action, State
 from minit.supervisor.apps.notifysocket import Readiness
 from minit.supervisor.apps.pidgroup import PidGroup
 
 
-class App:
+class App(Carried):
     """
     An app of the pod; the supervisor alone changes it.
 
@@ -25,8 +29,27 @@ class App:
     is entered. `starts` counts the forks of the app's process; `run` is the present or last start. `readiness` has the
     app's own words, `restarts` the counts of restarts; None for an app without. `lost_bytes` counts lost output, None
     if none was lost, or nothing is known yet. `helpers` are processes of the host for an added app. `is_removed` says
-    that somebody wants the app gone.
+    that somebody wants the app gone. `due` are the actions of the life-cycle table that are still to be carried out,
+    the present one first. `spec_file` is a file in memory with the spec, from `keep_spec` on.
     """
+
+    name: str
+    group: Group
+    attributes: Attributes
+    sockets: tuple[Descriptor, ...]
+    state: State
+    due: list[Action]
+    is_removed: bool
+    created_ns: int
+    namespace: Descriptor | None
+    profile: Descriptor | None
+    spec_file: Descriptor | None
+    starts: int
+    run: Run
+    lost_bytes: int | None
+    readiness: Readiness | None
+    restarts: Restarts | None
+    helpers: tuple[AppHelper, ...]
 
     def __init__(
         self,
@@ -38,25 +61,48 @@ class App:
     ) -> None:
         self.spec = spec
         self.name = spec.name
-        self.ends = ends
+        self.group = Group(ends) if ends.directory is not None else PidGroup(ends)
         self.attributes = attributes
         self.sockets = sockets
-        self.group = Group(ends) if ends.directory is not None else PidGroup(ends)
         self.state = state
+        self.due = []
         self.is_removed = False
         self.created_ns = time.time_ns()
-        self.namespace: int | None = None
-        self.profile: int | None = None
+        self.namespace = None
+        self.profile = None
+        self.spec_file = None
         self.starts = 0
         self.run = Run(spec)
-        self.lost_bytes: int | None = None
-        self.readiness: Readiness | None = None
-        self.restarts: Restarts | None = None
-        self.helpers: tuple[AppHelper, ...] = ()
+        self.lost_bytes = None
+        self.readiness = None
+        self.restarts = None
+        self.helpers = ()
         if spec.life.tells_readiness:
             self.readiness = Readiness()
         if spec.life.restart is not None:
             self.restarts = Restarts(spec.life.restart)
+
+    @cached_property
+    def spec(self) -> AppSpec:
+        """The spec, which another program reads when the spec is first needed."""
+        assert self.spec_file is not None
+        return decode_spec(os.pread(self.spec_file, os.fstat(self.spec_file).st_size, 0))
+
+    def keep_spec(self) -> None:
+        """Write the spec into a file in memory, which nobody can change, unless there is the file."""
+        if self.spec_file is None:
+            self.spec_file = memory_file(f"spec of {self.name}", encode_spec(self.spec))
+
+    @property
+    def ends(self) -> GroupEnds:
+        """The descriptors of the control groups."""
+        return self.group.ends
+
+    def forget_tasks(self) -> None:
+        """Close the files by which a process joins groups: no later process of the app does."""
+        tasks, self.group.ends = self.ends.tasks, replace(self.ends, tasks=())
+        for fd in tasks:
+            os.close(fd)
 
     @property
     def present_namespace(self) -> int | None:
@@ -106,21 +152,20 @@ class App:
         last = self.run.last
         if self.run.end is not None:
             last = LastRun(end=self.run.end, started_ns=self.run.started_ns) if by_itself else None
-        for fd in (self.run.pidfd, self.run.namespace, self.run.pids):
-            if fd is not None:
-                os.close(fd)
+        self.run.close_fields("pidfd", "namespace", "pids")
+        if self.run.pid is None:
+            # Opened for a process that was never forked.
+            self.run.streams.close()
         self.run.streams.supersede()
         self.run = Run(self.spec, last)
 
     def release(self) -> None:
         """Close everything that belongs to the app."""
         self.group.end()
-        own = (self.run.pidfd, self.run.namespace, self.run.pids, self.namespace, self.profile)
-        for fd in (*own, *self.sockets, *self.ends.descriptors()):
-            if fd is not None:
-                os.close(fd)
-        if self.run.report is not None:
-            self.run.report.close()
+        self.run.close_fields("pidfd", "namespace", "pids", "report")
+        self.close_fields("namespace", "profile", "spec_file")
+        for fd in (*self.sockets, *self.ends.descriptors()):
+            os.close(fd)
         if self.readiness is not None:
             self.readiness.close()
         for helper in self.helpers:

@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from minit.base.carried import Carried
 from minit.base.errors import EXIT_FAILURE, describe
 from minit.linux.messages import Socket, send_message
-from minit.plan.podplan import PodPlan
+from minit.plan.podplan import PodTraits
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import ExitStatus
@@ -24,39 +25,48 @@ BY_LAUNCHER = "launcher"
 BY_CONTROL = "control socket"
 
 
-class PodPolicy:
+class PodPolicy(Carried):
     """
     The apps of a pod, by name, and whether the pod is ready or ending. `exit_code` is set when the pod begins to end;
     `cause` then names the app that failed, unless a line has done so. The end is `forced` when no app gets time to end
     by itself. `order` is the order of starts.
 
-    `handle` feeds the life-cycle table. The host is told by `launcher`.
+    `handle` feeds the life-cycle table. The host is told by `launcher`. `ends_at`, of the monotonic clock, is the end
+    of the longest allowed time, None without one.
     """
+
+    exit_code: int | None
+    cause: str | None
+    ready: bool
+    forced: bool
+    ends_at: float | None
+    requests: dict[str, int]
 
     def __init__(
         self,
-        plan: PodPlan,
+        traits: PodTraits,
         apps: Sequence[App],
         launcher: Socket,
         journal: Journal,
         handle: Callable[[App, Event], None],
     ) -> None:
         self.apps = {app.name: app for app in apps}
-        self.exit_code: int | None = None
-        self.cause: str | None = None
+        self.exit_code = None
+        self.cause = None
         self.ready = False
         self.forced = False
-        self._plan = plan
+        self.ends_at = None
+        self._traits = traits
         self._launcher = launcher
         self._journal = journal
         self._handle = handle
-        self.order = StartOrder(plan, self.apps, handle)
-        self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
+        self.order = StartOrder(traits, self.apps, handle)
+        self.requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
 
     @property
     def finished(self) -> bool:
         """Tell whether nothing of any app is left, once the pod is to end if apps may be started by request."""
-        if self.exit_code is None and (self._plan.mutable or any(app.run.is_stopped for app in self.apps.values())):
+        if self.exit_code is None and (self._traits.mutable or any(app.run.is_stopped for app in self.apps.values())):
             return False
         return all(app.state in RESTING and not app.is_restarting for app in self.apps.values())
 
@@ -64,11 +74,12 @@ class PodPolicy:
 
     def on_progress(self, app: App) -> None:
         """Start apps that waited for this one, and mark the pod as ready once all apps are."""
-        if app.is_ready and app.run.reached < READY:
+        # In this order: after an execution a spec is not read for nothing.
+        if app.run.reached < READY and app.is_ready:
             app.run.reached = READY
             self._journal.event(PodEvent.APP_READY, app=app.name)
         self.order.go_on()
-        if all(each.is_ready for each in self.apps.values()):
+        if not self.ready and all(each.is_ready for each in self.apps.values()):
             self.mark_ready()
 
     def mark_ready(self) -> None:
@@ -134,27 +145,27 @@ class PodPolicy:
         else:
             self.stop_app(app)
 
-    def request_stop(self, source: str, detail: str = "", *, force: bool = False) -> None:
+    def request_stop(self, source: str, detail: str = "", *, force: bool = False, is_counted: bool = False) -> None:
         """
-        Begin the shutdown because somebody asks for it; a second request forces it.
+        Begin the shutdown because somebody asks for it; a second request forces it, of those counted in `requests`.
 
         A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: both are one
         request.
         """
-        self._requests[source] += 1
-        signalled = max(self._requests[BY_SIGNAL], self._requests[BY_LAUNCHER])
-        force = force or signalled + self._requests[BY_CONTROL] > 1
+        if not is_counted:
+            self.requests[source] += 1
+        signalled = max(self.requests[BY_SIGNAL], self.requests[BY_LAUNCHER])
+        force = force or signalled + self.requests[BY_CONTROL] > 1
         self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=f"{source} {detail}".rstrip(), force=force)
         if force:
             self.forced = True
             # First: an app ended by SIGTERM would be recorded as stopped, though without any time to stop.
-            for app in [*self.apps.values()]:
-                self._handle(app, Event.KILL)
+            self._kill_apps()
         self.begin_shutdown(0)
 
     def end_late(self) -> None:
         """Begin the shutdown because the pod has run for the longest allowed time."""
-        seconds = self._plan.deadline_seconds
+        seconds = self._traits.deadline_seconds
         if self.exit_code is None:
             self._journal.event(PodEvent.POD_DEADLINE_EXCEEDED, seconds=seconds)
             self.cause = f"the pod ran for longer than {seconds:g} s: it was stopped"
@@ -175,9 +186,25 @@ class PodPolicy:
         """Begin to stop all apps, unless that has begun; a mutable pod ends with 0."""
         if self.exit_code is not None:
             return
-        self.exit_code = 0 if self._plan.mutable else exit_code
+        self.exit_code = 0 if self._traits.mutable else exit_code
         self._journal.event(PodEvent.POD_STOPPING, status=self.exit_code)
         self._tell_host({"stopping": True})
+        self._stop_apps()
+
+    def resume(self) -> None:
+        """Go on with starts and with a stop that an error has interrupted."""
+        if self.exit_code is None and any(self.requests.values()):
+            self.begin_shutdown(0)
+        elif self.exit_code is not None:
+            self._stop_apps()
+        if self.forced:
+            self._kill_apps()
+        for app in [*self.apps.values()]:
+            if app.state == State.PREPARED:
+                self.order.on_prepared(app)
+            self.on_progress(app)
+
+    def _stop_apps(self) -> None:
         if self.ready:
             try:
                 os.unlink(paths.STAGE1_READY)
@@ -189,6 +216,10 @@ class PodPolicy:
             self.cancel_restart(app)
             self._stop(app)
 
+    def _kill_apps(self) -> None:
+        for app in [*self.apps.values()]:
+            self._handle(app, Event.KILL)
+
     def _stop(self, app: App) -> None:
         """Begin to stop an app, with its pre-stop hook if the app runs and has time left."""
         runs = app.state in (State.POST_START, State.RUNNING) and app.run.has_executed
@@ -197,7 +228,7 @@ class PodPolicy:
 
     def fail_with(self, app: App, words: str | None, number: int) -> None:
         """Begin the shutdown because an app failed, as `words` say."""
-        if self.exit_code is None and words is not None and not self._plan.mutable:
+        if self.exit_code is None and words is not None and not self._traits.mutable:
             others = ": the pod was stopped" if len(self.apps) > 1 else ""
             self.cause = f'app "{app.name}" {words}{others}'
         self.begin_shutdown(number)
@@ -216,28 +247,33 @@ class PodPolicy:
 
     def _tell_host(self, message: dict[str, object]) -> None:
         """Have the launcher tell who started the pod, if the starter wants to know."""
-        if self._plan.tells_host:
+        if self._traits.tells_host:
             try:
                 send_message(self._launcher, message)
             except OSError:
                 pass  # it is gone
 
 
-class StartOrder:
+class StartOrder(Carried):
     """The order in which the apps of a pod start; `handle` feeds the life-cycle table."""
+
+    _is_given_up: bool
+    _has_begun: bool
+    # Apps already prepared, which wait for others to be ready.
+    _waiting: set[str]
 
     def __init__(
         self,
-        plan: PodPlan,
+        traits: PodTraits,
         apps: Mapping[str, App],
         handle: Callable[[App, Event], None],
     ) -> None:
-        self._plan = plan
+        self._traits = traits
         self._apps = apps
         self._handle = handle
         self._is_given_up = False
-        # Apps already prepared, which wait for others to be ready.
-        self._waiting: set[str] = set()
+        self._has_begun = False
+        self._waiting = set()
 
     @property
     def starting(self) -> bool:
@@ -253,9 +289,10 @@ class StartOrder:
 
     def on_prepared(self, app: App) -> None:
         """Start a prepared app, at the pod's start not before all are prepared."""
-        if self._plan.mutable or app.starts > 1:
+        if self._traits.mutable or self._has_begun or app.starts > 1:
             self._go([app])
         elif all(each.state == State.PREPARED and each.run.report is not None for each in self._apps.values()):
+            self._has_begun = True
             self._go([*self._apps.values()])
 
     def go_on(self) -> None:
@@ -275,7 +312,7 @@ class StartOrder:
 
     def is_marked_at_exec(self, app: App) -> bool:
         """Return whether an unwritable marker ends the start of one app, not of the whole pod."""
-        return app.spec.life.pre_start is not None or self._plan.mutable or app.starts > 1
+        return app.spec.life.pre_start is not None or self._traits.mutable or app.starts > 1
 
     def _go(self, apps: Sequence[App]) -> None:
         """Start prepared apps, but for apps that wait for others."""
@@ -292,10 +329,10 @@ class StartOrder:
 
     def _is_held_up(self, app: App) -> bool:
         """Return whether an app has to wait for others; an app with a wait for ever has failed."""
-        if not app.spec.life.after or (app.starts > 1 and not self._plan.mutable):
+        if not app.spec.life.after or (app.starts > 1 and not self._traits.mutable):
             return False
         # An app of a mutable pod starts on request, and the answer says why it cannot.
-        reason = (_find_unmet if self._plan.mutable else _waits_in_vain)(app, self._apps)
+        reason = (_find_unmet if self._traits.mutable else _waits_in_vain)(app, self._apps)
         is_waiting = reason is None and _find_unmet(app, self._apps) is not None
         (self._waiting.add if is_waiting else self._waiting.discard)(app.name)
         if reason is not None and not self._is_given_up:

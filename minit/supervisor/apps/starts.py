@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from minit.base.errors import LaunchError
 from minit.linux.loop import wait_readable
-from minit.linux.messages import receive_message, socket_pair
+from minit.linux.messages import Socket, receive_message, socket_pair
 from minit.linux.stdio import complain_at_once
 from minit.plan.process import HANDLER_PRE_START
 from minit.plan.streams import STREAM_LOG
@@ -22,7 +22,7 @@ from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import died_before_exec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import mark_started
-from minit.supervisor.apps.apprun import BEGUN, EXECUTED
+from minit.supervisor.apps.apprun import BEGUN, EXECUTED, Run, Words
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lifecycle import Event, State
@@ -47,9 +47,33 @@ class Starts:
     def watch(self, app: App) -> None:
         """Hear a new process, and see the end of the process."""
         assert app.run.report is not None and app.run.pidfd is not None
-        self._context.loop.watch(app.run.report.fileno(), lambda _: self.hear(app))
-        self._context.loop.watch(app.run.pidfd, lambda _: self._on_process_end(app))
+        self._hear_from(app, app.run.report)
+        self._see_end_of(app, app.run.pidfd)
         self._context.listeners.listen(app)
+
+    def _hear_from(self, app: App, report: Socket) -> None:
+        self._context.loop.watch(report.fileno(), lambda _: self.hear(app))
+
+    def _see_end_of(self, app: App, pidfd: int) -> None:
+        self._context.loop.watch(pidfd, lambda _: self._on_process_end(app))
+
+    def resume(self, app: App) -> None:
+        """Hear and see again an app that another program has started, as far as something is still to come."""
+        app.run.streams.pid = app.run.pid
+        if app.run.report is not None and app.run.pid is not None:
+            self._hear_from(app, app.run.report)
+        elif app.run.report is not None:
+            # It was never forked.
+            app.run.close_fields("report")
+            app.starts -= 1
+        if app.run.pidfd is not None and app.run.reaped is None and app.run.end is None:
+            self._see_end_of(app, app.run.pidfd)
+        if app.run.reaped is None:
+            self._context.listeners.listen(app)
+        for helper in app.helpers:
+            self._watch_helper(app, helper)
+        if app.run.streams.need_sidecar and app.run.pid is not None:
+            self._context.sidecars.admit(app.run.streams)
 
     def add(self, app: App) -> None:
         """Take in an app with a forked builder."""
@@ -64,12 +88,25 @@ class Starts:
         """Hear that the process of an app has prepared itself, has failed, or says nothing any more."""
         run = app.run
         assert run.report is not None
-        message, descriptors = receive_message(run.report)
+        run.words.append(receive_message(run.report))
+        self.heed(app)
+
+    def heed(self, app: App) -> None:
+        """Act on the words of the process of an app."""
+        run = app.run
+        self._context.at_work.append(app.name)
+        while run.words:
+            self._heed(app, run, run.words[0])
+            del run.words[0]
+        self._context.at_work.pop()
+
+    def _heed(self, app: App, run: Run, words: Words) -> None:
+        message, descriptors = words
         if message is not None and "pids" in message:
             [run.pids] = descriptors
             return
         if message is not None and "prepared" in message:
-            if descriptors and app.namespace is None:
+            if descriptors and app.namespace in (None, *descriptors):
                 [app.namespace] = descriptors
             elif descriptors:
                 [run.namespace] = descriptors
@@ -87,15 +124,15 @@ class Starts:
             assert path is None or isinstance(path, str)
             run.failure = ExitStatus(step=step, errno=number, path=path)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
-        self._context.loop.unwatch(run.report.fileno())
-        run.report.close()
-        run.report = None
+        if run.report is not None:
+            self._context.loop.unwatch(run.report.fileno())
+            run.close_fields("report")
         if run.reached >= EXECUTED and run.pid is not None and self._context.pod.is_asked_to_end(app):
             # The signal may have come first; an exec changes the flags before the first close.
             run.died_before_exec = run.died_before_exec or died_before_exec(run.pid, is_dying=True)
         if run.has_executed:
             run.started_ns = time.time_ns()
-            if self._context.plan.mutable:
+            if self._context.traits.mutable:
                 self._context.records.note_state(app)
             if run.post_start_pending and run.reaped is None:
                 self._context.handle(app, Event.HANDLE_RUNNING)
@@ -158,6 +195,8 @@ class Starts:
 
     def fork(self, app: App) -> None:
         """Start an app again, by itself or because somebody asks for it."""
+        if app.run.pid is not None and app.run.reaped is None and app.run.end is None:
+            return  # it was forked before an error
         self._context.records.forget_end(app)
         by_itself = app.is_restarting
         if app.restarts is not None:
@@ -242,9 +281,14 @@ def spawn_app(
             namespace=app.namespace,
             group=app.ends.directory if app.ends.starts_processes and birthplace is None else None,
         )
-        # Fork and registration: nothing may be reaped between them.
+        app.starts += 1
+        app.run.report = ours
+        # Fork and registration in one step: nothing may be reaped between them, nor an error lose the process.
         app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace, pids)
     except OSError as error:
+        if app.run.report is not None:
+            app.starts -= 1
+            app.run.report = None
         ours.close()
         app.run.streams.close()
         raise app.group.explain(error) from error
@@ -252,9 +296,7 @@ def spawn_app(
         theirs.close()
         for fd in (*writers.values(), *(() if notify is None else notify.descriptors())):
             os.close(fd)
-    app.starts += 1
     app.run.streams.pid = app.run.pid
-    app.run.report = ours
 
 
 def _open_streams(app: App) -> dict[str, int]:

@@ -12,13 +12,15 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from minit.base.carried import Carried
 from minit.base.errors import MinitError, describe
 from minit.base.jsontext import parse
 from minit.linux import syscalls
+from minit.linux.messages import memory_file
 from minit.plan.entering import encode_profile, profile_of
 from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.podfiles.controlmessages import (
@@ -41,6 +43,7 @@ from minit.podfiles.controlmessages import (
     NoteHealth,
     PauseApp,
     Ping,
+    Reexecute,
     Refusal,
     ReopenLogs,
     Request,
@@ -70,16 +73,36 @@ _MAX_HEALTH_TEXT = 200
 Reply = tuple[Answer, list[int]]
 
 
-class Pending:
-    """An answer that waits for `app`; `reply` is there once `wake` is called."""
+class Pending(Carried):
+    """
+    An answer that waits for `app`; the answer is there once `wake` is called, with a refusal if there is an `error`.
 
-    deadline_seconds: float | None = None
+    `ends_at` is the end of the wait, of the monotonic clock, None for no end.
+    """
+
+    app: App
+    is_answered: bool
+    error: str | None
+    ends_at: float | None
 
     def __init__(self, supervisor: Supervisor, app: App) -> None:
         self.app = app
-        self.reply: Answer | None = None
+        self.is_answered = False
+        self.error = None
+        self.ends_at = None
+        self.attach(supervisor)
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """Wait by the loop of a supervisor."""
         self.wake: Callable[[], None] = lambda: None
         self._supervisor = supervisor
+
+    @property
+    def reply(self) -> Answer | None:
+        """The answer, None while it is to come."""
+        if not self.is_answered:
+            return None
+        return Answer() if self.error is None else Refusal(error=self.error)
 
     def look(self) -> None:
         """Answer if possible now."""
@@ -90,8 +113,8 @@ class Pending:
 
     def answer(self, error: str | None = None) -> None:
         """Set the reply, the first time."""
-        if self.reply is None:
-            self.reply = Answer() if error is None else Refusal(error=error)
+        if not self.is_answered:
+            self.is_answered, self.error = True, error
             if error is not None:
                 self._supervisor.journal.info("request.failed", app=self.app.name, reason=error)
             self.wake()
@@ -112,12 +135,13 @@ class Adding(Pending):
 class Starting(Pending):
     """Has an app started once nothing of the last start is left, and waits for the exec."""
 
-    deadline_seconds = START_SECONDS
+    start: int | None
+    """The number of the start in the request, once begun."""
 
     def __init__(self, supervisor: Supervisor, app: App) -> None:
         super().__init__(supervisor, app)
-        # The number of the start in the request, once begun.
-        self.start: int | None = None
+        self.start = None
+        self.ends_at = time.monotonic() + START_SECONDS
 
     def look(self) -> None:
         """Start a resting app; answer once the app is executed, or has ended before."""
@@ -180,9 +204,12 @@ class Removing(Pending):
 class AppRequests:
     """The requests about apps of one pod, and the waiting answers."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, pending: Sequence[Pending] = ()) -> None:
         self._supervisor = supervisor
-        self._pending: list[Pending] = []
+        self._pending = [*pending]
+        for each in pending:
+            each.attach(supervisor)
+            each.look()
         supervisor.observers.append(self._on_change)
 
     def answer(self, request: AppRequest, descriptors: list[int]) -> Pending | Answer:
@@ -290,11 +317,17 @@ def answer(supervisor: Supervisor, request: Request) -> Reply:
 
 
 def _ping(supervisor: Supervisor, request: Ping) -> Reply:
-    return Identity(uuid=supervisor.plan.uuid, pid=os.getpid()), []
+    return Identity(uuid=supervisor.traits.uuid, pid=os.getpid()), []
 
 
 def _stop(supervisor: Supervisor, request: StopPod) -> Reply:
     supervisor.request_stop(force=request.force)
+    return Answer(), []
+
+
+def _reexecute(supervisor: Supervisor, request: Reexecute) -> Reply:
+    # By the loop, after the answer.
+    supervisor.is_to_execute = True
     return Answer(), []
 
 
@@ -380,10 +413,7 @@ def _signal(supervisor: Supervisor, request: SignalApp) -> Reply:
 
 def _profile_file(app: App) -> int:
     # Not in the answer, which could outgrow a message.
-    fd = os.memfd_create("profile")
-    with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(encode_profile(profile_of(app.spec, app.attributes)))
-    return fd
+    return memory_file("profile", encode_profile(profile_of(app.spec, app.attributes)))
 
 
 def _events(supervisor: Supervisor, request: AskEvents) -> Reply:
@@ -396,7 +426,7 @@ def _events(supervisor: Supervisor, request: AskEvents) -> Reply:
 def _state(supervisor: Supervisor, request: AskState) -> Reply:
     state = "running" if supervisor.pod.exit_code is None else "stopping"
     apps = tuple([_app_state(app) for app in supervisor.apps.values()])
-    return LivePod(uuid=supervisor.plan.uuid, state=state, ready=supervisor.pod.ready, apps=apps), []
+    return LivePod(uuid=supervisor.traits.uuid, state=state, ready=supervisor.pod.ready, apps=apps), []
 
 
 def _app_state(app: App) -> LiveApp:
@@ -437,4 +467,5 @@ _OPERATIONS: dict[type[Request], Callable[[Supervisor, Any], Reply]] = {
     PauseApp: _pause,
     ResumeApp: _pause,
     SignalApp: _signal,
+    Reexecute: _reexecute,
 }

@@ -20,17 +20,15 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from minit.base.carried import Carried
 from minit.base.errors import ControlError, ManifestError, describe
-from minit.base.harmless import harmless
 from minit.base.jsontext import dump, parse
 from minit.linux.loop import wait_readable
-from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, Socket, encode_message, memory_file
 from minit.linux.stdio import complain_at_once
-from minit.plan.podplan import PodPlan
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import BoundedLog
 from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, read_request
-from minit.reaper.record import write_file
 from minit.supervisor.control.answers import AppRequests, Pending, Reply, answer
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
@@ -46,14 +44,50 @@ _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _FILE_BYTES = 1 << 19
 
 
-def serve(supervisor: Supervisor) -> None:
+class Client(Carried):
+    """
+    A client of the control socket, who has until `talks_until`, of the monotonic clock, for requests.
+
+    A client with an answer still to come is `pending`.
+    """
+
+    socket: Socket
+    talks_until: float
+    pending: Pending | None
+
+    def __init__(self, connection: Socket) -> None:
+        self.socket = connection
+        self.talks_until = time.monotonic() + _CLIENT_TIMEOUT_SECONDS
+        self.pending = None
+
+
+class Clients(Carried):
+    """The present clients of the control socket."""
+
+    present: list[Client]
+
+    def __init__(self) -> None:
+        self.present = []
+
+    def admit(self, connection: Socket) -> Client:
+        """Take in a client."""
+        client = Client(connection)
+        self.present.append(client)
+        return client
+
+    def dismiss(self, client: Client) -> None:
+        """Close the connection to a client."""
+        self.present.remove(client)
+        client.socket.close()
+
+
+def serve(supervisor: Supervisor, clients: Clients) -> None:
     """Run until nothing of any app is left."""
     gc.freeze()
     gc.enable()
     _attach_log(supervisor.journal)
-    _keep_plan(supervisor.plan)
     try:
-        trio.run(serve_until_finished, supervisor)
+        trio.run(serve_until_finished, supervisor, clients)
     except BaseExceptionGroup as group:
         raise _only(group) from None
 
@@ -66,15 +100,6 @@ def _attach_log(journal: Journal) -> None:
         complain_at_once(f"stage1: the supervisor has no log: {describe(error)}")
 
 
-def _keep_plan(plan: PodPlan) -> None:
-    """Write the plan down for whoever diagnoses the pod; what ran for a moment only has none."""
-    text = "".join(f"{harmless(line)}\n" for line in plan.describe())
-    try:
-        write_file(paths.STAGE1_PLAN, text.encode())
-    except OSError:
-        pass  # a full disk, say
-
-
 def _only(error: BaseException) -> BaseException:
     """Return what a nursery wrapped, if it is one failure."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -82,13 +107,18 @@ def _only(error: BaseException) -> BaseException:
     return error
 
 
-async def serve_until_finished(supervisor: Supervisor) -> None:
-    """Wait for events, deadlines and clients, and do what they ask for, until nothing of any app is left."""
+async def serve_until_finished(supervisor: Supervisor, clients: Clients) -> None:
+    """
+    Wait for events, deadlines and clients, and do what they ask for.
+
+    The end is when nothing of any app is left, or when PID 1 is to execute its program anew, which leaves the `clients`
+    connected, as does an error.
+    """
     waiting = trio.CancelScope()
     async with trio.open_nursery() as nursery:
         # A client's request may set a deadline earlier than the one that is waited for.
-        nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
-        while not supervisor.pod.finished:
+        nursery.start_soon(_serve_control, supervisor, clients, lambda: waiting.cancel())
+        while not (supervisor.pod.finished or supervisor.is_to_execute):
             if not supervisor.journal.events.flush():
                 supervisor.context.retry_soon()
             deadline = supervisor.next_deadline()
@@ -98,24 +128,31 @@ async def serve_until_finished(supervisor: Supervisor) -> None:
                 await trio.lowlevel.wait_readable(supervisor.event_fd)
             supervisor.turn()
         nursery.cancel_scope.cancel()
+    if supervisor.pod.finished:
+        for client in [*clients.present]:
+            clients.dismiss(client)
 
 
-async def _serve_control(supervisor: Supervisor, wake: Callable[[], None]) -> None:
-    listener = trio.socket.from_stdlib_socket(socket.socket(fileno=supervisor.control.detach()))
-    server = _Server(supervisor, wake)
+async def _serve_control(supervisor: Supervisor, clients: Clients, wake: Callable[[], None]) -> None:
+    supervisor.control.setblocking(False)
+    server = _Server(supervisor, clients, wake)
     async with trio.open_nursery() as nursery:
-        while True:
-            await server.clients.acquire()
-            client = await _accept(listener, supervisor)
+        for client in clients.present:
             nursery.start_soon(server.serve, client)
+        while True:
+            await server.room.acquire()
+            nursery.start_soon(server.serve, clients.admit(await _accept(supervisor)))
 
 
-async def _accept(listener: trio.socket.SocketType, supervisor: Supervisor) -> trio.socket.SocketType:
+async def _accept(supervisor: Supervisor) -> Socket:
     """Return the next client; while there is no descriptor or memory for one, clients wait in the backlog."""
     failed = False
     while True:
+        await trio.lowlevel.wait_readable(supervisor.control)
         try:
-            client, _ = await listener.accept()
+            connection, _ = supervisor.control.accept()
+        except BlockingIOError:
+            pass  # it went away
         except OSError as error:
             if not failed:
                 supervisor.journal.info("client.not-accepted", reason=describe(error))
@@ -124,78 +161,92 @@ async def _accept(listener: trio.socket.SocketType, supervisor: Supervisor) -> t
             # The listener stays readable, and accept(2) would fail over and over.
             await trio.sleep(ACCEPT_PAUSE_SECONDS)
         else:
-            return client
+            return connection
 
 
 class _Server:
-    """Answers clients of the control socket; `clients` bounds those that are served without waiting for an app."""
+    """
+    Answers clients of the control socket; `room` bounds those that are served without waiting for an app.
 
-    def __init__(self, supervisor: Supervisor, wake: Callable[[], None]) -> None:
-        self.clients = trio.Semaphore(_MAXIMUM_CLIENTS)
+    From a request to the answer no other code of PID 1 runs, so an error there leaves no request without an answer.
+    """
+
+    def __init__(self, supervisor: Supervisor, clients: Clients, wake: Callable[[], None]) -> None:
+        pending = [client.pending for client in clients.present if client.pending is not None]
+        self.room = trio.Semaphore(_MAXIMUM_CLIENTS - len(clients.present) + len(pending))
         self._supervisor = supervisor
+        self._clients = clients
         self._wake = wake
-        self._requests = AppRequests(supervisor)
+        self._requests = AppRequests(supervisor, pending)
 
-    async def serve(self, client: trio.socket.SocketType) -> None:
-        """Answer one client's requests; whatever it does, or is done for it, ends with its connection."""
+    async def serve(self, client: Client) -> None:
+        """
+        Answer one client's requests; whatever it does, or is done for it, ends with its connection.
+
+        A client who is served when PID 1 begins anew is served on.
+        """
         try:
-            with client:
-                waiting: Pending | None = None
+            if client.pending is None:
                 try:
-                    with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-                        if self._supervisor.outside.admits(*_peer_of(client)):
-                            waiting = await self._talk(client)
+                    await self._talk(client)
                 finally:
                     # Others take its place while it waits for an app.
-                    self.clients.release()
-                if waiting is not None:
-                    await self._wait(client, waiting)
+                    self.room.release()
+            if client.pending is not None:
+                await self._wait(client, client.pending)
         except OSError:
             pass  # the client went away
         except Exception as error:
             self._note_defect(error)
+        self._clients.dismiss(client)
 
-    async def _talk(self, client: trio.socket.SocketType) -> Pending | None:
-        """Answer until the client has no more to ask; return an answer that is still to come."""
-        while True:
-            data, descriptors = await _receive(client)
-            if not data:
-                return None
-            reply = self._answer(data, descriptors)
-            self._wake()
-            if isinstance(reply, Pending) and reply.reply is None:
-                return reply
-            if isinstance(reply, Pending):
-                self._requests.forget(reply)
-                assert reply.reply is not None
-                reply = reply.reply, []
-            await _send(client, *reply)
+    async def _talk(self, client: Client) -> None:
+        """Answer until the client has no more to ask, or waits for an app."""
+        with trio.CancelScope(deadline=_by_trio(client.talks_until)):
+            if not self._supervisor.outside.admits(*_peer_of(client.socket)):
+                return
+            while client.pending is None:
+                await trio.lowlevel.wait_readable(client.socket)
+                data, descriptors = _receive(client.socket)
+                if data == b"":
+                    return
+                if data is None:
+                    continue
+                reply = self._answer(data, descriptors)
+                self._wake()
+                if isinstance(reply, Pending) and reply.reply is None:
+                    client.pending = reply
+                    return
+                if isinstance(reply, Pending):
+                    self._requests.forget(reply)
+                    assert reply.reply is not None
+                    reply = reply.reply, []
+                await _send(client.socket, *reply)
 
-    async def _wait(self, client: trio.socket.SocketType, pending: Pending) -> None:
+    async def _wait(self, client: Client, pending: Pending) -> None:
         answered = trio.Event()
         pending.wake = answered.set
 
         async def watch(scope: trio.CancelScope) -> None:
             # Nothing more is read from it; readable means that it went away. A wait may end for nothing, as may any.
-            await trio.lowlevel.wait_readable(client)
-            while not wait_readable([client.fileno()], 0):
-                await trio.lowlevel.wait_readable(client)
+            await trio.lowlevel.wait_readable(client.socket)
+            while not wait_readable([client.socket.fileno()], 0):
+                await trio.lowlevel.wait_readable(client.socket)
             scope.cancel()
 
-        try:
+        if pending.reply is None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, nursery.cancel_scope)
-                with trio.move_on_after(math.inf if pending.deadline_seconds is None else pending.deadline_seconds):
+                with trio.CancelScope(deadline=_by_trio(pending.ends_at)):
                     await answered.wait()
                 if pending.reply is None:
                     pending.expire()
                     self._wake()
                 nursery.cancel_scope.cancel()
-        finally:
-            self._requests.forget(pending)
+        self._requests.forget(pending)
         if pending.reply is not None:
             with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-                await client.sendmsg(*encode_message(pending.reply.to_json(), []))
+                await _send_message(client.socket, *encode_message(pending.reply.to_json(), []))
 
     def _answer(self, data: bytes, descriptors: list[int]) -> Pending | Reply:
         self._supervisor.context.limits.hold()
@@ -228,47 +279,57 @@ class _Server:
         self._supervisor.journal.info("request.crashed", traceback="".join(traceback.format_exception(error)))
 
 
-async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:
-    """Return the next message and its descriptors, empty at the end; what was cut is a message that is too large."""
+def _by_trio(moment: float | None) -> float:
+    """Return a moment of the monotonic clock by trio's clock; None is never."""
+    return math.inf if moment is None else trio.current_time() + moment - time.monotonic()
+
+
+def _receive(client: Socket) -> tuple[bytes | None, list[int]]:
+    """
+    Return the next message and its descriptors, empty at the end; what was cut is a message that is too large.
+
+    None without a message: a wait may end for nothing.
+    """
     # One byte more than is accepted tells a larger message, which the kernel cuts, from the largest one.
     size = socket.CMSG_SPACE(MAXIMUM_DESCRIPTORS * 4)
-    data, ancillary, _, _ = await client.recvmsg(MAXIMUM_MESSAGE_BYTES + 1, size, socket.MSG_CMSG_CLOEXEC)
+    flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+    try:
+        data, ancillary, _, _ = client.recvmsg(MAXIMUM_MESSAGE_BYTES + 1, size, flags)
+    except BlockingIOError:
+        return None, []
     rights = b"".join(
         text for level, kind, text in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     )
     return data, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights) - 3, 4)]
 
 
-async def _send(client: trio.socket.SocketType, reply: Answer, descriptors: list[int]) -> None:
+async def _send(client: Socket, reply: Answer, descriptors: list[int]) -> None:
     buffers, rights = encode_message(reply.to_json(), descriptors)
     if sum(map(len, buffers)) <= MAXIMUM_MESSAGE_BYTES:
-        await client.sendmsg(buffers, rights)
+        await _send_message(client, buffers, rights)
         return
     try:
-        fd = _write_file(b"".join(buffers))
+        fd = memory_file("reply", b"".join(buffers))
     except OSError as error:
-        await client.sendmsg(*encode_message(Refusal(error=describe(error)).to_json(), []))
+        await _send_message(client, *encode_message(Refusal(error=describe(error)).to_json(), []))
         return
     try:
-        await client.sendmsg(*encode_message({"ok": True, IN_FILE: True}, [fd]))
+        await _send_message(client, *encode_message({"ok": True, IN_FILE: True}, [fd]))
     finally:
         os.close(fd)
 
 
-def _write_file(data: bytes) -> int:
-    """Return a file in memory with this, at its start."""
-    fd = os.memfd_create("reply", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(data)
-        os.lseek(fd, 0, os.SEEK_SET)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+async def _send_message(client: Socket, buffers: list[bytes], rights: list[tuple[int, int, bytes]]) -> None:
+    while True:
+        try:
+            client.sendmsg(buffers, rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(client)
+        else:
+            return
 
 
-def _peer_of(client: trio.socket.SocketType) -> tuple[int, int]:
+def _peer_of(client: Socket) -> tuple[int, int]:
     """Return pid and uid of the process on the other side, as PID 1 sees them."""
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     pid, uid, _ = _PEER_CREDENTIALS.unpack(credentials)

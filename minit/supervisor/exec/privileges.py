@@ -34,6 +34,17 @@ _FOR_FILTERS = capability_mask("CAP_SYS_ADMIN")
 _dropped = 0
 
 
+def dropped() -> int:
+    """Return the mask of the capabilities that have left the bounding set."""
+    return _dropped
+
+
+def note_dropped(mask: int) -> None:
+    """Note what has left the bounding set in another program of this process."""
+    global _dropped
+    _dropped = mask
+
+
 def choose_profile(confinement: Confinement) -> None:
     """
     Have the next exec of this process, or of a child, take the AppArmor profile; apparmor(7).

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from minit.base.carried import Carried
 from minit.base.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner, hand_over
@@ -39,7 +40,7 @@ _MOST_VAIN_LOOKS = 80
 _DEATH_SECONDS = 1.0
 
 
-class Sidecars:
+class Sidecars(Carried):
     """
     The output of the pod's processes and the readers.
 
@@ -49,6 +50,9 @@ class Sidecars:
     `spawner` makes the sidecars; None before the first and after its death.
     """
 
+    spawner: Spawner | None
+    _read: list[Streams]
+
     def __init__(
         self,
         loop: Loop,
@@ -57,13 +61,13 @@ class Sidecars:
         on_loss: Callable[[str, int], None],
         filter: bytes,
     ) -> None:
-        self.spawner: Spawner | None = None
+        self.spawner = None
         self._loop = loop
         self._journal = journal
         self._on_end_of_output = on_end
         self._on_loss = on_loss
-        self._filter = filter
-        self._read: list[Streams] = []
+        self.filter = filter
+        self._read = []
 
     @property
     def all_ended(self) -> bool:
@@ -79,6 +83,15 @@ class Sidecars:
     def read(self, app: str) -> bool:
         """Return whether an app has or may have unread output."""
         return any(streams.app == app for streams in self._read)
+
+    def resume(self) -> None:
+        """Watch all readers, and give output without a reader another."""
+        for streams in self._read:
+            if streams.sidecar is not None:
+                self._watch_sidecar(streams, streams.sidecar)
+            if streams.attachable is not None and streams.attachable.supervisor is not None:
+                self._watch_link(streams, streams.attachable.supervisor)
+            self._watch_abandoned(streams)
 
     def reopen_logs(self, app: str | None) -> None:
         """Have the sidecars, of all apps or of one, let go of moved log files."""
@@ -126,6 +139,11 @@ class Sidecars:
             self._lose(each)
         self._start(streams)
 
+    def admit(self, streams: Streams) -> None:
+        """Start a sidecar for output that an error has left without, before the first."""
+        if streams not in self._read:
+            self.start(streams)
+
     def renew(self, *, at_once: bool = False) -> None:
         """Give all output without a reader a sidecar when due, or `at_once`, and give up ended output."""
         now = time.monotonic()
@@ -151,8 +169,8 @@ class Sidecars:
         """Note the end of a child, which may have been the spawner."""
         if self.spawner is not None and pid == self.spawner.pid:
             self._journal.info("spawner.lost", end=status.describe(), reason=self.spawner.last_words())
-            self.spawner.close()
-            self.spawner = None
+            spawner, self.spawner = self.spawner, None
+            spawner.close()
 
     def _start(self, streams: Streams) -> None:
         """Hand output to a new sidecar; the output not written by an old sidecar is still in the pipes."""
@@ -181,7 +199,7 @@ class Sidecars:
         """Ask for a sidecar, and return the link for `_take`; None if the request is put off."""
         try:
             if self.spawner is None:
-                self.spawner = Spawner(self._filter)
+                self.spawner = Spawner(self.filter)
             return self.spawner.request(streams.app)
         except (LaunchError, OSError) as error:
             self._fail(streams, error)
@@ -216,8 +234,7 @@ class Sidecars:
         if attachable is not None and attachable.supervisor is not None:
             self._loop.unwatch(attachable.supervisor.fileno())
             attachable.hear()
-            attachable.supervisor.close()
-            attachable.supervisor = None
+            attachable.close_fields("supervisor")
             self._note_clients(streams)
 
     def _note_clients(self, streams: Streams) -> None:
@@ -243,28 +260,40 @@ class Sidecars:
         attachable = streams.attachable
         held = [] if attachable is None else [*attachable.held.items()]
         logged, plain_log = ((), None) if attachable is None else (attachable.logged, attachable.plain_log)
+        before = streams.started_at
+        # First: an error must leave no unknown reader.
+        streams.sidecar, streams.started_at = pidfd, time.monotonic()
         try:
-            self._loop.watch(pidfd, lambda _: self._on_end(streams))
+            self._watch_sidecar(streams, pidfd)
             if attachable is not None:
-                self._loop.watch(link.fileno(), lambda _: self._hear(streams))
-            hand_over(link, streams.pid, streams.ends, streams.log, streams.started_at > 0, held, logged, plain_log)
+                attachable.supervisor = link
+                self._watch_link(streams, link)
+            hand_over(link, streams.pid, streams.ends, streams.log, before > 0, held, logged, plain_log)
         except OSError:
+            streams.sidecar, streams.started_at = None, before
             self._loop.unwatch(pidfd)
             self._loop.unwatch(link.fileno())
+            if attachable is not None:
+                attachable.supervisor = None
             os.close(pidfd)
             raise
-        streams.sidecar = pidfd
-        streams.started_at = time.monotonic()
         if attachable is None:
             link.close()
-        else:
-            attachable.supervisor = link
+
+    def _watch_sidecar(self, streams: Streams, pidfd: int) -> None:
+        self._loop.watch(pidfd, lambda _: self._on_end(streams))
+
+    def _watch_link(self, streams: Streams, link: Socket) -> None:
+        self._loop.watch(link.fileno(), lambda _: self._hear(streams))
+
+    def _watch_abandoned(self, streams: Streams) -> None:
+        for fd in streams.abandoned:
+            self._loop.watch(fd, lambda _, fd=fd: self._drop(streams, fd))  # type: ignore[misc]
 
     def _on_end(self, streams: Streams) -> None:
         assert streams.sidecar is not None
         self._loop.unwatch(streams.sidecar)
-        os.close(streams.sidecar)
-        streams.sidecar = None
+        streams.close_fields("sidecar")
         self._stop_hearing(streams)
         # Unsent output of a killed sidecar is in the rings, and the clients may come back.
         if streams.at_end and not streams.has_clients:
@@ -284,8 +313,7 @@ class Sidecars:
         streams.abandon()
         self._finish_log(streams)
         self._on_loss(streams.app, streams.lost_bytes)
-        for fd in streams.abandoned:
-            self._loop.watch(fd, lambda _, fd=fd: self._drop(streams, fd))  # type: ignore[misc]
+        self._watch_abandoned(streams)
         if not streams.abandoned:
             self._give_up(streams)
 
@@ -328,8 +356,7 @@ class Sidecars:
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
             self._loop.unwatch(streams.sidecar)
-            os.close(streams.sidecar)
-            streams.sidecar = None
+            streams.close_fields("sidecar")
         self._stop_hearing(streams)
         for fd in streams.abandoned:
             self._loop.unwatch(fd)

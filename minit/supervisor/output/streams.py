@@ -16,6 +16,7 @@ import termios
 from collections.abc import Iterable
 
 from minit.base import jsontext
+from minit.base.carried import Carried, Descriptor
 from minit.iottymux.buffers import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
 from minit.iottymux.output import waiting_bytes
@@ -50,7 +51,7 @@ _DEFAULT_SIZE = struct.pack("=HHHH", 24, 80, 0, 0)
 _NO_SIZE = bytes(4)
 
 
-class Streams:
+class Streams(Carried):
     """
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
@@ -65,20 +66,36 @@ class Streams:
     was left at the last look, and how many looks found no change; None before the first look.
     """
 
+    app: str
+    log: tuple[int, int, str | None]
+    pid: int | None
+    ends: list[tuple[str, Descriptor, Descriptor]]
+    attachable: Attachable | None
+    sidecar: Descriptor | None
+    noted: tuple[int, int]
+    failures: int
+    started_at: float
+    renew_at: float
+    earlier: tuple[int, int] | None
+    abandoned: list[Descriptor]
+    lost_bytes: int
+    _last_counters: dict[str, int] | None
+    _progress: int
+
     def __init__(self, app: str, log: tuple[int, int, str | None]) -> None:
         self.app = app
         self.log = log
-        self.pid: int | None = None
-        self.ends: list[tuple[str, int, int]] = []
-        self.attachable: Attachable | None = None
-        self.sidecar: int | None = None
+        self.pid = None
+        self.ends = []
+        self.attachable = None
+        self.sidecar = None
         self.noted = (0, 0)
         self.failures = 0
         self.started_at = self.renew_at = 0.0
-        self.earlier: tuple[int, int] | None = None
-        self.abandoned: list[int] = []
+        self.earlier = None
+        self.abandoned = []
         self.lost_bytes = 0
-        self._last_counters: dict[str, int] | None = None
+        self._last_counters = None
         self._progress = 0
 
     def open(self, names: Iterable[str], uid: int = 0, gid: int = 0) -> dict[str, int]:
@@ -203,36 +220,43 @@ class Streams:
 
     def close(self) -> None:
         """Give up everything."""
-        for _, reader, buffer in self.ends:
+        while self.ends:
+            _, reader, buffer = self.ends.pop()
             os.close(reader)
             os.close(buffer)
-        self.ends.clear()
-        for fd in self.abandoned:
-            os.close(fd)
-        self.abandoned.clear()
+        while self.abandoned:
+            os.close(self.abandoned.pop())
         if self.attachable is not None:
             self._last_counters = self.attachable.counters()
-            self.attachable.close()
-            self.attachable = None
+            attachable, self.attachable = self.attachable, None
+            attachable.close()
 
 
 def _at_end(fd: int) -> bool:
     return wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP}
 
 
-class Attachable:
+class Attachable(Carried):
     """
     The attachable streams of `app`: `held` are the descriptors shared by the sidecars and PID 1, by the names in
     minit.iottymux.mux. `supervisor` is PID 1's non-blocking end of the link to the present sidecar. `logged` are the
     outputs also in the app's log, `plain_log` is the name of the file in the log mode k8s-plain.
     """
 
+    app: str
+    held: dict[str, Descriptor]
+    supervisor: Socket | None
+    logged: tuple[str, ...]
+    plain_log: str | None
+    _directory: str
+    _is_superseded: bool
+
     def __init__(self, app: str) -> None:
         self.app = app
-        self.held: dict[str, int] = {}
-        self.supervisor: Socket | None = None
-        self.logged: tuple[str, ...] = ()
-        self.plain_log: str | None = None
+        self.held = {}
+        self.supervisor = None
+        self.logged = ()
+        self.plain_log = None
         self._directory = paths.iottymux_directory(app)
         self._is_superseded = False
 
@@ -331,12 +355,9 @@ class Attachable:
         """Give up everything, first the files by which clients attach."""
         if not self._is_superseded:
             self._withdraw()
-        for fd in self.held.values():
-            os.close(fd)
-        self.held.clear()
-        if self.supervisor is not None:
-            self.supervisor.close()
-            self.supervisor = None
+        while self.held:
+            os.close(self.held.popitem()[1])
+        self.close_fields("supervisor")
 
     def _withdraw(self) -> None:
         for name in (paths.ENDPOINTS, *self.held):

@@ -1,0 +1,338 @@
+"""
+PID 1 executes its program anew, execve(2), and goes on: on request, and after an error of its own.
+
+Apps, sidecars, helpers and clients notice nothing. The descriptors stay open under their numbers, and a file in memory
+has the rest of the state: docs/design.md has the format. What the kernel has told once only, an end or a signal say, is
+in the state before PID 1 acts, and leaves the state afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from minit.base.carried import Carried, CarriedCodec, Descriptor
+from minit.base.errors import LaunchError, MinitError, Step, describe
+from minit.base.value import Value
+from minit.linux import syscalls
+from minit.linux.attributes import Attributes
+from minit.linux.forks import PID_1, take_name
+from minit.linux.messages import Socket, memory_file
+from minit.linux.process import forget_imports
+from minit.linux.stdio import complain_at_once, expect_raw_terminal
+from minit.plan.podplan import PodTraits
+from minit.podfiles.paths import PodEvent
+from minit.reaper.exit_status import STEP_SUPERVISOR, ExitStatus
+from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.context import Context, OwnLimits
+from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lifecycle import Event
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import PodPolicy, StartOrder
+from minit.supervisor.control.answers import Adding, Removing, Starting, Stopping
+from minit.supervisor.control.serve import Clients, serve
+from minit.supervisor.exec import privileges
+from minit.supervisor.journal import Journal
+from minit.supervisor.launcherlink import LauncherLink
+from minit.supervisor.output.sidecars import Sidecars
+from minit.supervisor.podevents import Events
+from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+
+# An error that comes back so soon is not to be mended by another beginning.
+_SOON_SECONDS = 1.0
+_MOST_SOON = 2
+_INTERPRETER = "/usr/lib/minit/bin/minit"
+_RESUME = "from minit.launcher.start.launch import resume; resume()"
+_SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
+_ANYBODY = "1"
+_OVERFLOW_GID = 65534
+# With less of these a program ends behind the point of no return.
+_VITAL = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+
+
+class Program(Value):
+    """
+    The program of PID 1: a descriptor of the file, the arguments, and what the interpreter reads its modules from.
+
+    `image` is None for a program with everything in it.
+    """
+
+    file: Descriptor
+    arguments: tuple[str, ...]
+    image: Descriptor | None = None
+
+
+class Failure(Value):
+    """An error of PID 1's own at `moment` of the monotonic clock, in work for an app, None if nobody knows."""
+
+    moment: float
+    app: str | None
+
+
+class FirstProcess(Carried):
+    """
+    Everything that the next program of PID 1 goes on with.
+
+    `dropped` is what has left the bounding set of capabilities, `filter_file` a file with the filter of the sidecars.
+    The other objects are parts of the supervisor.
+    """
+
+    traits: PodTraits
+    attributes: Attributes
+    program: Program | None
+    launcher: Socket
+    lock: Descriptor
+    control: Socket
+    signals: Descriptor
+    filter_file: Descriptor | None
+    dropped: int
+    failures: list[Failure]
+    clients: Clients
+    apps: list[App]
+    pod: PodPolicy
+    order: StartOrder
+    records: Records
+    limits: OwnLimits
+    sidecars: Sidecars
+    events: Events
+    handlers: Handlers
+    link: LauncherLink
+    supervisor: Supervisor
+
+    def __init__(self, supervisor: Supervisor, launcher: Socket, lock: int, program: Program | None) -> None:
+        self.traits = supervisor.traits
+        self.attributes = supervisor.attributes
+        self.program = program
+        self.launcher = launcher
+        self.lock = lock
+        self.control = supervisor.control
+        self.signals = supervisor.signals
+        self.filter_file = None
+        self.failures = []
+        self.clients = Clients()
+        self.hold(supervisor)
+
+    def hold(self, supervisor: Supervisor) -> None:
+        """Take in the present parts of the supervisor."""
+        self.dropped = privileges.dropped()
+        self.apps = [*supervisor.apps.values()]
+        self.supervisor = supervisor
+        for name, part in supervisor.parts().items():
+            setattr(self, name, part)
+
+    def supervise(self, begin: Callable[[Supervisor], None]) -> int:
+        """
+        Be PID 1 until nothing of any app is left, and return the code of the pod; `begin` is the first work.
+
+        After an error of its own PID 1 begins anew. An error that cannot be survived is raised.
+        """
+        supervisor = self.supervisor
+        try:
+            begin(supervisor)
+            # What ran for a moment only does not pay for another program.
+            if not supervisor.pod.finished:
+                self._keep_specs()
+            while not supervisor.pod.finished:
+                serve(supervisor, self.clients)
+                if supervisor.is_to_execute:
+                    self._execute_as_asked()
+            supervisor.drain()
+            # A launcher killed meanwhile has left the caller's terminal to PID 1.
+            supervisor.turn()
+            supervisor.journal.event(PodEvent.POD_ENDED, status=supervisor.pod.exit_code or 0)
+            supervisor.journal.events.flush()
+        except Exception as error:
+            self._begin_anew(error)
+        return supervisor.pod.exit_code or 0
+
+    def _keep_specs(self) -> None:
+        try:
+            self.supervisor.keep_specs()
+        except OSError as error:
+            # The next execution tries again.
+            self.supervisor.journal.info("specs.not-kept", reason=describe(error))
+
+    def _execute_as_asked(self) -> None:
+        self.supervisor.is_to_execute = False
+        try:
+            self._execute()
+        except (MinitError, OSError) as error:
+            self.supervisor.journal.info("supervisor.not-executed", reason=describe(error))
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Go on after an error by a new program; the error is raised if there can be none."""
+        app = next(iter(self.supervisor.context.at_work[-1:]), None)
+        now = time.monotonic()
+        self.failures = [each for each in self.failures if now - each.moment < _SOON_SECONDS]
+        is_hopeless = len(self.failures) >= _MOST_SOON
+        self.failures.append(Failure(moment=now, app=app))
+        journal = self.supervisor.journal
+        journal.event(PodEvent.SUPERVISOR_FAILED, app=app, error=type(error).__name__)
+        journal.info("supervisor.traceback", traceback="".join(traceback.format_exception(error)))
+        if self.program is None or is_hopeless:
+            raise error
+        work = "" if app is None else f' in work for app "{app}"'
+        complain_at_once(f"stage1: error of PID 1{work}: {type(error).__name__}: {error}: PID 1 goes on")
+        try:
+            self._execute()
+        except (MinitError, OSError) as reason:
+            complain_at_once(f"stage1: PID 1 cannot begin anew: {describe(reason)}")
+            raise error from None
+
+    def _execute(self) -> NoReturn:
+        """Execute the program with the present state; LaunchError or OSError, and no change, for a failure."""
+        if self.program is None:
+            raise LaunchError("this program of PID 1 cannot be executed")
+        with Step("execute PID 1 anew"):
+            supervisor = self.supervisor
+            supervisor.context.limits.hold()
+            if not supervisor.context.limits.are_held(_VITAL):
+                raise LaunchError("a limit of memory of PID 1 cannot be taken back")
+            supervisor.keep_specs()
+            if self.filter_file is None:
+                self.filter_file = memory_file("filter", supervisor.sidecars.filter)
+            supervisor.journal.events.leave()
+            self.hold(supervisor)
+            state, descriptors = CODEC.encode(self)
+            memory = memory_file("state", state)
+            kept = {*descriptors, memory}
+            _set_inheritable(kept, True)
+            try:
+                _hide_memory(self.traits)
+                arguments = [*self.program.arguments, str(memory)]
+                os.execve(self.program.file, arguments, os.environ)
+            except (MinitError, OSError):
+                _protect()
+                _set_inheritable(kept, False)
+                os.close(memory)
+                raise
+
+
+# When the module is imported: later PID 1 imports nothing, and has forgotten the modules that annotations name.
+CODEC = CarriedCodec(FirstProcess, Adding, Starting, Stopping, Removing)
+
+
+def find_program(image: int | None) -> Program | None:
+    """
+    Return the program of this process, whose interpreter was started from the mount `image`.
+
+    None if it cannot be executed once more, as in a test.
+    """
+    program, *options = sys.orig_argv or [""]
+    try:
+        file = os.open("/proc/self/exe", os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    if not options or not options[0].startswith("-"):
+        # Dumped. The name must not be that of a descriptor, from which minit.launcher.ownimage would find the image.
+        return Program(file=file, arguments=(_INTERPRETER, "-c", _RESUME))
+    if image is None or "-c" not in options:
+        os.close(file)
+        return None
+    libraries = f"{program.rpartition('/bin/')[0]}/lib"
+    loader = ("ld.so", "--inhibit-cache", "--library-path", libraries, "--argv0", program, program)
+    return Program(file=file, arguments=(*loader, *options[: options.index("-c") + 1], _RESUME), image=image)
+
+
+def resume_first_process(memory: int) -> FirstProcess:
+    """
+    Return what PID 1 goes on with in this program, by the descriptor of the state.
+
+    The supervisor is still to be made. LaunchError for a state of another form.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
+    _protect()
+    take_name(PID_1)
+    forget_imports()
+    gc.disable()
+    with Step("go on as PID 1"):
+        process = CODEC.decode(os.pread(memory, os.fstat(memory).st_size, 0), "state of PID 1")
+        assert isinstance(process, FirstProcess)
+        os.close(memory)
+        _set_inheritable(CODEC.encode(process)[1], False)
+    return process
+
+
+def make_supervisor(process: FirstProcess) -> None:
+    """Make the supervisor of the carried parts."""
+    privileges.note_dropped(process.dropped)
+    assert process.filter_file is not None
+    filter = os.pread(process.filter_file, os.fstat(process.filter_file).st_size, 0)
+    journal = Journal(process.traits.debug)
+    context = Context(process.traits, process.apps, process.launcher, journal, filter)
+    link = LauncherLink(context, process.launcher)
+    supervisor = Supervisor(context, link, process.control, process.signals, process.attributes)
+    for name, part in supervisor.parts().items():
+        part.take_over(getattr(process, name))
+    supervisor.take_over(process.supervisor)
+    if link.has_raw_terminal:
+        expect_raw_terminal()
+    process.hold(supervisor)
+    journal.events.resume()
+
+
+def go_on(process: FirstProcess) -> None:
+    """Have the supervisor look at everything anew; an app in whose work an error has come back soon has failed."""
+    supervisor = process.supervisor
+    supervisor.journal.event(PodEvent.SUPERVISOR_RESUMED)
+    _end_failing_app(process)
+    supervisor.resume()
+    # Some may never have had one.
+    supervisor.sidecars.start_all()
+
+
+def _end_failing_app(process: FirstProcess) -> None:
+    """Have an app fail in whose work an error has come back soon."""
+    *earlier, last = process.failures or [Failure(moment=0.0, app=None)]
+    app = process.supervisor.apps.get(last.app or "")
+    if app is not None and any(each.app == last.app for each in earlier) and app.run.end is None:
+        app.due.clear()
+        app.run.words.clear()
+        app.run.failure = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
+        process.supervisor.context.handle(app, Event.KILL)
+
+
+def _hide_memory(traits: PodTraits) -> None:
+    """
+    Have nobody trace this process between execve(2) and the first instruction: a program is dumpable then.
+
+    Not with another effective group than the real one, unless fs.suid_dumpable is 1 (begin_new_exec of the kernel). The
+    memory of a pod with a user namespace is the namespace's, and PID 1 has more capabilities than anybody there.
+    """
+    if traits.has_private_users:
+        return
+    with open(_SUID_DUMPABLE, encoding="ascii") as file:
+        if file.read().strip() == _ANYBODY:
+            raise LaunchError(f"{_SUID_DUMPABLE} is {_ANYBODY}: apps could look at the memory of PID 1")
+    try:
+        os.setresgid(-1, _OVERFLOW_GID, -1)
+    except OSError as error:
+        # A user with one id has no second group to take, and no app with another user.
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def _set_inheritable(descriptors: Iterable[int], is_inheritable: bool) -> None:
+    for fd in descriptors:
+        try:
+            os.set_inheritable(fd, is_inheritable)
+        except OSError as error:
+            # Closed just before an error.
+            if error.errno != errno.EBADF:
+                raise
+
+
+def _protect() -> None:
+    """Be root's again, and nobody's to trace."""
+    os.setresgid(0, 0, 0)
+    syscalls.set_dumpable(False)
+    # The change of ids took the signal away.
+    syscalls.set_parent_death_signal(signal.SIGTERM)

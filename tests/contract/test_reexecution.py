@@ -1,0 +1,227 @@
+"""PID 1 that executes its program anew: on request, and after an error of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_attach import PIPES, numbers
+from tests.support.attach import attach, start_app
+from tests.support.campaign import campaign
+from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.processes import descriptors_of, status_of
+from tests.support.sandbox import Sandbox
+from tests.support.unpack import unpack
+from tests.support.waiting import wait_for
+
+FOREVER = "while :; do sleep 1; done"
+# Signals and capabilities, and who may trace it.
+LASTING = (
+    "Name",
+    "Uid",
+    "Gid",
+    "Groups",
+    "SigBlk",
+    "SigIgn",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "Seccomp",
+)
+
+
+def resumed(pod: PodDirectory) -> int:
+    """Return how often PID 1 has gone on in a new program."""
+    return [event["event"] for event in pod.events()].count("supervisor.resumed")
+
+
+@contextmanager
+def in_new_program(pod: PodDirectory) -> Iterator[None]:
+    """Wait, after what has PID 1 execute its program, for the new program."""
+    count = resumed(pod)
+    yield
+    wait_for(lambda: resumed(pod) > count, "the new program of PID 1")
+
+
+def reexecute(pod: PodDirectory) -> None:
+    """Have PID 1 execute its program, and wait for the new one."""
+    with in_new_program(pod):
+        assert pod.ask({"op": "reexecute"}) == {"ok": True}
+
+
+def make_error(pod: PodDirectory) -> None:
+    """Have PID 1 fail: without a descriptor left it cannot look at the group of an app that ends."""
+    limits = resource.prlimit(pod.pid, resource.RLIMIT_NOFILE)
+    taken = descriptors_of(pod.pid)
+    first_free = next(number for number in range(len(taken) + 1) if number not in taken)
+    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, (first_free, limits[1]))
+
+
+def lasting_state(pod: PodDirectory) -> object:
+    """Return what a new program of PID 1 must not change."""
+    status = status_of(pod.pid)
+    # The loop's own, and the log's, have other numbers.
+    files = sorted(name for name in descriptors_of(pod.pid).values() if not name.startswith("socket:"))
+    return {name: status[name] for name in LASTING}, os.stat(f"/proc/{pod.pid}/fd").st_uid, files
+
+
+def socket_count(pod: PodDirectory) -> int:
+    """Return how many sockets PID 1 has; those of clients come and go."""
+    return sum(name.startswith("socket:") for name in descriptors_of(pod.pid).values())
+
+
+@pytest.mark.private_users
+def test_apps_go_on_under_a_new_program(make_pod: MakePod) -> None:
+    """Ten programs later the apps are the same processes, the state is known, and ends have their statuses."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 3")})
+    process = pod.start()
+    pod.wait_ready()
+    before = pod.ask({"op": "state"})
+    for _ in range(10):
+        reexecute(pod)
+    assert pod.ask({"op": "state"}) == before
+    pod.file("b", "/tmp/end").touch()
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (3, 0, 3)
+
+
+def test_an_interpreter_that_is_not_dumped(plain_stage1_image: Path, app_rootfs: Path, tmp_path: Path) -> None:
+    """PID 1 executes loader and interpreter, which have the modules from where the first program had them."""
+    tree = tmp_path / "data/tree"
+    unpack(plain_stage1_image, tree)
+    pod = PodDirectory(
+        tmp_path / "data", tree, app_rootfs, {"a": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done")}
+    )
+    try:
+        process = pod.start()
+        pod.wait_ready()
+        for _ in range(2):
+            reexecute(pod)
+        pod.file("a", "/tmp/end").touch()
+        assert pod.finish(process).returncode == 0
+    finally:
+        pod.remove()
+
+
+@pytest.mark.private_users
+def test_a_new_program_has_what_the_old_had(make_pod: MakePod) -> None:
+    """The same descriptors, the same capabilities and blocked signals, and hidden memory."""
+    pod = make_pod({"a": shell(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    # The first execution writes down what never changes.
+    reexecute(pod)
+    before, sockets = lasting_state(pod), socket_count(pod)
+    for _ in range(3):
+        reexecute(pod)
+        assert lasting_state(pod) == before
+    wait_for(lambda: socket_count(pod) <= sockets, "the end of the clients' sockets")
+
+
+@pytest.mark.private_users
+def test_an_error_of_pid_1(make_pod: MakePod) -> None:
+    """One line and an event tell the error; the app whose end PID 1 was about to see has its status, the others run."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 0")})
+    process = pod.start()
+    pod.wait_ready()
+    with in_new_program(pod):
+        make_error(pod)
+        pod.file("b", "/tmp/end").touch()
+    assert pod.wait_status("b") == 0
+    assert pod.ask({"op": "state"})["state"] == "running"
+    failed = next(event for event in pod.events() if event["event"] == "supervisor.failed")
+    assert failed["error"] == "OSError"
+    assert pod.stop().returncode == 0
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a")) == (0, 0)
+    assert result.stderr.count("stage1: error of PID 1") == 1
+    numbered = [event["seq"] for event in pod.events()]
+    assert numbered == [*range(1, len(numbered) + 1)]
+
+
+def test_output_has_no_gap(make_pod: MakePod) -> None:
+    """An attached client gets every line while PID 1 is executed again and again."""
+    count = 200_000
+    pod = start_app(make_pod, f"read x; seq 1 {count}; read x", {"stdin": "stream", "stdout": "stream"})
+    client = attach(pod, **PIPES)
+    assert client.stdin is not None and client.stdout is not None
+    client.stdin.write(b"go\n")
+    client.stdin.flush()
+    got, size = b"", len(numbers(1, count))
+    for share in (16, 8, 4, 2):
+        while len(got) < size // share:
+            got += os.read(client.stdout.fileno(), 1 << 16)
+        reexecute(pod)
+    rest, errors = client.communicate(b"end\n")
+    assert (client.returncode, errors) == (0, b"")
+    assert got + rest == numbers(1, count)
+
+
+def test_every_start_end_and_line_is_there(make_pod: MakePod) -> None:
+    """Apps end and are started again, with handlers, while PID 1 is executed: all is logged, once and in order."""
+    runs = campaign(20)
+    script = f"echo x >> /tmp/runs; n=$(wc -l < /tmp/runs); echo run $n; [ $n -ge {runs} ] || exit 7"
+    policy = {"minit/restart": "on-failure", "minit/restart-delay": "10ms", "minit/restart-max-delay": "20ms"}
+    annotations = [{"name": name, "value": value} for name, value in policy.items()]
+    fields = {"eventHandlers": handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))}
+    pod = make_pod({name: shell(script, annotations=annotations, **fields) for name in ("a", "b", "c")})
+    process = pod.start()
+    while process.poll() is None:
+        # The pod may not have begun, or have ended.
+        with suppress(OSError, ValueError):
+            pod.ask({"op": "reexecute"})
+    assert pod.finish(process).returncode == 0
+    assert resumed(pod) > 3
+    for name in ("a", "b", "c"):
+        lines = [line.split(b" ", 3)[3] for line in pod.log(name).splitlines()]
+        assert lines == [b"run %d" % number for number in range(1, runs + 1)]
+        named = [event["event"] for event in pod.events() if event.get("app") == name]
+        assert [named.count(event) for event in ("app.exited", "app.started-again")] == [runs, runs - 1]
+
+
+def test_a_request_that_waits_is_answered(make_pod: MakePod) -> None:
+    """Its client stays connected to the new program of PID 1, which answers; apps are added and started by both."""
+    sandbox = Sandbox(make_pod)
+    pod = sandbox.pod
+    assert (
+        sandbox.add(
+            "a", shell(f"trap 'while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 4' TERM; {FOREVER}")
+        ).returncode
+        == 0
+    )
+    assert sandbox.start("a").returncode == 0
+    with pod.connect() as client:
+        client.send(b'{"op":"app-stop","app":"a","grace_seconds":3600.0}')
+        wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["state"] == "stopping", "the stop", 3)
+        reexecute(pod)
+        reexecute(pod)
+        pod.file("a", "/tmp/go").touch()
+        assert client.recv(1 << 16) == b'{"ok":true}'
+    assert pod.status("a") == 4
+    assert sandbox.add("b", shell(FOREVER)).returncode == 0
+    reexecute(pod)
+    for name in ("a", "b"):
+        assert sandbox.start(name).returncode == 0
+    assert sandbox.remove("a").returncode == 0
+    assert sandbox.end().returncode == 0
+
+
+def test_a_stop_is_not_lost(make_pod: MakePod) -> None:
+    """Signals that come while PID 1 is executed wait for the new program."""
+    for _ in range(campaign(3)):
+        pod = make_pod({"a": shell(f"trap 'exit 6' TERM; touch /tmp/up; {FOREVER}")})
+        process = pod.start()
+        pod.wait_file("a", "/tmp/up")
+        pod.wait_ready()
+        assert pod.ask({"op": "reexecute"}) == {"ok": True}
+        process.send_signal(signal.SIGTERM)
+        assert pod.finish(process).returncode == 0
+        assert pod.status("a") == 6

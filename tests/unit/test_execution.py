@@ -1,0 +1,238 @@
+"""
+minit.supervisor.execution: a supervisor that goes on from the state of another, after an error at any line of its code.
+
+As in test_supervisor, but each error is followed by a supervisor made of the state, in the same process. So no line of
+the other half of an execution, execve(2), is here: tests/contract/test_reexecution.py has that.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import minit.supervisor
+from minit.linux import syscalls
+from minit.linux.messages import Socket
+from minit.plan.life.hooks import Hook
+from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.execution import CODEC, Failure, FirstProcess, go_on, make_supervisor
+from minit.supervisor.supervisor import Supervisor
+from tests.support.campaign import LONG
+from tests.unit.test_supervisor import PATIENCE_SECONDS, Outcome, Script, execute, exits, groups, root, start_pod
+
+__all__ = ["groups", "root"]  # fixtures
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and chroot need root")
+
+CODE = os.path.dirname(minit.supervisor.__file__)
+# In the half of a fork that becomes another process, and where errors are dealt with.
+ELSEWHERE = ("/execution.py", "/exec/child.py")
+SAMPLES = 20
+
+
+class Injected(Exception):
+    """An error of PID 1's own."""
+
+
+class Injection:
+    """Raises an error at a line of the supervisor's code, by the number of the lines before; None counts only."""
+
+    def __init__(self, at: int | None) -> None:
+        self.lines = 0
+        self._at = at
+        self._pid = os.getpid()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        """Trace a call or a line, sys.settrace."""
+        path = frame.f_code.co_filename
+        if os.getpid() != self._pid or not path.startswith(CODE) or path.endswith(ELSEWHERE):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines - 1 == self._at:
+                raise Injected(f"{path}:{frame.f_lineno}")
+        return self
+
+
+class Pod:
+    """A pod whose supervisor is exchanged after each error, and if wanted after each turn."""
+
+    def __init__(self, supervisor: Supervisor, kept: Sequence[int], injection: Injection | None) -> None:
+        launcher = supervisor.outside.socket  # type: ignore[attr-defined]
+        self._kept = kept
+        self.process = FirstProcess(supervisor, launcher, os.open("/", os.O_RDONLY | os.O_DIRECTORY), None)
+        self.exchanges = 0
+        self.errors: list[str] = []
+        self._old: list[FirstProcess] = []
+        self._injection = injection
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The present supervisor."""
+        return self.process.supervisor
+
+    def turn_until(self, condition: Callable[[Supervisor], bool]) -> None:
+        """Let the supervisors handle events until the condition holds."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not condition(self.supervisor):
+            states = {app.name: (app.state, app.due) for app in self.supervisor.apps.values()}
+            assert time.monotonic() < until, (states, self.errors)
+            self.do(lambda supervisor: supervisor.turn(0.05))
+
+    def do(self, work: Callable[[Supervisor], object]) -> None:
+        """Do some work of PID 1; after an error do it once more with the next supervisor."""
+        try:
+            sys.settrace(self._injection)  # type: ignore[arg-type]
+            try:
+                work(self.supervisor)
+            finally:
+                sys.settrace(None)
+            if self._injection is None:
+                self.exchange()
+        except Injected as error:
+            self.errors.append(str(error))
+            self.exchange()
+            work(self.supervisor)
+
+    def exchange(self) -> None:
+        """Have another supervisor go on from the state."""
+        self.exchanges += 1
+        self.supervisor.keep_specs()
+        for app in self.supervisor.apps.values():
+            for carried in (app, app.run, app.run.streams, app.group):
+                assert {*vars(carried)} - {"spec"} == {*carried._fields}
+        if self.process.filter_file is None:
+            self.process.filter_file = os.memfd_create("filter")
+        self.supervisor.journal.events.leave()
+        self.process.hold(self.supervisor)
+        state, descriptors = CODEC.encode(self.process)
+        for other in gc.get_objects():
+            if isinstance(other, socket.socket) and other.fileno() in descriptors:
+                other.detach()
+        # As execve(2) does. What has been closed must not be closed by its owner once more.
+        self._old.append(self.process)
+        syscalls.close_all_but((0, 1, 2, *descriptors, *self._kept))
+        self.process = CODEC.decode(state, "state")
+        make_supervisor(self.process)
+        go_on(self.process)
+
+
+def journey(
+    root: Path,
+    groups: Mapping[str, GroupEnds],
+    at: int | None = None,
+    *,
+    exchanging: bool = False,
+    act: Callable[[Pod], object] = lambda pod: None,
+) -> Outcome:
+    """
+    Run a pod of three apps with handlers and a hook, one that ends and two that are stopped; return the outcome.
+
+    The result has the number of lines, the number of exchanges, and where errors were raised.
+    """
+    answers, errors = os.memfd_create("answers"), os.memfd_create("errors")
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(errors, 2)
+            os.dup2(errors, 1)
+            injection = None if exchanging else Injection(at)
+            os.write(answers, json.dumps(_run(root, groups, injection, [answers, errors], act)).encode())
+        except BaseException:
+            os.write(errors, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    said, answered = (os.pread(fd, 1 << 20, 0).decode() for fd in (errors, answers))
+    assert answered, said
+    return Outcome(root, json.loads(answered), said)
+
+
+def _run(
+    root: Path,
+    groups: Mapping[str, GroupEnds],
+    injection: Injection | None,
+    kept: Sequence[int],
+    act: Callable[[Pod], object],
+) -> dict[str, Any]:
+    def says(code: int) -> Script:
+        def script(report: Socket) -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+            execute(report)
+            os.write(1, b"up\n")
+            signal.sigwait((signal.SIGTERM,))
+            os.write(1, b"down\n")
+            os._exit(code)
+
+        return script
+
+    touch = ("/bin/sh", "-c")
+    specific: dict[str, dict[str, Any]] = {
+        "a": {"pre_start": (*touch, f"touch {root}/pre"), "post_stop": (*touch, f"touch {root}/post")},
+        "b": {"pre_stop": Hook(sleep_seconds=0.01)},
+    }
+    scripts = {"a": exits(0), "b": says(5), "c": says(0)}
+    supervisor, launcher, events = start_pod(root, groups, scripts, PATIENCE_SECONDS, specific)
+    pod = Pod(supervisor, [*kept, launcher.fileno()], injection)
+    act(pod)
+    pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+    pod.do(lambda supervisor: supervisor.sidecars.start_all())
+    pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
+    os.kill(os.getpid(), signal.SIGTERM)
+    pod.turn_until(lambda supervisor: supervisor.pod.finished)
+    pod.do(lambda supervisor: supervisor.drain())
+    lines = 0 if injection is None else injection.lines
+    result = {"lines": lines, "exchanges": pod.exchanges, "errors": pod.errors}
+    return {"result": result, "exit_code": pod.supervisor.pod.exit_code, "events": events}
+
+
+def check(root: Path, outcome: Outcome) -> None:
+    """Check that nobody has noticed anything."""
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 5, "c": 0}), (outcome.result, outcome.errors)
+    assert (root / "pre").exists() and (root / "post").exists(), (outcome.result, outcome.errors)
+    assert [outcome.log(root, app) for app in ("b", "c")] == [["up", "down"], ["up", "down"]], outcome.result
+
+
+def test_every_turn_in_another_supervisor(root: Path, groups: Mapping[str, GroupEnds]) -> None:
+    """The state has everything: each turn of PID 1 is done by a supervisor made of the state of the last."""
+    outcome = journey(root, groups, exchanging=True)
+    check(root, outcome)
+    assert outcome.result["exchanges"] > 3
+
+
+def test_an_error_at_every_line(root: Path, groups: Mapping[str, GroupEnds]) -> None:
+    """An error anywhere in PID 1's callbacks costs no status, no output and no handler, and the pod ends as without."""
+    lines = journey(root, groups).result["lines"]
+    assert lines > 1000
+    for at in range(0, lines, 1 if LONG else lines // SAMPLES):
+        for name in ("pre", "post", *(f"rkt/status/{app}" for app in ("a", "b", "c"))):
+            (root / name).unlink(missing_ok=True)
+        for log in (root / "rkt/minit/log").iterdir():
+            log.unlink()
+        check(root, journey(root, groups, at))
+
+
+def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, GroupEnds]) -> None:
+    """Twice within a second in work for one app: that app has failed, and the pod ends with it in order."""
+
+    def act(pod: Pod) -> None:
+        pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+        pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        moment = time.monotonic()
+        pod.process.failures = [Failure(moment=moment, app="c"), Failure(moment=moment, app="c")]
+        pod.exchange()
+
+    outcome = journey(root, groups, act=act)
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 0, "b": 5, "c": 254})
+    assert 'app "c": supervisor: an error of PID 1\'s own came back' in outcome.errors
