@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import wait_for
+
 _EARLIER = "--faked-system-time=20200101T000000!"
 
 
@@ -71,4 +73,5 @@ def made_keys() -> Iterator[Keys]:
         yield keys
     finally:
         subprocess.run(["gpgconf", "--homedir", home, "--kill", "gpg-agent"], check=False, capture_output=True)
+        wait_for(lambda: not [*home.glob("S.gpg-agent*")], "the agent, which removes its sockets itself")
         shutil.rmtree(home)
