@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from minit.cri.grpc.framing import CallError, Code, code_of
-from minit.linux.messages import Socket, receive_message, send_message, socket_pair
+from minit.linux.messages import Socket, memory_file, receive_message, send_message, socket_pair
 from minit.pods.hand import CODEC, IS_LAST, WORD, HandRequest, read_answer
 
 MOST_IDLE = len(os.sched_getaffinity(0))
@@ -99,12 +99,11 @@ class Hands:
                 return link
 
     def _ask(self, link: Socket, request: Any, held: int | None) -> None:
-        fd = os.memfd_create("request", os.MFD_CLOEXEC)
+        asked = HandRequest(
+            data=self._data, local_config=self._local_config, system_config=self._system_config, request=request
+        )
+        fd = memory_file("request", CODEC.encode(asked))
         try:
-            asked = HandRequest(
-                data=self._data, local_config=self._local_config, system_config=self._system_config, request=request
-            )
-            os.write(fd, CODEC.encode(asked))
             send_message(link, {}, [fd, *([] if held is None else [held])])
         finally:
             os.close(fd)

@@ -28,10 +28,11 @@ from minit.launcher.start.preparation import Placed, Prepared, Start, no_sockets
 from minit.launcher.start.usernamespace import make_dev, makes_dev
 from minit.launcher.stop import read_pid
 from minit.linux import syscalls
+from minit.linux.messages import memory_file
 from minit.linux.process import raise_limits, read_limits
 from minit.linux.stdio import complain
 from minit.network.podnames import change_apps
-from minit.plan.appspec import AppSpec, encode_spec
+from minit.plan.appspec import encode_spec
 from minit.plan.inputs.appflags import AddFlags
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection
@@ -180,7 +181,8 @@ def _hand_over(app: str, sent: Sequence[tuple[str, int]], *, is_v2: bool) -> Non
 def _roles(prepared: Prepared) -> list[tuple[str, int]]:
     """Return the descriptors of the app for PID 1, each with its role."""
     [spec], [trees], [group], [sockets] = prepared.specs, prepared.trees, prepared.groups.apps, prepared.sockets
-    sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
+    # The spec could outgrow a message.
+    sent = [(adding.SPEC, memory_file("spec", encode_spec(spec))), (adding.ROOT, _open_root(spec.name))]
     if prepared.plan.private_users is not None and makes_dev(prepared.plan):
         sent.append((adding.DEV, make_dev(prepared.plan.private_users)))
     sent += [(adding.TREE, tree) for tree in trees]
@@ -203,15 +205,6 @@ def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:
     roles += [(adding.FILE + name, fd) for name, fd in group.files]
     roles += [] if group.freezer is None else [(adding.FREEZER, group.freezer)]
     return roles + ([] if group.memory is None else [(adding.MEMORY, group.memory)])
-
-
-def _write_spec(spec: AppSpec) -> int:
-    # Not in the request, which it could outgrow.
-    fd = os.memfd_create("spec", os.MFD_CLOEXEC)
-    data = encode_spec(spec)
-    while data:
-        data = data[os.write(fd, data) :]
-    return fd
 
 
 def _open_root(app: str) -> int:

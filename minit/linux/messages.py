@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from minit.base import jsontext
 from minit.base.errors import ManifestError
+from minit.linux.stdio import write_all
 
 MAXIMUM_MESSAGE_BYTES = 64 * 1024
 # Key of a reply whose actual content, larger than a message, is in the file of the descriptor.
@@ -29,15 +30,18 @@ def memory_file(name: str, data: bytes) -> int:
     """Return a file in memory with this, at its start: a content that nobody can change, memfd_create(2)."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        left = data
-        while left:
-            left = left[os.write(fd, left) :]
+        write_all(fd, data)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         os.lseek(fd, 0, os.SEEK_SET)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def read_memory_file(fd: int) -> bytes:
+    """Return the content of a file in memory, wherever the descriptor stands."""
+    return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
 def encode_message(message: object, descriptors: Sequence[int]) -> tuple[list[bytes], list[tuple[int, int, bytes]]]:

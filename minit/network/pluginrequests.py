@@ -15,6 +15,7 @@ from minit.base.errors import ManifestError, NetworkError, PluginError, describe
 from minit.base.harmless import harmless
 from minit.linux.forks import PLUGIN, fork
 from minit.linux.loop import wait_readable
+from minit.linux.messages import memory_file
 from minit.linux.process import reset_signals
 from minit.manifest.reader import Node
 from minit.network import protocol
@@ -218,11 +219,7 @@ def _start(path: str, request: bytes, environment: Mapping[str, str]) -> tuple[i
     theirs = []
     try:
         # A file, not a pipe: nobody has to write while the plugin reads, and a plugin may read nothing.
-        standard_input = os.memfd_create("request", os.MFD_CLOEXEC)
-        theirs.append(standard_input)
-        while request:
-            request = request[os.write(standard_input, request) :]
-        os.lseek(standard_input, 0, os.SEEK_SET)
+        theirs.append(memory_file("request", request))
         for _ in ("output", "report"):
             reader, writer = os.pipe2(os.O_CLOEXEC)
             ours.append(reader)

@@ -22,7 +22,7 @@ from minit.base.errors import FailureKind, MinitError, describe, kind_of, told_r
 from minit.base.progress import silent
 from minit.base.value import Value
 from minit.base.valuecodec import ValueCodec
-from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.messages import Socket, read_memory_file, receive_message, send_message
 from minit.pods import apps, ending, images, preparing, running, stopping
 from minit.pods.caller import DEFAULT_SYSTEM_CONFIG, Caller
 from minit.pods.requests import (
@@ -144,7 +144,7 @@ def _serve_one(link: Socket, act: CarryOut) -> bool:
     answer: dict[str, object] = {RESULT: "", KIND: None, ERROR: None}
     is_last = False
     try:
-        asked = CODEC.decode(os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0), "request")
+        asked = CODEC.decode(read_memory_file(descriptors[0]), "request")
         answer[RESULT] = act(asked)
     except (MinitError, OSError) as error:
         answer |= {KIND: kind_of(error), ERROR: _text(error)}

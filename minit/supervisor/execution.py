@@ -25,7 +25,7 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.attributes import Attributes
 from minit.linux.forks import PID_1, take_name
-from minit.linux.messages import Socket, memory_file
+from minit.linux.messages import Socket, memory_file, read_memory_file
 from minit.linux.process import forget_imports
 from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.plan.podplan import PodTraits
@@ -254,7 +254,7 @@ def resume_first_process(memory: int) -> FirstProcess:
     forget_imports()
     gc.disable()
     with Step("go on as PID 1"):
-        process = CODEC.decode(os.pread(memory, os.fstat(memory).st_size, 0), "state of PID 1")
+        process = CODEC.decode(read_memory_file(memory), "state of PID 1")
         assert isinstance(process, FirstProcess)
         os.close(memory)
         _set_inheritable(CODEC.encode(process)[1], False)
@@ -265,7 +265,7 @@ def make_supervisor(process: FirstProcess) -> None:
     """Make the supervisor of the carried parts."""
     privileges.note_dropped(process.dropped)
     assert process.filter_file is not None
-    filter = os.pread(process.filter_file, os.fstat(process.filter_file).st_size, 0)
+    filter = read_memory_file(process.filter_file)
     journal = Journal(process.traits.debug)
     context = Context(process.traits, process.apps, process.launcher, journal, filter)
     link = LauncherLink(context, process.launcher)

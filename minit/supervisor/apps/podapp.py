@@ -9,7 +9,7 @@ from functools import cached_property
 from minit.base.carried import Carried, Descriptor
 from minit.base.value import replace
 from minit.linux.attributes import Attributes
-from minit.linux.messages import memory_file
+from minit.linux.messages import memory_file, read_memory_file
 from minit.plan.appspec import AppSpec, decode_spec, encode_spec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import LastRun, Run
@@ -86,7 +86,7 @@ class App(Carried):
     def spec(self) -> AppSpec:
         """The spec, which another program reads when the spec is first needed."""
         assert self.spec_file is not None
-        return decode_spec(os.pread(self.spec_file, os.fstat(self.spec_file).st_size, 0))
+        return decode_spec(read_memory_file(self.spec_file))
 
     def keep_spec(self) -> None:
         """Write the spec into a file in memory, which nobody can change, unless there is the file."""

@@ -352,7 +352,8 @@ def _find_namespace(supervisor: Supervisor, request: FindNamespace | EnterApp) -
     if isinstance(request, FindNamespace):
         return Answer(), [app.namespace]
     if app.profile is None:
-        app.profile = _profile_file(app)
+        # Not in the answer, which could outgrow a message.
+        app.profile = memory_file("profile", encode_profile(profile_of(app.spec, app.attributes)))
     # While its process prepares itself, /proc in the namespace that is known so far is that of another one.
     if app.run.pids is None or app.run.reaped is not None or app.state == State.PREPARING:
         return Answer(), [app.namespace, app.profile]
@@ -409,11 +410,6 @@ def _signal(supervisor: Supervisor, request: SignalApp) -> Reply:
     with suppress(ProcessLookupError):  # its end is about to be read
         syscalls.pidfd_send_signal(app.run.pidfd, request.signal)
     return Answer(), []
-
-
-def _profile_file(app: App) -> int:
-    # Not in the answer, which could outgrow a message.
-    return memory_file("profile", encode_profile(profile_of(app.spec, app.attributes)))
 
 
 def _events(supervisor: Supervisor, request: AskEvents) -> Reply:
