@@ -204,14 +204,14 @@ class FirstProcess(Carried):
             state, descriptors = CODEC.encode(self)
             memory = memory_file("state", state)
             kept = {*descriptors, memory}
-            _set_inheritable(kept, True)
+            _keep_over_exec(kept)
             try:
                 _hide_memory(self.traits)
                 arguments = [*self.program.arguments, str(memory)]
                 os.execve(self.program.file, arguments, os.environ)
             except (MinitError, OSError):
                 _protect()
-                _set_inheritable(kept, False)
+                _close_on_exec()
                 os.close(memory)
                 raise
 
@@ -257,7 +257,7 @@ def resume_first_process(memory: int) -> FirstProcess:
         process = CODEC.decode(read_memory_file(memory), "state of PID 1")
         assert isinstance(process, FirstProcess)
         os.close(memory)
-        _set_inheritable(CODEC.encode(process)[1], False)
+        _close_on_exec()
     return process
 
 
@@ -320,14 +320,18 @@ def _hide_memory(traits: PodTraits) -> None:
             raise
 
 
-def _set_inheritable(descriptors: Iterable[int], is_inheritable: bool) -> None:
+def _keep_over_exec(descriptors: Iterable[int]) -> None:
     for fd in descriptors:
         try:
-            os.set_inheritable(fd, is_inheritable)
+            os.set_inheritable(fd, True)
         except OSError as error:
             # Closed just before an error.
             if error.errno != errno.EBADF:
                 raise
+
+
+def _close_on_exec() -> None:
+    syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
 
 
 def _protect() -> None:
