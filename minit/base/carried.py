@@ -35,8 +35,7 @@ class Carried:
     _fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        own = (name for name, hint in cls.__dict__.get("__annotations__", {}).items() if "ClassVar" not in str(hint))
-        cls._fields = (*cls._fields, *own)
+        cls._fields = (*cls._fields, *cls.__dict__.get("__annotations__", ()))
 
     def close_fields(self, *names: str) -> None:
         """
@@ -110,7 +109,7 @@ class CarriedCodec:
     def _form(self, hint: Any) -> _Form:
         origin, inner = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            return (_encode_descriptor, _pass) if _DESCRIPTOR in inner else self._form(inner[0])
+            return (_encode_descriptor, _decode_plain) if _DESCRIPTOR in inner else self._form(inner[0])
         if origin in (Union, types.UnionType):
             return self._optional([part for part in inner if part is not type(None)])
         if origin is dict:
@@ -120,7 +119,7 @@ class CarriedCodec:
         if origin in (list, tuple, set, frozenset):
             return _items_form(origin, self._form(inner[0]))
         if hint is socket.socket:
-            return _encode_socket, lambda decoder, fd: open_socket(fd)
+            return _encode_socket, _open_socket
         if isinstance(hint, type) and issubclass(hint, Carried):
             self._learn(hint)
             return _Encoder.number_of, lambda decoder, number: decoder.objects[number]
@@ -129,11 +128,11 @@ class CarriedCodec:
             return _value_form(hint, self.forms[hint])
         if isinstance(hint, type) and issubclass(hint, Enum):
             return (lambda encoder, value: value.value), (lambda decoder, value: hint(value))
-        return _PLAIN.get(hint, (_encode_any, _decode_any))
+        return _PLAIN
 
     def _optional(self, hints: list[Any]) -> _Form:
         # Of several classes only plain ones are told apart.
-        encode, decode = self._form(hints[0]) if len(hints) == 1 else (_encode_any, _decode_any)
+        encode, decode = self._form(hints[0]) if len(hints) == 1 else _PLAIN
         return (
             lambda encoder, value: None if value is None else encode(encoder, value),
             lambda decoder, value: None if value is None else decode(decoder, value),
@@ -176,15 +175,11 @@ class _Decoder:
                 setattr(value, name, decode(self, fields[name]))
 
 
-def open_socket(fd: int) -> socket.socket:
-    """Return the socket of a descriptor, which blocks as before."""
+def _open_socket(_: _Decoder, fd: int) -> socket.socket:
+    # It blocks as before.
     sock = socket.socket(fileno=fd)
     sock.setblocking(os.get_blocking(fd))
     return sock
-
-
-def _pass(_: object, value: Any) -> Any:
-    return value
 
 
 def _encode_descriptor(encoder: _Encoder, fd: int) -> int:
@@ -196,30 +191,24 @@ def _encode_socket(encoder: _Encoder, sock: socket.socket) -> int:
     return _encode_descriptor(encoder, sock.fileno())
 
 
-def _encode_any(encoder: _Encoder, value: Any) -> object:
+def _encode_plain(encoder: _Encoder, value: Any) -> object:
     """Return plain data of any form; bytes are told from text by a key."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, (list, tuple)):
-        return [_encode_any(encoder, item) for item in value]
+        return [_encode_plain(encoder, item) for item in value]
     return value
 
 
-def _decode_any(decoder: _Decoder, value: Any) -> Any:
+def _decode_plain(decoder: _Decoder, value: Any) -> Any:
     if isinstance(value, dict):
         return bytes.fromhex(value["bytes"])
     if isinstance(value, list):
-        return [_decode_any(decoder, item) for item in value]
+        return [_decode_plain(decoder, item) for item in value]
     return value
 
 
-_PLAIN: dict[Any, _Form] = {
-    bool: (_pass, _pass),
-    int: (_pass, _pass),
-    str: (_pass, _pass),
-    float: (_pass, _pass),
-    bytes: (lambda encoder, value: value.hex(), lambda decoder, value: bytes.fromhex(value)),
-}
+_PLAIN: _Form = (_encode_plain, _decode_plain)
 
 
 def _value_form(kind: type[Value], forms: dict[str, _Form]) -> _Form:
