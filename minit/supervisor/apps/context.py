@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from minit.base.carried import Carried
 from minit.linux.attributes import Limit
@@ -76,11 +77,16 @@ class Context:
         self._act(app, len(app.due))
 
     def _act(self, app: App, count: int) -> None:
+        with self.work_for(app):
+            for _ in range(count):
+                self.actions[app.due[0]](app)
+                del app.due[0]
+
+    @contextmanager
+    def work_for(self, app: App) -> Iterator[None]:
+        """Note that there is work for an app; an error in the work leaves the note, for who deals with the error."""
         self.at_work.append(app.name)
-        for _ in range(count):
-            self.actions[app.due[0]](app)
-            del app.due[0]
-        # An error leaves the names of the apps for which there was work.
+        yield
         self.at_work.pop()
 
     def pause(self, app: App) -> bool:

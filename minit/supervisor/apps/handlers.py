@@ -98,18 +98,17 @@ class Handlers(Carried):
     def _conclude(self, app: App) -> None:
         """Have the app go on after the end of a handler or hook."""
         assert app.run.ended_handler is not None
-        self._context.at_work.append(app.name)
         run, (name, status) = app.run, app.run.ended_handler
-        if name in HOOKS and _HANDLER_OF.get(app.state) != name:
-            # It was ended with its app, or before the next one.
-            if app.state == State.PRE_STOP and app.run.handler is None:
-                self._run(app)
-        elif status.code == 0:
-            self._succeed(app)
-        else:
-            self._fail(app, name, status)
-        run.ended_handler = None
-        self._context.at_work.pop()
+        with self._context.work_for(app):
+            if name in HOOKS and _HANDLER_OF.get(app.state) != name:
+                # It was ended with its app, or before the next one.
+                if app.state == State.PRE_STOP and app.run.handler is None:
+                    self._run(app)
+            elif status.code == 0:
+                self._succeed(app)
+            else:
+                self._fail(app, name, status)
+            run.ended_handler = None
 
     def _run(self, app: App) -> None:
         name = _HANDLER_OF[app.state]

@@ -94,11 +94,10 @@ class Starts:
     def heed(self, app: App) -> None:
         """Act on the words of the process of an app."""
         run = app.run
-        self._context.at_work.append(app.name)
-        while run.words:
-            self._heed(app, run, run.words[0])
-            del run.words[0]
-        self._context.at_work.pop()
+        with self._context.work_for(app):
+            while run.words:
+                self._heed(app, run, run.words[0])
+                del run.words[0]
 
     def _heed(self, app: App, run: Run, words: Words) -> None:
         message, descriptors = words
