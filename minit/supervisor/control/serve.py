@@ -234,16 +234,18 @@ class _Server:
                 await trio.lowlevel.wait_readable(client.socket)
             scope.cancel()
 
-        if pending.reply is None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch, nursery.cancel_scope)
-                with trio.CancelScope(deadline=_by_trio(pending.ends_at)):
-                    await answered.wait()
-                if pending.reply is None:
-                    pending.expire()
-                    self._wake()
-                nursery.cancel_scope.cancel()
-        self._requests.forget(pending)
+        try:
+            if pending.reply is None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(watch, nursery.cancel_scope)
+                    with trio.CancelScope(deadline=_by_trio(pending.ends_at)):
+                        await answered.wait()
+                    if pending.reply is None:
+                        pending.expire()
+                        self._wake()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._requests.forget(pending)
         if pending.reply is not None:
             with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
                 await _send_message(client.socket, *encode_message(pending.reply.to_json(), []))
