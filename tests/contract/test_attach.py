@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,30 @@ PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "s
 def numbers(first: int, last: int) -> bytes:
     """Return the lines that seq(1) writes."""
     return b"".join(b"%d\n" % number for number in range(first, last + 1))
+
+
+def lines_through(
+    make_pod: MakePod, count: int, shares: Sequence[int], disturb: Callable[[PodDirectory], object]
+) -> bytes:
+    """
+    Have a client get numbered lines, all of them, and return what the client complained about.
+
+    `disturb` is called after each of the shares, 8 say for an eighth of the output.
+    """
+    pod = start_app(make_pod, f"read x; seq 1 {count}; read x", {"stdin": "stream", "stdout": "stream"})
+    client = attach(pod, **PIPES)
+    assert client.stdin is not None and client.stdout is not None
+    client.stdin.write(b"go\n")
+    client.stdin.flush()
+    got, size = b"", len(numbers(1, count))
+    for share in shares:
+        while len(got) < size // share:
+            got += os.read(client.stdout.fileno(), 1 << 16)
+        disturb(pod)
+    rest, errors = client.communicate(b"end\n")
+    assert client.returncode == 0
+    assert got + rest == numbers(1, count)
+    return errors
 
 
 def test_listing(make_pod: MakePod) -> None:
@@ -82,23 +106,9 @@ def test_one_stream_alone(make_pod: MakePod, name: str) -> None:
 
 def test_a_killed_sidecar(make_pod: MakePod) -> None:
     """The client attaches to the next one and goes on where it was: all bytes come."""
-    count = 400_000
-    pod = start_app(make_pod, f"read x; seq 1 {count}; read x", {"stdin": "stream", "stdout": "stream"})
-    client = attach(pod, **PIPES)
-    assert client.stdin is not None and client.stdout is not None
-    client.stdin.write(b"go\n")
-    client.stdin.flush()
-    got = b""
-    size = len(numbers(1, count))
-    for share in (8, 4):
-        while len(got) < size // share:
-            got += os.read(client.stdout.fileno(), 1 << 16)
-        kill_sidecar(pod)
-    rest, errors = client.communicate(b"end\n")
-    assert client.returncode == 0
+    errors = lines_through(make_pod, 400_000, (8, 4), kill_sidecar)
     # The second one may have been killed before it answered.
     assert errors.count(b"was killed; attaching again\n") in (1, 2)
-    assert got + rest == numbers(1, count)
 
 
 def test_a_sidecar_that_is_killed_before_its_answer(tmp_path: Path) -> None:

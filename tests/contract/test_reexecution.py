@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_attach import PIPES, numbers
-from tests.support.attach import attach, start_app
+from tests.contract.test_attach import lines_through
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import descriptors_of, status_of
@@ -149,20 +148,7 @@ def test_an_error_of_pid_1(make_pod: MakePod) -> None:
 
 def test_output_has_no_gap(make_pod: MakePod) -> None:
     """An attached client gets every line while PID 1 is executed again and again."""
-    count = 200_000
-    pod = start_app(make_pod, f"read x; seq 1 {count}; read x", {"stdin": "stream", "stdout": "stream"})
-    client = attach(pod, **PIPES)
-    assert client.stdin is not None and client.stdout is not None
-    client.stdin.write(b"go\n")
-    client.stdin.flush()
-    got, size = b"", len(numbers(1, count))
-    for share in (16, 8, 4, 2):
-        while len(got) < size // share:
-            got += os.read(client.stdout.fileno(), 1 << 16)
-        reexecute(pod)
-    rest, errors = client.communicate(b"end\n")
-    assert (client.returncode, errors) == (0, b"")
-    assert got + rest == numbers(1, count)
+    assert lines_through(make_pod, 200_000, (16, 8, 4, 2), reexecute) == b""
 
 
 def test_every_start_end_and_line_is_there(make_pod: MakePod) -> None:
