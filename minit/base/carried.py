@@ -30,7 +30,11 @@ Descriptor: TypeAlias = Annotated[int, _DESCRIPTOR]
 
 
 class Carried:
-    """A mutable object whose annotated fields are carried over; an object made of them has nothing else."""
+    """
+    A mutable object whose annotated fields are carried over; an object made of them has nothing else.
+
+    An attribute of the class is the default of a field that an older version lacks.
+    """
 
     _fields: ClassVar[tuple[str, ...]] = ()
 
@@ -169,10 +173,12 @@ class _Decoder:
         self.objects = [object.__new__(codec.kinds[name]) for name, _ in objects]
         for value, (_, fields) in zip(self.objects, objects):
             forms = codec.forms[type(value)]
-            if forms.keys() != fields.keys():
-                raise ValueError(f"{type(value).__name__} with other fields: {sorted(forms.keys() ^ fields.keys())}")
-            for name, (_, decode) in forms.items():
-                setattr(value, name, decode(self, fields[name]))
+            # A field with a default may be newer than the state.
+            other = [name for name in forms.keys() ^ fields.keys() if name in fields or not hasattr(value, name)]
+            if other:
+                raise ValueError(f"{type(value).__name__} with other fields: {sorted(other)}")
+            for name, field in fields.items():
+                setattr(value, name, forms[name][1](self, field))
 
 
 def _open_socket(_: _Decoder, fd: int) -> socket.socket:

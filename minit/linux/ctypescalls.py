@@ -49,6 +49,10 @@ def wait_for_kill() -> NoReturn:
         signal.pause()
 
 
+def forget_way_back() -> None:
+    """Do nothing: only a dumped interpreter has a way back."""
+
+
 def address(buffer: bytearray) -> int:
     """Return the address of the bytes, valid while the buffer exists and keeps its length."""
     return ctypes.addressof(_array(buffer))

@@ -110,6 +110,14 @@ PID_1 = Forked(
     is_dumpable=False,
     death_signal=signal.SIGTERM,
 )
+# Before another version of minit takes the place of a program.
+PROGRAM_TRIAL = Forked(
+    who="trial of another version",
+    name="minit-trial",
+    keeps=None,
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+)
 SPAWNER = Forked(
     who="spawner",
     name="minit-spawner",

@@ -22,15 +22,18 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from minit.linux.ctypescalls import address, call
     from minit.linux.ctypescalls import clone3 as _clone3
+    from minit.linux.ctypescalls import forget_way_back as _forget_way_back
     from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 else:
     try:
         from _syscalls import address, call
         from _syscalls import clone3 as _clone3
+        from _syscalls import forget_way_back as _forget_way_back
         from _syscalls import wait_for_kill as _wait_for_kill
     except ModuleNotFoundError:
         from minit.linux.ctypescalls import address, call
         from minit.linux.ctypescalls import clone3 as _clone3
+        from minit.linux.ctypescalls import forget_way_back as _forget_way_back
         from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
@@ -394,6 +397,15 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     words = (flags | _CLONE_PIDFD, address(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup or 0)
     pid = _clone3(bytearray(_CLONE_ARGS.pack(*words)))
     return pid, int.from_bytes(pidfd, "little") if pid else -1
+
+
+def forget_way_back() -> None:
+    """
+    Have no signal lead back to the program that this process executed before.
+
+    minit/image/dump/crash.c has the signals; an interpreter that is not dumped has none.
+    """
+    _forget_way_back()
 
 
 def wait_for_kill() -> NoReturn:

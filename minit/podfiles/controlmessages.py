@@ -146,12 +146,13 @@ class LiveApp(Message):
 
 
 class LivePod(Answer):
-    """The state of a pod and of its apps."""
+    """The state of a pod and of its apps, and the version of the minit that PID 1 runs."""
 
     uuid: str
     state: str
     ready: bool
     apps: tuple[LiveApp, ...]
+    version: str | None = None
 
 
 class Events(Answer):
@@ -207,6 +208,12 @@ class Reexecute(Request):
     """Has PID 1 execute its program anew, and go on."""
 
     op = "reexecute"
+
+
+class Upgrade(Request):
+    """Has PID 1 execute the program of another version of minit: a descriptor is a read-only mount of its image."""
+
+    op = "upgrade"
 
 
 class AskEvents(Request):
@@ -317,7 +324,7 @@ REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
     for kind in (
         *(Ping, AskState, StopPod, ReopenLogs, AskEvents, NoteHealth, FindNamespace, EnterApp, FindHelpers, Note),
-        *(PauseApp, ResumeApp, SignalApp, Reexecute),
+        *(PauseApp, ResumeApp, SignalApp, Reexecute, Upgrade),
         *(AddApp, StartApp, StopApp, RemoveApp),
     )
 }

@@ -173,6 +173,7 @@ class PodEvent(StrEnum):
     SUPERVISOR_FAILED = "supervisor.failed"
     SUPERVISOR_RESUMED = "supervisor.resumed"
     POD_READY = "pod.ready"
+    POD_UPGRADED = "pod.upgraded"
     POD_STOP_REQUESTED = "pod.stop-requested"
     POD_DEADLINE_EXCEEDED = "pod.deadline-exceeded"
     POD_STOPPING = "pod.stopping"

@@ -22,6 +22,7 @@ from minit.linux import syscalls
 from minit.linux.attributes import Attributes
 from minit.linux.forks import Kept
 from minit.linux.messages import Socket, receive_message, send_message
+from minit.linux.ownprogram import Program, find_program, has_way_back
 from minit.linux.process import enter_own_mounts, join_cgroups
 from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.linux.terminal import CallerTerminal
@@ -38,14 +39,7 @@ from minit.supervisor.apps.starts import spawn_app
 from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.exec.socketactivation import open_sockets
-from minit.supervisor.execution import (
-    FirstProcess,
-    Program,
-    find_program,
-    go_on,
-    make_supervisor,
-    resume_first_process,
-)
+from minit.supervisor.execution import FirstProcess, go_on, make_supervisor, resume_first_process, settle
 from minit.supervisor.journal import Journal
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.launcherlink import LauncherLink, Outside
@@ -141,10 +135,18 @@ def resume_supervisor(memory: int) -> int:
     process = resume_first_process(memory)
     try:
         make_supervisor(process)
+        settle(process, memory)
         return _supervise(process, lambda _: go_on(process))
     except Exception as error:
+        if has_way_back():
+            raise
         tell_failure(process.launcher, error)
         return EXIT_FAILURE
+
+
+def prove_supervisor(memory: int) -> None:
+    """Make of the state at a descriptor what PID 1 would go on with in this program."""
+    make_supervisor(resume_first_process(memory))
 
 
 def tell_failure(launcher: Socket, error: BaseException) -> None:

@@ -1,6 +1,8 @@
 """
 PID 1 executes its program anew, execve(2), and goes on: on request, and after an error of its own.
 
+A request can also bring another version of minit, whose program PID 1 executes in place of its own.
+
 Apps, sidecars, helpers and clients notice nothing. The descriptors stay open under their numbers, and a file in memory
 has the rest of the state: docs/design.md has the format. What the kernel has told once only, an end or a signal say, is
 in the state before PID 1 acts, and leaves the state afterwards.
@@ -8,24 +10,32 @@ in the state before PID 1 acts, and leaves the state afterwards.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import resource
 import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NoReturn
 
+import minit
 from minit.base.carried import Carried, CarriedCodec, Descriptor
 from minit.base.errors import LaunchError, MinitError, Step, describe
 from minit.base.value import Value
-from minit.linux import syscalls
 from minit.linux.attributes import Attributes
 from minit.linux.forks import PID_1, take_name
 from minit.linux.messages import Socket, memory_file, read_memory_file
+from minit.linux.ownprogram import (
+    Program,
+    close_on_exec,
+    execute,
+    forget_way_back,
+    has_way_back,
+    hide_memory,
+    protect_memory,
+    try_program,
+)
 from minit.linux.process import forget_imports
 from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.plan.podplan import PodTraits
@@ -38,7 +48,7 @@ from minit.supervisor.apps.lifecycle import Event
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import PodPolicy, StartOrder
 from minit.supervisor.control.answers import Adding, Removing, Starting, Stopping
-from minit.supervisor.control.serve import Clients, serve
+from minit.supervisor.control.serve import Clients, Offer, accept, serve
 from minit.supervisor.exec import privileges
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
@@ -49,25 +59,11 @@ from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 # An error that comes back so soon is not to be mended by another beginning.
 _SOON_SECONDS = 1.0
 _MOST_SOON = 2
-_INTERPRETER = "/usr/lib/minit/bin/minit"
+# Other versions of minit execute these too.
 _RESUME = "from minit.launcher.start.launch import resume; resume()"
-_SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
-_ANYBODY = "1"
-_OVERFLOW_GID = 65534
+_PROVE = "from minit.launcher.start.launch import prove; prove()"
 # With less of these a program ends behind the point of no return.
 _VITAL = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-
-
-class Program(Value):
-    """
-    The program of PID 1: a descriptor of the file, the arguments, and what the interpreter reads its modules from.
-
-    `image` is None for a program with everything in it.
-    """
-
-    file: Descriptor
-    arguments: tuple[str, ...]
-    image: Descriptor | None = None
 
 
 class Failure(Value):
@@ -163,9 +159,10 @@ class FirstProcess(Carried):
     def _execute_as_asked(self) -> None:
         self.supervisor.is_to_execute = False
         try:
-            self._execute()
+            self._execute(self.clients.offer)
         except (MinitError, OSError) as error:
             self.supervisor.journal.info("supervisor.not-executed", reason=describe(error))
+            self.clients.refuse_offer(describe(error))
 
     def _begin_anew(self, error: Exception) -> None:
         """Go on after an error by a new program; the error is raised if there can be none."""
@@ -187,8 +184,12 @@ class FirstProcess(Carried):
             complain_at_once(f"stage1: PID 1 cannot begin anew: {describe(reason)}")
             raise error from None
 
-    def _execute(self) -> NoReturn:
-        """Execute the program with the present state; LaunchError or OSError, and no change, for a failure."""
+    def _execute(self, offer: Offer | None = None) -> NoReturn:
+        """
+        Execute the program, or an offered one, with the present state.
+
+        LaunchError or OSError, and no change, for a failure.
+        """
         if self.program is None:
             raise LaunchError("this program of PID 1 cannot be executed")
         with Step("execute PID 1 anew"):
@@ -204,42 +205,29 @@ class FirstProcess(Carried):
             state, descriptors = CODEC.encode(self)
             memory = memory_file("state", state)
             kept = {*descriptors, memory}
-            _keep_over_exec(kept)
             try:
-                _hide_memory(self.traits)
-                arguments = [*self.program.arguments, str(memory)]
-                os.execve(self.program.file, arguments, os.environ)
+                if offer is None:
+                    program, command = self.program, self.program.command(_RESUME, memory)
+                else:
+                    try_program(offer.program, _PROVE, memory, kept, self._hide_memory)
+                    program = offer.program
+                    command = program.command(_RESUME, memory, self.program.way_back(_RESUME, memory))
+                self._hide_memory()
+                execute(program, command, kept)
             except (MinitError, OSError):
-                _protect()
-                _close_on_exec()
+                protect_memory(signal.SIGTERM)
                 os.close(memory)
                 raise
+
+    def _hide_memory(self) -> None:
+        # The memory of a pod with a user namespace is the namespace's, and PID 1 has more capabilities than anybody
+        # there.
+        if not self.traits.has_private_users:
+            hide_memory()
 
 
 # When the module is imported: later PID 1 imports nothing, and has forgotten the modules that annotations name.
 CODEC = CarriedCodec(FirstProcess, Adding, Starting, Stopping, Removing)
-
-
-def find_program(image: int | None) -> Program | None:
-    """
-    Return the program of this process, whose interpreter was started from the mount `image`.
-
-    None if it cannot be executed once more, as in a test.
-    """
-    program, *options = sys.orig_argv or [""]
-    try:
-        file = os.open("/proc/self/exe", os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    if not options or not options[0].startswith("-"):
-        # Dumped. The name must not be that of a descriptor, from which minit.launcher.ownimage would find the image.
-        return Program(file=file, arguments=(_INTERPRETER, "-c", _RESUME))
-    if image is None or "-c" not in options:
-        os.close(file)
-        return None
-    libraries = f"{program.rpartition('/bin/')[0]}/lib"
-    loader = ("ld.so", "--inhibit-cache", "--library-path", libraries, "--argv0", program, program)
-    return Program(file=file, arguments=(*loader, *options[: options.index("-c") + 1], _RESUME), image=image)
 
 
 def resume_first_process(memory: int) -> FirstProcess:
@@ -249,15 +237,12 @@ def resume_first_process(memory: int) -> FirstProcess:
     The supervisor is still to be made. LaunchError for a state of another form.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
-    _protect()
-    take_name(PID_1)
+    protect_memory(signal.SIGTERM)
     forget_imports()
     gc.disable()
     with Step("go on as PID 1"):
         process = CODEC.decode(read_memory_file(memory), "state of PID 1")
         assert isinstance(process, FirstProcess)
-        os.close(memory)
-        _close_on_exec()
     return process
 
 
@@ -279,6 +264,32 @@ def make_supervisor(process: FirstProcess) -> None:
     journal.events.resume()
 
 
+def settle(process: FirstProcess, memory: int) -> None:
+    """
+    Be PID 1 for good, with nothing left of the program before; an error in another version leads back instead.
+
+    A client who has offered the version is answered first.
+    """
+    offer, events = process.clients.offer, process.supervisor.journal
+    if has_way_back():
+        assert offer is not None
+        accept(offer)
+        forget_way_back()
+        old, process.program = process.program, offer.program
+        assert old is not None
+        process.clients.offer = None
+        for fd in old.descriptors():
+            os.close(fd)
+        offer.close()
+        events.event(PodEvent.POD_UPGRADED, before=offer.version, after=minit.__version__)
+    else:
+        process.clients.refuse_offer("the new program has failed, and PID 1 goes on in the old program")
+    # Not before: the words replace the arguments, which lead back.
+    take_name(PID_1)
+    os.close(memory)
+    close_on_exec()
+
+
 def go_on(process: FirstProcess) -> None:
     """Have the supervisor look at everything anew; an app in whose work an error has come back soon has failed."""
     supervisor = process.supervisor
@@ -298,45 +309,3 @@ def _end_failing_app(process: FirstProcess) -> None:
         app.run.words.clear()
         app.run.failure = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
         process.supervisor.context.handle(app, Event.KILL)
-
-
-def _hide_memory(traits: PodTraits) -> None:
-    """
-    Have nobody trace this process between execve(2) and the first instruction: a program is dumpable then.
-
-    Not with another effective group than the real one, unless fs.suid_dumpable is 1 (begin_new_exec of the kernel). The
-    memory of a pod with a user namespace is the namespace's, and PID 1 has more capabilities than anybody there.
-    """
-    if traits.has_private_users:
-        return
-    with open(_SUID_DUMPABLE, encoding="ascii") as file:
-        if file.read().strip() == _ANYBODY:
-            raise LaunchError(f"{_SUID_DUMPABLE} is {_ANYBODY}: apps could look at the memory of PID 1")
-    try:
-        os.setresgid(-1, _OVERFLOW_GID, -1)
-    except OSError as error:
-        # A user with one id has no second group to take, and no app with another user.
-        if error.errno != errno.EINVAL:
-            raise
-
-
-def _keep_over_exec(descriptors: Iterable[int]) -> None:
-    for fd in descriptors:
-        try:
-            os.set_inheritable(fd, True)
-        except OSError as error:
-            # Closed just before an error.
-            if error.errno != errno.EBADF:
-                raise
-
-
-def _close_on_exec() -> None:
-    syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
-
-
-def _protect() -> None:
-    """Be root's again, and nobody's to trace."""
-    os.setresgid(0, 0, 0)
-    syscalls.set_dumpable(False)
-    # The change of ids took the signal away.
-    syscalls.set_parent_death_signal(signal.SIGTERM)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import signal
+import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minit.linux import syscalls
 from tests.contract.test_attach import lines_through
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
@@ -211,3 +217,93 @@ def test_a_stop_is_not_lost(make_pod: MakePod) -> None:
         process.send_signal(signal.SIGTERM)
         assert pod.finish(process).returncode == 0
         assert pod.status("a") == 6
+
+
+def image_mount(tree: Path) -> int:
+    """Return a read-only mount of a stage1 image, which only the descriptor leads to."""
+    mount = syscalls.open_tree(syscalls.AT_FDCWD, str(tree), syscalls.OPEN_TREE_CLONE)
+    syscalls.mount_setattr(mount, set=syscalls.MOUNT_ATTR_RDONLY, propagation=syscalls.MS_PRIVATE)
+    return mount
+
+
+def upgrade(pod: PodDirectory, tree: Path) -> dict[str, Any]:
+    """Offer PID 1 the program in a tree, and return the answer."""
+    mount = image_mount(tree / "rootfs")
+    try:
+        with pod.connect() as client:
+            socket.send_fds(client, [b'{"op": "upgrade"}'], [mount])
+            answer: dict[str, Any] = json.loads(client.recv(1 << 16))
+            return answer
+    finally:
+        os.close(mount)
+
+
+@pytest.fixture(scope="module")
+def other_tree(plain_stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stage1 of another version, whose interpreter is not dumped."""
+    tree = tmp_path_factory.mktemp("other")
+    unpack(plain_stage1_image, tree)
+    return tree
+
+
+@pytest.mark.private_users
+def test_another_version(make_pod: MakePod, other_tree: Path, stage1_tree: Path) -> None:
+    """PID 1 executes the program of another image and, later, that of the first again; apps and rights stay."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 3")})
+    process = pod.start()
+    pod.wait_ready()
+    reexecute(pod)
+    before, status = pod.ask({"op": "state"}), lasting_state(pod)
+    program = os.readlink(f"/proc/{pod.pid}/exe")
+    assert upgrade(pod, other_tree) == {"ok": True}
+    assert os.path.basename(os.readlink(f"/proc/{pod.pid}/exe")) == "ld.so"
+    assert upgrade(pod, stage1_tree) == {"ok": True}
+    assert os.readlink(f"/proc/{pod.pid}/exe") == program
+    reexecute(pod)
+    assert (pod.ask({"op": "state"}), lasting_state(pod)) == (before, status)
+    assert [event["event"] for event in pod.events()].count("pod.upgraded") == 2
+    pod.file("b", "/tmp/end").touch()
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a"), pod.status("b"), result.stderr) == (3, 0, 3, "")
+
+
+@pytest.mark.private_users
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize(
+    "mistake", ["arch_prctl:retval=0:when=1", "prctl:error=EPERM:when=1", "prctl:delay_enter=2500000:when=1"]
+)
+def test_a_version_that_fails_as_pid_1(make_pod: MakePod, stage1_tree: Path, mistake: str) -> None:
+    """After a fault, an error or two seconds of silence PID 1 is the old program again, and the client is told."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 3")})
+    process = pod.start()
+    pod.wait_ready()
+    reexecute(pod)
+    before, status = pod.ask({"op": "state"}), lasting_state(pod)
+    words = ["strace", "-qq", "-e", f"inject={mistake}", "-p", str(pod.pid)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
+        wait_for(lambda: status_of(pod.pid)["TracerPid"] == str(tracer.pid), "the tracer")
+        answer = upgrade(pod, stage1_tree)
+        tracer.terminate()
+    assert answer == {"ok": False, "error": "the new program has failed, and PID 1 goes on in the old program"}
+    assert (pod.ask({"op": "state"}), lasting_state(pod)) == (before, status)
+    assert not any(event["event"] == "pod.upgraded" for event in pod.events())
+    assert upgrade(pod, stage1_tree) == {"ok": True}
+    pod.file("b", "/tmp/end").touch()
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a"), pod.status("b"), result.stderr) == (3, 0, 3, "")
+
+
+def test_what_is_no_version_of_minit(make_pod: MakePod, tmp_path: Path) -> None:
+    """PID 1 executes no program that does not prove itself, and says why."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = pod.start()
+    pod.wait_ready()
+    programs = tmp_path / "rootfs/usr/lib/minit/bin"
+    programs.mkdir(parents=True)
+    assert "ld.so" in upgrade(pod, tmp_path)["error"]
+    shutil.copy("/bin/busybox", programs / "minit")
+    assert upgrade(pod, tmp_path)["error"] == "the program cannot go on with the state: the program died"
+    assert pod.ask({"op": "upgrade"})["error"] == "expected a descriptor of a read-only mount of a stage1 image"
+    assert resumed(pod) == 0
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0

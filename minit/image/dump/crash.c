@@ -1,9 +1,12 @@
 /*
- * The last words of a program that faults: whether its file is damaged.
+ * The last words of a program that faults: whether its file is damaged, and the way back to the program before.
  *
  * A bit that has changed on the disk would end it by a signal, without a word. To look at all of the file takes longer
  * than a start, so that is done when something has gone wrong. A program that another can take the place of is removed
  * then, and the other one runs if nothing has been done yet. All of this is before everything else, see guard.c.
+ *
+ * A process that executes a new version of its program gives it a way back (minit/linux/ownprogram.py): a fault, an
+ * abort(3), or two seconds without a word that all is well, and the process executes its old program with its old state.
  */
 #include "dump.h"
 #include "systemcall.h"
@@ -11,13 +14,15 @@
 #include <limits.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 /* What damaged code and addresses end in. */
-GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV};
+GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGABRT, SIGALRM};
 GUARDED_DATA static const char file[] = "/proc/self/exe", ended[] = "minit: ended by signal ", name[] = "minit: ",
                                removed[] = " was damaged, and is removed\n",
-                               damaged[] = " is damaged: see minit image verify\n";
+                               damaged[] = " is damaged: see minit image verify\n", back[] = "--back", nothing[] = "";
+enum { ALWAYS_WATCHED = 5, BACK_AT = 4, BACK_SECONDS = 2, OVERFLOW_GID = 65534 };
 
 /* As rt_sigaction(2) and sigaltstack(2) take them. */
 struct kernel_action {
@@ -28,6 +33,8 @@ struct kernel_action {
 };
 static char own_stack[1 << 16]; /* the program's own may have no room left */
 static char **other, **variables;
+static char **old_arguments; /* of the old program, while there is a way back */
+static long old_program;
 
 #if defined(__x86_64__)
 #define FLAGS (SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000UL /* SA_RESTORER */)
@@ -95,12 +102,34 @@ GUARD void tell_damage(void)
     say(is_removed ? removed : damaged);
 }
 
+GUARD static void set_alarm(long seconds)
+{
+    struct itimerval alarm = {.it_value = {.tv_sec = seconds}};
+
+    system_call(SYS_setitimer, ITIMER_REAL, (long)&alarm, 0, 0, 0);
+}
+
+GUARD static void go_back(void)
+{
+    set_alarm(0);
+    /* With another effective group than the real one the memory is nobody's to trace (execution.py). */
+    system_call(SYS_setresgid, -1, OVERFLOW_GID, -1, 0, 0);
+    system_call(SYS_execveat, old_program, (long)nothing, (long)old_arguments, (long)variables, AT_EMPTY_PATH);
+}
+
 GUARD static void on_fault(int number, siginfo_t *info, void *context)
 {
     struct kernel_action usual = {0};
     char text[] = {'0' + number / 10, '0' + number % 10, '\n', 0}, *digits = number < 10 ? text + 1 : text;
 
     (void)context;
+    if (old_arguments) {
+        int is_abort = number == SIGABRT && info->si_pid == system_call(SYS_getpid, 0, 0, 0, 0, 0);
+        if (info->si_code <= 0 && !is_abort)
+            return; /* anybody in the pod could have sent it */
+        go_back();
+        old_arguments = NULL;
+    }
     system_call(SYS_rt_sigaction, number, (long)&usual, 0, sizeof usual.mask, 0);
     if (info->si_code <= 0) {
         /* Somebody has sent it. */
@@ -115,7 +144,24 @@ GUARD static void on_fault(int number, siginfo_t *info, void *context)
     /* It comes again, by the same instruction. */
 }
 
-GUARD void watch_faults(char **plain, char **environment)
+/* PROGRAM -c TEXT STATE --back DESCRIPTOR ARGUMENT...: what the process executes with its state, and what it did before. */
+GUARD static void find_way_back(long count, char **argv)
+{
+    const char *word = back, *given;
+
+    if (count <= BACK_AT + 2)
+        return;
+    for (given = argv[BACK_AT]; *word && *word == *given; word++)
+        given++;
+    if (*word != *given)
+        return;
+    for (given = argv[BACK_AT + 1]; *given; given++)
+        old_program = 10 * old_program + *given - '0';
+    old_arguments = argv + BACK_AT + 2;
+    set_alarm(BACK_SECONDS);
+}
+
+GUARD void watch_faults(long count, char **argv, char **plain, char **environment)
 {
     struct kernel_action action = {.handler = on_fault, .flags = FLAGS, .restorer = restorer};
     stack_t stack = {.ss_sp = own_stack, .ss_size = sizeof own_stack};
@@ -123,8 +169,20 @@ GUARD void watch_faults(char **plain, char **environment)
     other = plain;
     variables = environment;
     system_call(SYS_sigaltstack, (long)&stack, 0, 0, 0, 0);
-    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++)
+    find_way_back(count, argv);
+    for (unsigned i = 0; i < (old_arguments ? sizeof faults / sizeof *faults : ALWAYS_WATCHED); i++)
         system_call(SYS_rt_sigaction, faults[i], (long)&action, 0, sizeof action.mask, 0);
+}
+
+/* From here on nothing leads back to the old program. */
+void forget_way_back(void)
+{
+    struct kernel_action usual = {0};
+
+    set_alarm(0);
+    old_arguments = NULL;
+    for (unsigned i = ALWAYS_WATCHED; i < sizeof faults / sizeof *faults; i++)
+        system_call(SYS_rt_sigaction, faults[i], (long)&usual, 0, sizeof usual.mask, 0);
 }
 
 /* From here on the other one could do something twice. */

@@ -93,10 +93,20 @@ __attribute__((noreturn)) static PyObject *wait_for_kill(PyObject *module, PyObj
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
 }
 
+/* forget_way_back(): nothing leads back to the program before any more. */
+static PyObject *forget(PyObject *module, PyObject *nothing)
+{
+    (void)module;
+    (void)nothing;
+    forget_way_back();
+    Py_RETURN_NONE;
+}
+
 static SAVED PyMethodDef methods[] = {
     {"address", address, METH_O, NULL},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
     {"clone3", clone3, METH_O, NULL},
+    {"forget_way_back", forget, METH_NOARGS, NULL},
     {"wait_for_kill", wait_for_kill, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from minit.base.errors import EXIT_FAILURE, LaunchError, NetworkError, Step, describe, step_of
+from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, NetworkError, Step, describe, step_of
 from minit.base.value import replace
 from minit.launcher.cgroups import (
     Hierarchy,
@@ -48,6 +48,7 @@ from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import PID_1, clone
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.linux.messages import Socket, socket_pair
+from minit.linux.ownprogram import UNDERSTOOD, go_back, has_way_back
 from minit.linux.process import leave_realtime, raise_limits, read_attributes, read_limits
 from minit.linux.stdio import complain, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
@@ -62,7 +63,14 @@ from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.podfiles.usersdirectory import hold_namespace, user_network
-from minit.supervisor.boot import MadeMounts, SupervisorEnds, resume_supervisor, run_supervisor, tell_failure
+from minit.supervisor.boot import (
+    MadeMounts,
+    SupervisorEnds,
+    prove_supervisor,
+    resume_supervisor,
+    run_supervisor,
+    tell_failure,
+)
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 
@@ -118,9 +126,27 @@ def resume() -> NoReturn:
     try:
         code = resume_supervisor(int(sys.argv[1]))
     except BaseException as error:
+        if has_way_back():
+            go_back()
         traceback.print_exception(error)
     finally:
         os._exit(code)
+
+
+def prove() -> NoReturn:
+    """
+    Show whether this program can be PID 1 with a state, in a child of a PID 1 that executes another program.
+
+    The first argument is the descriptor of the state, the second that of the pipe for the answer.
+    """
+    answer = UNDERSTOOD
+    try:
+        prove_supervisor(int(sys.argv[1]))
+    except BaseException as error:
+        answer = (describe(error) if isinstance(error, (MinitError, OSError)) else repr(error)).encode()
+    finally:
+        os.write(int(sys.argv[2]), answer)
+        os._exit(0)
 
 
 class _Launch:

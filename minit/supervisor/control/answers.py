@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import minit
 from minit.base.carried import Carried
 from minit.base.errors import MinitError, describe
 from minit.base.jsontext import parse
@@ -422,7 +423,12 @@ def _events(supervisor: Supervisor, request: AskEvents) -> Reply:
 def _state(supervisor: Supervisor, request: AskState) -> Reply:
     state = "running" if supervisor.pod.exit_code is None else "stopping"
     apps = tuple([_app_state(app) for app in supervisor.apps.values()])
-    return LivePod(uuid=supervisor.traits.uuid, state=state, ready=supervisor.pod.ready, apps=apps), []
+    return (
+        LivePod(
+            uuid=supervisor.traits.uuid, state=state, ready=supervisor.pod.ready, apps=apps, version=minit.__version__
+        ),
+        [],
+    )
 
 
 def _app_state(app: App) -> LiveApp:

@@ -16,19 +16,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 import trio
 
-from minit.base.carried import Carried
+import minit
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import ControlError, ManifestError, describe
 from minit.base.jsontext import dump, parse
 from minit.linux.loop import wait_readable
 from minit.linux.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, Socket, encode_message, memory_file
+from minit.linux.ownprogram import Program, program_in
 from minit.linux.stdio import complain_at_once
 from minit.podfiles import paths
 from minit.podfiles.boundedfile import BoundedLog
-from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, read_request
+from minit.podfiles.controlmessages import MAXIMUM_DESCRIPTORS, Answer, AppRequest, Refusal, Upgrade, read_request
 from minit.supervisor.control.answers import AppRequests, Pending, Reply, answer
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
@@ -61,13 +64,49 @@ class Client(Carried):
         self.pending = None
 
 
+class Offer(Carried):
+    """
+    Another version of minit, by a mount of its image, and the connection to the client who offers the version.
+
+    The client is answered by the program of the other version. `version` is that of the program before.
+    """
+
+    client: Socket
+    image: Descriptor
+    program: Program
+    version: str
+
+    def __init__(self, client: Socket, image: int) -> None:
+        self.client = client
+        self.image = image
+        self.program = program_in(image)
+        self.version = minit.__version__
+
+    def close(self) -> None:
+        """Let go of the client and of the image."""
+        self.client.close()
+        os.close(self.image)
+
+
 class Clients(Carried):
-    """The present clients of the control socket."""
+    """The present clients of the control socket, and the offer of another version for which PID 1 has to begin anew."""
 
     present: list[Client]
+    offer: Offer | None
 
     def __init__(self) -> None:
         self.present = []
+        self.offer = None
+
+    def refuse_offer(self, reason: str) -> None:
+        """Tell the client, if one has offered another version, why PID 1 goes on in the program."""
+        offer, self.offer = self.offer, None
+        if offer is not None:
+            with suppress(OSError):
+                offer.client.sendmsg(*encode_message(Refusal(error=reason).to_json(), []), socket.MSG_DONTWAIT)
+            for fd in offer.program.descriptors():
+                os.close(fd)
+            offer.close()
 
     def admit(self, connection: Socket) -> Client:
         """Take in a client."""
@@ -79,6 +118,16 @@ class Clients(Carried):
         """Close the connection to a client."""
         self.present.remove(client)
         client.socket.close()
+
+
+def accept(offer: Offer) -> None:
+    """Tell the client that the offered version is at work, by the way of all answers."""
+
+    async def answer_client() -> None:
+        with suppress(OSError):
+            await _send(offer.client, Answer(), [])
+
+    trio.run(answer_client)
 
 
 def serve(supervisor: Supervisor, clients: Clients) -> None:
@@ -212,8 +261,10 @@ class _Server:
                     return
                 if data is None:
                     continue
-                reply = self._answer(data, descriptors)
+                reply = self._answer(client, data, descriptors)
                 self._wake()
+                if reply is None:
+                    return
                 if isinstance(reply, Pending) and reply.reply is None:
                     client.pending = reply
                     return
@@ -250,7 +301,8 @@ class _Server:
             with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
                 await _send_message(client.socket, *encode_message(pending.reply.to_json(), []))
 
-    def _answer(self, data: bytes, descriptors: list[int]) -> Pending | Reply:
+    def _answer(self, client: Client, data: bytes, descriptors: list[int]) -> Pending | Reply | None:
+        """Carry out a request; None if the client is answered later, by another connection."""
         self._supervisor.context.limits.hold()
         try:
             if len(data) > MAXIMUM_MESSAGE_BYTES:
@@ -262,6 +314,9 @@ class _Server:
                 request = read_request(fields)
             except (ControlError, ManifestError) as error:
                 return Refusal(error=str(error)), []
+            if isinstance(request, Upgrade):
+                reason = self._take_offer(client, descriptors)
+                return None if reason is None else (Refusal(error=reason), [])
             if not isinstance(request, AppRequest):
                 return answer(self._supervisor, request)
             reply = self._requests.answer(request, descriptors)
@@ -276,6 +331,19 @@ class _Server:
         finally:
             for fd in descriptors:
                 os.close(fd)
+
+    def _take_offer(self, client: Client, descriptors: list[int]) -> str | None:
+        """Have PID 1 execute an offered version; a reason if not."""
+        if self._supervisor.pod.exit_code is not None:
+            return "the pod is ending"
+        if self._clients.offer is not None:
+            return "another upgrade is under way"
+        if len(descriptors) != 1 or not os.fstatvfs(descriptors[0]).f_flag & os.ST_RDONLY:
+            return "expected a descriptor of a read-only mount of a stage1 image"
+        self._clients.offer = Offer(client.socket.dup(), descriptors[0])
+        descriptors.clear()
+        self._supervisor.is_to_execute = True
+        return None
 
     def _note_defect(self, error: Exception) -> None:
         self._supervisor.journal.info("request.crashed", traceback="".join(traceback.format_exception(error)))
