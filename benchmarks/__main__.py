@@ -35,6 +35,7 @@ from benchmarks import (
     node,
     orphans,
     pods_in_a_row,
+    reexecution,
     rootless,
     stop,
     whole_run,
@@ -64,6 +65,7 @@ BENCHMARKS = {
     "orphans": orphans.main,
     "node": node.main,
     "rootless": rootless.main,
+    "reexecution": reexecution.main,
 }
 _ONLY_BY_NAME = {
     "gc-1000": collecting.main_long,

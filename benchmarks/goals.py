@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from benchmarks import node, rootless
+from benchmarks import node, reexecution, rootless
 from benchmarks.bootimages import WITH_SWAP
 from benchmarks.table import MINIMA
 
@@ -26,7 +26,7 @@ _NO_INIT = "no init: the app"
 # The benchmarks that measure the goals.
 MEASURED_BY = (
     *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
-    *("boot-instructions", "orphans", "image-size", "node", "rootless"),
+    *("boot-instructions", "orphans", "image-size", "node", "rootless", "reexecution"),
 )
 
 
@@ -125,6 +125,10 @@ GOALS = (
         (rootless.OUTWARD, rootless.ALONE),
     ),
     Goal("without root: memory of each app without groups", (rootless.MEMORY, rootless.INIT), 0.3, "MB"),
+    *(
+        Goal(f"PID 1 anew, {count} apps", (reexecution.title(count), "minit, again"), limit, "ms")
+        for count, limit in zip(reexecution.COUNTS, (6, 20, 60))
+    ),
     Goal("stage1 image", ("stage1 image, gzip", "minit"), 8, "MB"),
 )
 
