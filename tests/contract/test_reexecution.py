@@ -18,6 +18,7 @@ import pytest
 
 from minit.linux import syscalls
 from tests.contract.test_attach import lines_through
+from tests.support.attach import APP
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import descriptors_of, status_of
@@ -157,6 +158,27 @@ def test_output_has_no_gap(make_pod: MakePod) -> None:
     assert lines_through(make_pod, 200_000, (16, 8, 4, 2), reexecute) == b""
 
 
+def test_kills_meanwhile_lose_no_line(make_pod: MakePod) -> None:
+    """A sidecar or the spawner that is killed right before or after the request costs an attached client nothing."""
+    # A spawner is made when a sidecar is needed.
+    names = ("minit-spawner", f"iottymux-{APP}") * 2
+    victims = iter(zip(names, (True, False, False, True)))
+
+    def disturb(pod: PodDirectory) -> None:
+        name, is_before = next(victims)
+        with in_new_program(pod):
+            victim = os.pidfd_open(wait_for(lambda: pod.children().get(name, 0), name))
+            if is_before:
+                signal.pidfd_send_signal(victim, signal.SIGKILL)
+            assert pod.ask({"op": "reexecute"}) == {"ok": True}
+            if not is_before:
+                signal.pidfd_send_signal(victim, signal.SIGKILL)
+            os.close(victim)
+
+    errors = lines_through(make_pod, 200_000, (16, 8, 4, 2), disturb)
+    assert set(errors.splitlines()) <= {f'attach: the sidecar of app "{APP}" was killed; attaching again'.encode()}
+
+
 def test_every_start_end_and_line_is_there(make_pod: MakePod) -> None:
     """Apps end and are started again, with handlers, while PID 1 is executed: all is logged, once and in order."""
     runs = campaign(20)
@@ -270,9 +292,14 @@ def test_another_version(make_pod: MakePod, other_tree: Path, stage1_tree: Path)
 @pytest.mark.private_users
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize(
-    "mistake", ["arch_prctl:retval=0:when=1", "prctl:error=EPERM:when=1", "prctl:delay_enter=2500000:when=1"]
+    ("mistake", "lines"),
+    [
+        ("arch_prctl:retval=0:when=1", 0),
+        ("prctl:error=EPERM:when=1", 1),
+        ("prctl:delay_enter=2500000:when=1", 0),
+    ],
 )
-def test_a_version_that_fails_as_pid_1(make_pod: MakePod, stage1_tree: Path, mistake: str) -> None:
+def test_a_version_that_fails_as_pid_1(make_pod: MakePod, stage1_tree: Path, mistake: str, lines: int) -> None:
     """After a fault, an error or two seconds of silence PID 1 is the old program again, and the client is told."""
     pod = make_pod({"a": shell(FOREVER), "b": shell("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 3")})
     process = pod.start()
@@ -290,7 +317,9 @@ def test_a_version_that_fails_as_pid_1(make_pod: MakePod, stage1_tree: Path, mis
     assert upgrade(pod, stage1_tree) == {"ok": True}
     pod.file("b", "/tmp/end").touch()
     result = pod.finish(process)
-    assert (result.returncode, pod.status("a"), pod.status("b"), result.stderr) == (3, 0, 3, "")
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (3, 0, 3)
+    said = "stage1: error of another version of PID 1: PermissionError(1, 'Operation not permitted'): the old version"
+    assert [line.partition(" goes on")[0] for line in result.stderr.splitlines()] == [said] * lines
 
 
 def test_what_is_no_version_of_minit(make_pod: MakePod, tmp_path: Path) -> None:
@@ -307,3 +336,30 @@ def test_what_is_no_version_of_minit(make_pod: MakePod, tmp_path: Path) -> None:
     assert resumed(pod) == 0
     assert pod.stop().returncode == 0
     assert pod.finish(process).returncode == 0
+
+
+def test_versions_change_under_load(make_pod: MakePod, other_tree: Path, stage1_tree: Path) -> None:
+    """Apps with handlers end and are started again, all of it logged in order, while versions go back and forth."""
+    changes, trees = campaign(4), (other_tree, stage1_tree)
+    policy = {"minit/restart": "on-failure", "minit/restart-delay": "10ms", "minit/restart-max-delay": "20ms"}
+    annotations = [{"name": name, "value": value} for name, value in policy.items()]
+    fields = {"eventHandlers": handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))}
+    script = "echo x >> /tmp/runs; echo run $(wc -l < /tmp/runs); [ -e /tmp/end ] || exit 7"
+    names = ("a", "b", "c")
+    pod = make_pod({name: shell(script, annotations=annotations, **fields) for name in names} | {"d": shell(FOREVER)})
+    process = pod.start()
+    wait_for(lambda: all(pod.log(name) for name in names), "the first lines")
+    for number in range(changes):
+        assert upgrade(pod, trees[number % 2]) == {"ok": True}
+    for name in names:
+        pod.file(name, "/tmp/end").touch()
+    for name in names:
+        wait_for(lambda: pod.status(name) == 0, "the end")  # noqa: B023
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+    for name in names:
+        lines = [line.split(b" ", 3)[3] for line in pod.log(name).splitlines()]
+        assert lines == [b"run %d" % number for number in range(1, len(lines) + 1)]
+        named = [event["event"] for event in pod.events() if event.get("app") == name]
+        assert [named.count(event) for event in ("app.exited", "app.started-again")] == [len(lines), len(lines) - 1]
+    assert [event["event"] for event in pod.events()].count("pod.upgraded") == changes

@@ -50,7 +50,7 @@ from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, f
 from minit.linux.messages import Socket, socket_pair
 from minit.linux.ownprogram import UNDERSTOOD, go_back, has_way_back
 from minit.linux.process import leave_realtime, raise_limits, read_attributes, read_limits
-from minit.linux.stdio import complain, open_standard_streams
+from minit.linux.stdio import complain, complain_at_once, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
 from minit.network.podnames import reserve, withdraw
 from minit.network.uplink import hold_uplink, report_lost_uplink
@@ -127,6 +127,7 @@ def resume() -> NoReturn:
         code = resume_supervisor(int(sys.argv[1]))
     except BaseException as error:
         if has_way_back():
+            complain_at_once(f"stage1: error of another version of PID 1: {error!r}: the old version goes on")
             go_back()
         traceback.print_exception(error)
     finally:

@@ -124,7 +124,7 @@ def accept(offer: Offer) -> None:
     """Tell the client that the offered version is at work, by the way of all answers."""
 
     async def answer_client() -> None:
-        with suppress(OSError):
+        with suppress(OSError), trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
             await _send(offer.client, Answer(), [])
 
     trio.run(answer_client)
