@@ -20,7 +20,7 @@ from minit.stage0.files.locks import flock
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
 
-_NEW_MANIFEST = f"{paths.POD_MANIFEST}.new"
+_FILE_MODE = 0o640
 
 
 def require_controllable(pod: Pod) -> None:
@@ -81,18 +81,31 @@ def kept_from_deletion(pod: Pod) -> Iterator[None]:
 
 def replace_manifest(pod: Pod, data: bytes) -> None:
     """Put a new manifest in the place of the old one, at once and durably; to be called in `manifest_lock`."""
-    mode = stat.S_IMODE(os.stat(paths.POD_MANIFEST, dir_fd=pod.fd).st_mode)
+    replace_file(pod, paths.POD_MANIFEST, data)
+
+
+def replace_file(pod: Pod, name: str, data: bytes) -> None:
+    """
+    Write a file of the pod directory that others read meanwhile, durably; to be called in `manifest_lock`.
+
+    An old file is replaced at once, and gives the mode.
+    """
+    new = f"{name}.new"
+    try:
+        mode = stat.S_IMODE(os.stat(name, dir_fd=pod.fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        mode = _FILE_MODE
     # Always the same name, which nobody else uses under the lock: the file of a killed command is used again.
-    fd = os.open(_NEW_MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
     try:
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
             file.write(data + b"\n")
             file.flush()
             os.fsync(fd)
-        os.rename(_NEW_MANIFEST, paths.POD_MANIFEST, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
+        os.rename(new, name, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
     except BaseException:
         with suppress(OSError):
-            os.unlink(_NEW_MANIFEST, dir_fd=pod.fd)
+            os.unlink(new, dir_fd=pod.fd)
         raise
-    sync_directory(pod.path)
+    sync_directory((pod.path / name).parent)
