@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from minit.base import jsontext
 from minit.base.errors import ControlError, FailureKind, ManifestError, MinitError, PodError, describe
@@ -31,17 +32,25 @@ _NO_SUCH_APP = 5
 _LONGEST_FAILURE_BYTES = 1 << 16
 
 
+class UnansweredError(PodError):
+    """The supervisor of a pod may have a request, and carry out the request, without an answer."""
+
+
 def ask_stage1(pod: Pod, request: Request) -> Answer | None:
     """
     Return the answer of a running pod's supervisor to a request, None if its stage1 has no `control` entrypoint.
 
-    PodError if there is no answer, or the supervisor refuses.
+    UnansweredError if there is no answer in time, PodError if the supervisor refuses.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     value = manifest.annotation(paths.ANNOTATION_CONTROL)
     if not value:
         return None
-    program = pod.path / paths.POD_STAGE1_ROOTFS / value.lstrip("/")
+    return ask_by(pod.path / paths.POD_STAGE1_ROOTFS / value.lstrip("/"), pod, request)
+
+
+def ask_by(program: Path, pod: Pod, request: Request) -> Answer:
+    """Return the answer to a request by a `control` entrypoint, of any image; otherwise as `ask_stage1`."""
     try:
         done = subprocess.run(
             [str(program), pod.uuid],
@@ -52,13 +61,19 @@ def ask_stage1(pod: Pod, request: Request) -> Answer | None:
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )
-        reply = jsontext.parse(done.stdout, "answer")
     except subprocess.TimeoutExpired as error:
-        raise PodError(f'pod "{pod.uuid}": no answer from its stage1 within {_TIMEOUT_SECONDS:g} s') from error
-    except (OSError, ManifestError) as error:
+        raise UnansweredError(f'pod "{pod.uuid}": no answer from its stage1 within {_TIMEOUT_SECONDS:g} s') from error
+    except OSError as error:
         raise PodError(f'pod "{pod.uuid}": ask its stage1: {describe(error)}') from error
+    try:
+        reply = jsontext.parse(done.stdout, "answer")
+    except ManifestError as error:
+        reason = os.fsdecode(done.stderr).strip().partition("\n")[0] or describe(error)
+        raise UnansweredError(f'pod "{pod.uuid}": ask its stage1: {reason}') from error
     if not isinstance(reply, dict):
-        raise PodError(f'pod "{pod.uuid}": ask its stage1: expected an object')
+        raise UnansweredError(f'pod "{pod.uuid}": ask its stage1: expected an object')
+    if reply.get("is_unanswered") is True:
+        raise UnansweredError(f'pod "{pod.uuid}": {reply.get("error")}')
     try:
         return request.read_answer(reply)
     except ControlError as error:
