@@ -90,6 +90,11 @@ COMMANDS = {
         help="Stop pods, and start them again; print their UUIDs when they are ready.",
         section=_MANAGING,
     ),
+    "upgrade": Listing(
+        place="commands.runcommands:upgrade",
+        help="Give running pods the present version of minit, or another one, while their apps go on.",
+        section=_MANAGING,
+    ),
     "kill": Listing(
         place="commands.endingcommands:kill",
         help="Send a signal to the apps of running pods.",

@@ -42,7 +42,7 @@ FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
 
 # Commands that only make sense for pods in one place; all others are offered every pod.
 _PLACES = {
-    **dict.fromkeys(("attach", "enter", "stop", "exec", "port", "top", "stats", "update"), (RUN,)),
+    **dict.fromkeys(("attach", "enter", "stop", "exec", "port", "top", "stats", "update", "upgrade"), (RUN,)),
     "run-prepared": (PREPARED,),
 }
 _HELP_WIDTH = 70

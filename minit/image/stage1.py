@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit.base import jsontext
+from minit.base import carried, jsontext
 from minit.base.errors import ImageError, describe
 from minit.base.processors import this_processor
 from minit.base.progress import Progress
@@ -47,8 +47,6 @@ from minit.image.pythonmodules import (
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
 from minit.podfiles import paths
-
-NAME = "minit/stage1"
 
 SHIPPED = Path(__file__).with_name("stage1.aci")
 """The image in a wheel or a package of minit: the machine needs nothing to build an image."""
@@ -157,6 +155,7 @@ def stage1_manifest() -> bytes:
     annotations = {
         annotation: f"/entrypoints/{name}" for name, annotation in ENTRYPOINT_ANNOTATIONS.items() if name in names
     }
+    annotations[paths.ANNOTATION_STATE_FORMAT] = str(carried.VERSION)
     annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
     annotations[paths.ANNOTATION_ATTACH_OPTIONS] = ",".join(paths.ATTACH_OPTIONS)
     annotations[paths.ANNOTATION_RUN_OPTIONS] = ",".join(paths.RUN_OPTIONS)
@@ -166,7 +165,7 @@ def stage1_manifest() -> bytes:
         {
             "acKind": "ImageManifest",
             "acVersion": APPC_VERSION,
-            "name": NAME,
+            "name": paths.STAGE1_NAME,
             "labels": [{"name": name, "value": value} for name, value in labels.items()],
             "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
         }

@@ -13,6 +13,8 @@ from typing import NoReturn
 from minit.base.errors import FailureKind, MinitError, PodError, describe
 from minit.base.harmless import harmless
 from minit.base.hostname import find_fault
+from minit.base.processors import this_processor
+from minit.base.progress import Progress
 from minit.base.value import replace
 from minit.linux.stdio import flush_output, write_all
 from minit.manifest.networkconfig import find_repeated
@@ -21,14 +23,24 @@ from minit.podfiles import paths
 from minit.podfiles.usersdirectory import is_of_user
 from minit.pods.caller import Caller
 from minit.pods.ending import cleanup_of, take_down
-from minit.pods.requests import StartRequest
+from minit.pods.images import choose_stage1
+from minit.pods.requests import Stage1Request, StartRequest
 from minit.pods.stopping import await_stopping, stop
 from minit.stage0.garbage.podgc import remove, start_remover
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.nameservice import find_name_fault
-from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, open_pod, uuid_of_name
-from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
+from minit.stage0.pods.poddirectory import (
+    DELETED_STATES,
+    RUN,
+    Pod,
+    PodState,
+    find_pod,
+    open_pod,
+    uuid_of_name,
+    walk_pods,
+)
+from minit.stage0.pods.podstatus import is_ready, read_pod_manifest, read_version
 from minit.stage0.reports.podtraces import read_end
 from minit.stage0.stage1.entrypoints import RunOptions, read_last_run
 from minit.stage0.start.detached import (
@@ -41,6 +53,7 @@ from minit.stage0.start.detached import (
 )
 from minit.stage0.start.newpod import discarded_on_failure
 from minit.stage0.start.run import run_pod
+from minit.stage0.start.upgrade import Versions, require_upgrading, upgrade_pod
 
 _NAMES = {
     "nameservers": "name server",
@@ -162,6 +175,33 @@ def restart(caller: Caller, store: Store, pod: Pod, grace_seconds: float | None)
         raise PodError(f'pod "{pod.uuid}" was run with --rm, so that a stop removes it: stop it, and run it anew')
     stop(pod, grace_seconds=grace_seconds)
     return start_again(caller, store, pod)
+
+
+def upgrade(
+    caller: Caller, store: Store, request: Stage1Request, progress: Progress
+) -> Callable[[str], tuple[str, Versions | None]]:
+    """
+    Return a function that has the running pod of a UUID or name go on in a stage1 image.
+
+    The function returns the UUID, and None for a pod that has the image already; MinitError if the pod cannot.
+    StoreError at once for an image in which no running pod can go on.
+    """
+    image = choose_stage1(caller, store, request)(progress)
+    require_upgrading(image.manifest, this_processor())
+    store.mark_used(image.id)
+    trees = TreeStore(caller.data, store)
+
+    def upgrade_one(name: str) -> tuple[str, Versions | None]:
+        with find_pod(caller.data, name, caller.note) as pod:
+            return pod.uuid, upgrade_pod(pod, trees, image, progress)
+
+    return upgrade_one
+
+
+def upgradable_pods(caller: Caller) -> list[str]:
+    """Return the UUIDs of the running pods of minit's stage1."""
+    pods = walk_pods(caller.data, (RUN,), caller.note)
+    return [pod.uuid for pod in pods if pod.state is PodState.RUNNING and read_version(pod) is not None]
 
 
 def _start_in_background(

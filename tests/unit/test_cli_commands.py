@@ -20,7 +20,7 @@ COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("restart", "logs", "events", "stop", "rm", "release", "gc", "export", "top", "diagnose", "play", "cri", "init"),
     *("generate", "volume", "cp", "diff", "port", "system", "kill", "stats", "build", "fetch", "push", "tag", "image"),
-    *("stage1", "version", "unshare", "completion", "help", "trust", "compose", "network"),
+    *("stage1", "version", "unshare", "completion", "help", "trust", "compose", "network", "upgrade"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from minit import __version__
 from minit.base import jsontext
 from minit.base.errors import MinitError, PodError, describe
 from minit.base.goflags import BOOLEANS
@@ -223,7 +224,19 @@ def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Cal
     if any(is_asked(end, restarts[name]) for name, end in ends.items()):
         live = _live(invocation, pod)
         fields = {name: {**found, **live.get(name, {})} for name, found in fields.items()}
-    return OwnFacts(fields=fields, ports=_ports(invocation, pod))
+    return OwnFacts(fields=fields, ports=_ports(invocation, pod), is_behind=is_older(shown.version, __version__))
+
+
+def is_older(version: str | None, other: str) -> bool:
+    """Tell whether a version is older than another one; False for versions that are not three numbers each."""
+    try:
+        return version is not None and _numbers(version) < _numbers(other)
+    except ValueError:
+        return False
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def _recorded(end: Record, restarts: int) -> dict[str, object]:

@@ -75,7 +75,7 @@ def pod_request(
 ) -> PodRequest:
     """Return the pod described by the options of run and prepare; UsageError for options that contradict each other."""
     whole = PodRequest(
-        stage1=_stage1_request(stage1_path, stage1_name, stage1_hash, stage1_from_dir, stage1_url),
+        stage1=stage1_request(stage1_path, stage1_name, stage1_hash, stage1_from_dir, stage1_url),
         name=name,
         wants_overlay=not no_overlay,
         private_users=private_users,
@@ -169,7 +169,7 @@ def sandbox_request(
             raise FlagError("--volume: apps bring volumes of kind image with them: --mnt-volume of app add")
         return PodRequest(
             is_mutable=True,
-            stage1=_stage1_request(stage1_path, stage1_name, stage1_hash, stage1_from_dir, stage1_url),
+            stage1=stage1_request(stage1_path, stage1_name, stage1_hash, stage1_from_dir, stage1_url),
             name=name,
             wants_overlay=not no_overlay,
             private_users=private_users,
@@ -228,13 +228,18 @@ def variables_of_files(paths: Sequence[Path]) -> Variables:
     return parse_environment_files("--set-env-file", [(str(path), _read_environment_file(path)) for path in paths])
 
 
-def _stage1_request(
-    path: str | None, name: str | None, image_id: str | None, from_dir: str | None, url: str | None
+def stage1_request(
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
 ) -> Stage1Request:
-    file = choose_file(path, from_dir, url)
-    if sum(choice is not None for choice in (file, name, image_id)) > 1:
+    """Return the stage1 image that the --stage1 options mean; UsageError for options that exclude each other."""
+    file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    if sum(choice is not None for choice in (file, stage1_name, stage1_hash)) > 1:
         raise click.UsageError("the --stage1 options exclude each other")
-    return Stage1Request(path=file, reference=name or image_id)
+    return Stage1Request(path=file, reference=stage1_name or stage1_hash)
 
 
 def _refuse_beside_manifest(given: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""The commands that run pods: run, prepare, run-prepared, start, restart."""
+"""The commands that run pods: run, prepare, run-prepared, start, restart, upgrade."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from minit.base.errors import PodError, describe
 from minit.cli.commandgroups import COMMANDS
 from minit.cli.commands.podcommands import for_each, pods_meant
-from minit.cli.commands.podrequest import pod_request, refuse_ports
+from minit.cli.commands.podrequest import pod_request, refuse_ports, stage1_request
 from minit.cli.commands.podrequest import run_options as run_options_of
 from minit.cli.flags.filters import Filter, Subject, filter_option
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
@@ -21,9 +21,10 @@ from minit.cli.flags.runoptions import (
     background_options,
     prepare_options,
     run_options,
+    stage1_image_options,
     uuid_file_save_option,
 )
-from minit.cli.flags.sharedoptions import timeout_option
+from minit.cli.flags.sharedoptions import quiet_option, timeout_option
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
@@ -244,6 +245,44 @@ def restart(
 
         names = pods_meant(invocation, uuids, filters, running_pods, every=every)
         for_each(invocation, names, restart_one, "failed to restart one or more pods")
+
+
+@click.command(cls=MinitCommand)
+@stage1_image_options
+@quiet_option
+@filter_option(Subject.PODS, help_text="All running pods that fit")
+@some_or_all_pods("running pods of minit's stage1")
+@click.pass_obj
+def upgrade(
+    invocation: Invocation,
+    /,
+    quiet: bool,
+    filters: tuple[Filter, ...],
+    every: bool,
+    uuids: tuple[str, ...],
+    **stage1: str | None,
+) -> None:
+    """
+    The apps go on, and notice nothing. Each pod has a line with the version before and after. A pod that cannot go on
+    in the new version stays as it is, and an upgrade that was interrupted is finished by another one.
+
+    \b
+      minit upgrade web
+      minit upgrade --all
+      minit upgrade --stage1-path=stage1.aci 2d381b2a 6a9c
+
+    """
+    invocation.become_root()
+    with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
+        upgrade_pod = running.upgrade(invocation.caller, store, stage1_request(**stage1), progress)
+
+        def upgrade_one(name: str) -> None:
+            uuid, versions = upgrade_pod(name)
+            changed = "has this version already" if versions is None else f"{versions.before} -> {versions.after}"
+            invocation.say(f'"{uuid}" {changed}')
+
+        names = pods_meant(invocation, uuids, filters, running.upgradable_pods, every=every)
+        for_each(invocation, names, upgrade_one, "failed to upgrade one or more pods")
 
 
 def _start_in_foreground(invocation: Invocation, uuids: tuple[str, ...]) -> NoReturn:

@@ -229,7 +229,7 @@ uuid_file_save_option = click.option(
     help="Write the pod's UUID to a file as soon as it is known.",
 )
 
-stage1_options = in_order(
+stage1_image_options = in_order(
     stage1_path_option,
     click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
@@ -237,6 +237,10 @@ stage1_options = in_order(
         "--stage1-from-dir", metavar="NAME", help=f"Stage1 image to use: one of those in {STAGE1_IMAGES}, by file name."
     ),
     click.option("--stage1-url", metavar="URL", help="Stage1 image to use: a file: URL."),
+)
+
+stage1_options = in_order(
+    stage1_image_options,
     no_overlay_option,
     click.option(
         "--private-users",

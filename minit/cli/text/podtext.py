@@ -32,6 +32,8 @@ class OwnFacts(Value):
 
     fields: Mapping[str, Json]
     ports: tuple[ForwardedPort, ...] = ()
+    is_behind: bool = False
+    """True if minit on the host is newer than the running pod's."""
 
 
 def list_text(
@@ -47,7 +49,7 @@ def list_text(
     Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
 
     Behind rkt's columns are those of which there is anything to tell, `own` has what by UUID: the names of pods,
-    ports, restarts and, with `full`, volumes.
+    ports, restarts and, with `full`, volumes and the versions of pods that are behind.
     `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
     shortened.
     """
@@ -88,6 +90,8 @@ def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports:
             lines += [f"app-{app.name}={app.exit_code}" for app in pod.apps if app.exit_code is not None]
     if pod.name is not None:
         lines.append(f"pod-name={pod.name}")
+    if pod.version is not None:
+        lines.append(f"version={harmless(pod.version)}")
     lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
     for app in pod.apps:
         lines += [f"mount-{app.name}={_volume(mount)}" for mount in app.mounts]
@@ -114,6 +118,7 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: S
             "name": pod.uuid,
             "pod_name": pod.name,
             "state": str(pod.state),
+            "version": pod.version,
             "networks": [dict(network) for network in pod.networks],
             "ports": [port_json(port) for port in ports],
             "app_names": [app.name for app in pod.apps],
@@ -181,14 +186,15 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
 
 def _own_columns(pods: Sequence[PodStatus], own: Mapping[str, OwnFacts], *, full: bool) -> list[tuple[str, list[str]]]:
     none = OwnFacts(fields={})
-    names, ports, restarts, volumes = [], [], [], []
+    names, ports, restarts, volumes, versions = [], [], [], [], []
     for pod in pods:
         facts = own.get(pod.uuid, none)
         names += _once(pod.name or "", pod)
         ports += _once(", ".join(f"{host_place(port)}->{pod_place(port)}" for port in facts.ports), pod)
         restarts += [_restarts(facts.fields.get(app.name, {})) for app in pod.apps] or [""]
         volumes += [", ".join(map(_volume, app.mounts)) if full else "" for app in pod.apps] or [""]
-    return [("NAME", names), ("PORTS", ports), ("RESTARTS", restarts), ("VOLUMES", volumes)]
+        versions += _once(f"{harmless(pod.version or '')} (behind)" if full and facts.is_behind else "", pod)
+    return [("NAME", names), ("PORTS", ports), ("RESTARTS", restarts), ("VOLUMES", volumes), ("VERSION", versions)]
 
 
 def _restarts(fields: Json) -> str:

@@ -16,6 +16,7 @@ from minit.base.errors import PodError, describe
 from minit.base.value import Value
 from minit.linux.messages import receive_message, socket_pair
 from minit.linux.process import ending_with_caller
+from minit.manifest.image import parse_image_manifest
 from minit.manifest.names import is_ac_name
 from minit.podfiles import paths
 from minit.podfiles.enterchanges import NO_CHANGES, EnterChanges
@@ -119,9 +120,14 @@ def open_app_root(pod: Pod, tree_path: Callable[[str], Path], app: str) -> list[
 
 def _program(pod: Pod, tree_path: Callable[[str], Path] | None) -> Path:
     """Return the path of stage1's `enter`, from the tree store if there is one, where no pod can have changed it."""
-    enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
+    manifest = entrypoints.read_stage1_manifest(pod)
     root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
-    return root / "rootfs" / enter
+    later = manifest.annotation(paths.ANNOTATION_TREE)
+    # rkt's `image gc` knows only the tree that a pod was prepared with.
+    if tree_path is not None and later is not None and (tree_path(later) / "manifest").exists():
+        root = tree_path(later)
+        manifest = parse_image_manifest((root / "manifest").read_bytes(), str(root / "manifest"))
+    return root / "rootfs" / entrypoints.require_path(manifest, "enter")
 
 
 def _refuse_ended(pod: Pod) -> None:

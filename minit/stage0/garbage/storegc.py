@@ -21,7 +21,7 @@ from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage, named_images
 from minit.stage0.images.treestore import TreeStore, images_in, trees_in
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
-from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
+from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id, read_upgrade_tree_ids
 from minit.stage0.volumes import list_volumes, names_in, take_away, volume_scratch
 
 
@@ -92,6 +92,7 @@ def _trees_of(pod: Pod) -> Iterator[str]:
         # One by one: rkt forgets the apps' trees of a pod without a stage1 tree, and deletes these trees.
         if pod.has_file("stage1TreeStoreID"):
             yield read_stage1_tree_id(pod)
+        yield from read_upgrade_tree_ids(pod)
         for name in _names_of_apps(pod):
             if pod.has_file(f"appsinfo/{name}/treeStoreID"):
                 yield read_app_tree_id(pod, name)

@@ -100,6 +100,8 @@ class PodStatus(Value):
     user_annotations: tuple[tuple[str, str], ...] = ()
     user_labels: tuple[tuple[str, str], ...] = ()
     name: str | None = None
+    version: str | None = None
+    """Of minit's stage1; None for another kind of stage1."""
 
 
 def read_pod_status(pod: Pod) -> PodStatus:
@@ -118,6 +120,7 @@ def read_pod_status(pod: Pod) -> PodStatus:
         user_annotations=() if manifest is None else manifest.user_annotations,
         user_labels=() if manifest is None else manifest.user_labels,
         name=read_name(pod.fd),
+        version=read_version(pod),
     )
 
 
@@ -142,6 +145,21 @@ def read_manifest_bytes(pod: Pod) -> bytes:
         return pod.read_file(paths.POD_MANIFEST)
     except FileNotFoundError as error:
         raise PodError(f'pod "{pod.uuid}" is {pod.state} and has no manifest') from error
+
+
+def read_version(pod: Pod) -> str | None:
+    """Return the version of a pod's stage1, None for a stage1 that is not minit's, or for an unreadable manifest."""
+    try:
+        return _own_version(pod.read_file(paths.POD_STAGE1_MANIFEST))
+    except (OSError, MinitError):
+        return None
+
+
+@lru_cache(maxsize=8)
+def _own_version(manifest: bytes) -> str | None:
+    """Return the version in the manifest of a stage1 image, which most pods have in common."""
+    image = parse_image_manifest(manifest, "manifest")
+    return image.label("version") if image.name == paths.STAGE1_NAME else None
 
 
 def read_app_image(pod: Pod, app: str) -> ImageManifest:
@@ -271,6 +289,14 @@ def status_root(pod: Pod) -> str:
 def read_stage1_tree_id(pod: Pod) -> str:
     """Return the tree store id of the pod's stage1; PodError if the pod names no stage1."""
     return _read_tree_id(pod, paths.POD_STAGE1_TREE_ID)
+
+
+def read_upgrade_tree_ids(pod: Pod) -> tuple[str, ...]:
+    """Return the tree store ids of images that the pod's stage1 was upgraded to, the latest last."""
+    try:
+        return tuple(pod.read_file(paths.POD_UPGRADES).decode("ascii").split())
+    except FileNotFoundError:
+        return ()
 
 
 def read_app_tree_id(pod: Pod, app: str) -> str:

@@ -158,6 +158,23 @@ def copy_tree(source: Path, destination: Path, ids: IdRange | None = None) -> No
             raise
 
 
+def make_missing_directories(source: Path, destination: Path, left_out: str, ids: IdRange | None = None) -> None:
+    """
+    Make the directories of `source`, but for the one called `left_out`, that `destination` lacks, as `copy_tree` does.
+    """
+    pending = [entry.name for entry in source.iterdir() if entry.name != left_out]
+    for name in pending:
+        from_directory, to_directory = source / name, destination / name
+        if from_directory.is_symlink() or not from_directory.is_dir():
+            continue
+        if not os.path.lexists(to_directory):
+            os.mkdir(to_directory, 0o700)
+            _copy_metadata(str(from_directory), str(to_directory), from_directory.lstat(), ids)
+        if not to_directory.is_symlink():
+            # Grows during the walk.
+            pending += [f"{name}/{entry.name}" for entry in from_directory.iterdir()]
+
+
 def _copy_directory(source: Path, destination: Path, ids: IdRange | None) -> None:
     directories = [(os.fspath(source), os.fspath(destination), source.lstat())]
     # Grows during the walk.
