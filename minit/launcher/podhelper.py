@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from minit.base.carried import Carried
 from minit.base.errors import LaunchError
 from minit.launcher.ownimage import image_descriptor
 from minit.linux.forks import Forked, Kept, fork
@@ -13,7 +14,36 @@ from minit.linux.messages import Socket, receive_message, socket_pair
 from minit.linux.stdio import complain_at_once
 
 
-class PodHelper:
+class RunningHelper(Carried):
+    """The launcher's side of a helper, also of one that another program of the launcher has started."""
+
+    pid: int
+    loss: str
+    """The consequence of its death, as the beginning of a sentence."""
+    _socket: Socket
+
+    def plain(self) -> RunningHelper:
+        """Return the helper without what only this program knows."""
+        helper = object.__new__(RunningHelper)
+        helper.take_over(self)
+        return helper
+
+    def fileno(self) -> int:
+        """Return a descriptor, readable after the death of the helper."""
+        return self._socket.fileno()
+
+    def report_death(self) -> None:
+        """Say that nobody does the helper's work any more."""
+        complain_at_once(f"stage1: warning: {self.loss} any more: the process that did it died")
+
+    def end(self) -> None:
+        """Have the helper gone, with its children."""
+        self._socket.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+class PodHelper(RunningHelper):
     """
     The launcher's side of a helper; the process exists from the beginning until `end`, or as long as the launcher.
 
@@ -22,9 +52,8 @@ class PodHelper:
     added app may outlive the parent, see minit.launcher.leftbehind.
     """
 
-    kind: str
-    loss: str
-    """The consequence of its death, as the beginning of a sentence."""
+    kind = ""
+    """For PID 1, of an added app's helper."""
 
     def __init__(
         self,
@@ -55,17 +84,3 @@ class PodHelper:
             raise LaunchError(str(message["failed"]))
         [life] = descriptors
         return life
-
-    def fileno(self) -> int:
-        """Return a descriptor, readable after the death of the helper."""
-        return self._socket.fileno()
-
-    def report_death(self) -> None:
-        """Say that nobody does the helper's work any more."""
-        complain_at_once(f"stage1: warning: {self.loss} any more: the process that did it died")
-
-    def end(self) -> None:
-        """Have the helper gone, with its children."""
-        self._socket.close()
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)

@@ -17,6 +17,7 @@ import termios
 import time
 from collections.abc import Callable
 
+from minit.base.carried import Carried, Descriptor
 from minit.linux import syscalls
 from minit.linux.loop import Interest, Loop, wait_readable
 from minit.linux.stdio import expect_raw_terminal, reopen_without_blocking
@@ -38,7 +39,7 @@ _ESCAPE_SECONDS = 1.0
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
-class Relay:
+class Relay(Carried):
     """
     Both directions between the caller and `master`, the console's end outside of the pod.
 
@@ -46,6 +47,21 @@ class Relay:
     `close`, but for times of suspension. `hung_up` is called if the terminal goes away, `escaped` if somebody there
     types the escape. `rewatch` comes before each turn of `loop`.
     """
+
+    _terminal: CallerTerminal
+    _escapes: list[float]
+    _master: Descriptor | None
+    _slave: Descriptor | None
+    _input: Descriptor | None
+    _caller_output: int
+    _output: Descriptor | None
+    _to_app: bytes
+    _to_caller: bytes
+    _input_ended: bool
+    _end_keys: int
+    _end_look_at: float | None
+    _end_look_seconds: float
+    _last_byte: bytes
 
     def __init__(
         self,
@@ -57,29 +73,40 @@ class Relay:
         escaped: Callable[[], None] | None = None,
         output: int = 1,
     ) -> None:
-        self._interest = Interest(loop, self._handle)
         self._terminal = terminal
-        self._hung_up = hung_up
-        self._escaped = escaped if terminal.settings is not None else None
-        self._escapes: list[float] = []
-        self._master: int | None = master
+        self._escapes = []
+        self._master = master
         # While somebody has the slave open, an app may close all descriptors, or hang up as login programs do, and open
         # the slave again later: to the master nothing happens.
-        self._slave: int | None = open_slave(master)
+        self._slave = open_slave(master)
         self._input = reopen_without_blocking(0, os.O_RDONLY) if terminal.is_read else None
         self._caller_output = output
-        self._output: int | None = reopen_without_blocking(output, os.O_WRONLY)
+        self._output = reopen_without_blocking(output, os.O_WRONLY)
         self._to_app = self._to_caller = b""
         self._input_ended = False
         self._end_keys = 0
-        self._end_look = loop.deadline(self._look_for_end)
+        self._end_look_at = None
         self._end_look_seconds = _FIRST_LOOK_SECONDS
         self._last_byte = b"\n"
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._signals = syscalls.signalfd(_SIGNALS)
-        if terminal.settings is not None:
-            expect_raw_terminal()
+        self.attach(loop, hung_up=hung_up, escaped=escaped)
         self._resume()
+
+    def attach(self, loop: Loop, *, hung_up: Callable[[], None], escaped: Callable[[], None] | None = None) -> None:
+        """Be a part of a loop, also in another program than the one that began."""
+        self._interest = Interest(loop, self._handle)
+        self._hung_up = hung_up
+        self._escaped = escaped if self._terminal.settings is not None else None
+        self._end_look = loop.deadline(self._look_for_end)
+        if self._end_look_at is not None:
+            self._end_look.set(self._end_look_at)
+        self._signals = syscalls.signalfd(_SIGNALS)
+        if self._terminal.settings is not None:
+            expect_raw_terminal()
+
+    def leave(self) -> None:
+        """Note what the loop knows, for another program."""
+        self._end_look_at = self._end_look.moment
 
     def rewatch(self) -> None:
         """Have the loop wait for the descriptors with work now."""

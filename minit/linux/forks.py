@@ -378,10 +378,10 @@ def take_name(row: Forked, of: str = "") -> None:
     """Have ps(1) show this process by the name and the words of a row, if it has some."""
     if row.name is not None:
         syscalls.set_process_name(row.name + of)
-        _set_words(row.words or (row.name + of).replace("-", ": ", 1))
+        show_words(row.words or (row.name + of).replace("-", ": ", 1))
 
 
-def _set_words(words: str) -> None:
+def show_words(words: str) -> None:
     """
     Show these words in place of the command line, which tells of the caller's request, and stays the parent's.
 
@@ -402,7 +402,7 @@ def _set_words(words: str) -> None:
     size = end - start
     try:
         # With a last byte other than NUL the kernel ends the words at the first NUL.
-        syscalls.write_memory(start, words.encode()[: size - 2].ljust(size - 1, b"\0") + b" ")
+        syscalls.write_memory(start, os.fsencode(words)[: size - 2].ljust(size - 1, b"\0") + b" ")
     except OSError:
         pass  # a kernel without the call, or a filter of system calls around minit: the name is right all the same
 

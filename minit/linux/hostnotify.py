@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import describe
 
 READY = b"READY=1"
@@ -21,12 +22,15 @@ _FIRST = 3
 _LONGEST = 9
 
 
-class Host:
+class Host(Carried):
     """The supervisor that started the pod. `descriptor` is open until readiness is told; `warn` gets warnings."""
+
+    _address: str | None
+    descriptor: Descriptor | None
 
     def __init__(self, address: str | None, descriptor: int | None, warn: Callable[[str], None]) -> None:
         self._address = address
-        self._warn = warn
+        self.warn = warn
         self.descriptor = descriptor
 
     def tell(self, message: bytes) -> None:
@@ -37,7 +41,7 @@ class Host:
             try:
                 os.write(self.descriptor, b"\n")
             except OSError as error:
-                self._warn(f"warning: {DESCRIPTOR_VARIABLE}={self.descriptor}: {describe(error)}")
+                self.warn(f"warning: {DESCRIPTOR_VARIABLE}={self.descriptor}: {describe(error)}")
             os.close(self.descriptor)
             self.descriptor = None
 
@@ -51,7 +55,7 @@ class Host:
             finally:
                 sock.close()
         except OSError as error:
-            self._warn(f"warning: {SOCKET_VARIABLE}={address}: {describe(error)}")
+            self.warn(f"warning: {SOCKET_VARIABLE}={address}: {describe(error)}")
 
 
 def is_expected(environment: Mapping[str, str]) -> bool:

@@ -29,6 +29,7 @@ UNDERSTOOD = b"understood"
 _TRIAL_SECONDS = 2.0
 # An interpreter that is not dumped first reads hundreds of modules.
 _PLAIN_TRIAL_SECONDS = 10.0
+_END_SECONDS = 1.0
 _MAX_REASON_BYTES = 4000
 
 _NAME = "/usr/lib/minit/bin/minit"
@@ -173,7 +174,7 @@ def try_program(
     Have a child execute a program and a Python text with the state at the descriptor `memory`, and see what it answers.
 
     The text gets the descriptors of the state and of a pipe, and writes UNDERSTOOD in time; LaunchError for anything
-    else. The child is left to be reaped.
+    else.
     """
     seconds = _TRIAL_SECONDS if program.image is None else _PLAIN_TRIAL_SECONDS
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -187,11 +188,14 @@ def try_program(
 
     try:
         try:
-            _, pidfd = clone(PROGRAM_TRIAL, run, {}, tell=tell)
+            pid, pidfd = clone(PROGRAM_TRIAL, run, {}, tell=tell)
         finally:
             os.close(writer)
         answer = os.read(reader, _MAX_REASON_BYTES) if wait_readable([reader], seconds) else None
         syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
+        # Only a tracer could put the end off.
+        if wait_readable([pidfd], _END_SECONDS):
+            os.waitpid(pid, os.WNOHANG)
         os.close(pidfd)
     finally:
         os.close(reader)

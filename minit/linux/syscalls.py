@@ -152,6 +152,7 @@ _FSCONFIG_SET_STRING = 1
 _FSCONFIG_CMD_CREATE = 6
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
@@ -536,6 +537,13 @@ def write_memory(place: int, data: bytes) -> None:
 def set_parent_death_signal(number: int) -> None:
     """Have the kernel send `number` when the parent dies; cleared by a change of credentials."""
     _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def parent_death_signal() -> int:
+    """Return the signal of set_parent_death_signal, 0 for none."""
+    number = bytearray(4)
+    _prctl(_PR_GET_PDEATHSIG, address(number))
+    return int.from_bytes(number, "little")
 
 
 def set_child_subreaper() -> None:

@@ -280,6 +280,7 @@ def settle(process: FirstProcess, memory: int) -> None:
         process.clients.offer = None
         for fd in old.descriptors():
             os.close(fd)
+        process.link.upgrade(offer.image)
         offer.close()
         events.event(PodEvent.POD_UPGRADED, before=offer.version, after=minit.__version__)
     else:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from minit.base.carried import Carried, Descriptor
+from minit.base.errors import describe
 from minit.base.jsontext import dump
-from minit.linux.messages import Socket, receive_message
+from minit.linux.messages import Socket, encode_message, receive_message
 from minit.linux.terminal import CallerTerminal
 from minit.podfiles.controlmessages import AppRequest
 from minit.podfiles.paths import pod_cgroup_name
@@ -87,6 +88,15 @@ class LauncherLink(Carried):
             self.socket.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             pass  # nor one that is gone
+
+    def upgrade(self, image: int) -> None:
+        """Have the launcher execute the program in a mount of another image, too."""
+        try:
+            message = encode_message({"upgrade": True}, [image])
+            self.socket.sendmsg(*message, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError as error:
+            # Gone, or stopped for so long that there is no room.
+            self._context.journal.info("launcher.not-upgraded", reason=describe(error))
 
     def admits(self, pid: int, uid: int) -> bool:
         """

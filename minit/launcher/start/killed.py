@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from minit.base.carried import Carried
 from minit.launcher.cgroups import Hierarchy, memory_group_of_pid_1
 from minit.podfiles import paths
 from minit.supervisor.apps.memorygroup import NO_LIMIT, MemoryGroup, count_oom_kills
@@ -15,13 +16,19 @@ _OF_THE_MACHINE = "/proc/vmstat"
 _UNKNOWN = ("unknown", "PID 1 of the pod was killed, by somebody on the host or for want of memory")
 
 
-class KillWitness:
+class KillWitness(Carried):
     """
     The kernel's counts of processes that it has killed for want of memory, from before the end of PID 1.
 
     Without a `subcgroup` PID 1 has no groups of its own, but is in those of this process. OSError if these cannot be
     looked at.
     """
+
+    _directory: str
+    _is_v1: bool
+    _is_own: bool
+    _levels: int | None
+    _before: int | None
 
     def __init__(self, hierarchies: Sequence[Hierarchy], subcgroup: str | None) -> None:
         self._directory, self._is_v1 = memory_group_of_pid_1(hierarchies, subcgroup)

@@ -17,12 +17,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, NetworkError, Step, describe, step_of
+from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe
 from minit.base.value import replace
-from minit.launcher.cgroups import (
-    Hierarchy,
-    kill_pod_groups,
-)
+from minit.launcher.cgroups import Hierarchy
 from minit.launcher.devices.openvolumes import open_kubernetes_log
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
@@ -30,6 +27,7 @@ from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import usable_hierarchies
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
+from minit.launcher.start.launcher import Launcher, decode_launcher, kill_left, naming_the_step, take_over
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
@@ -48,12 +46,12 @@ from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import PID_1, clone
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.linux.messages import Socket, socket_pair
-from minit.linux.ownprogram import UNDERSTOOD, go_back, has_way_back
+from minit.linux.ownprogram import UNDERSTOOD, find_program, go_back, has_way_back
 from minit.linux.process import leave_realtime, raise_limits, read_attributes, read_limits
 from minit.linux.stdio import complain, complain_at_once, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
-from minit.network.podnames import reserve, withdraw
-from minit.network.uplink import hold_uplink, report_lost_uplink
+from minit.network.podnames import reserve
+from minit.network.uplink import hold_uplink
 from minit.plan.appspec import AppSpec
 from minit.plan.connection import addresses_of, connect, expand_texts
 from minit.plan.inputs.runflags import RunFlags
@@ -61,7 +59,7 @@ from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfiles import paths
-from minit.podfiles.podfile import write_pod_file
+from minit.podfiles.podfile import record_failure, write_pod_file
 from minit.podfiles.usersdirectory import hold_namespace, user_network
 from minit.supervisor.boot import (
     MadeMounts,
@@ -109,15 +107,37 @@ def await_remover(environment: Mapping[str, str], lock: int) -> None:
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     pod = _Launch(flags, lock)
-    try:
-        return pod.run()
-    except OSError as error:
-        raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
-    finally:
+    with naming_the_step():
         try:
-            pod.kill_left()
+            launcher = pod.start()
+        except BaseException:
+            pod.undo()
+            raise
+        return launcher.follow()
+
+
+def resume_launcher() -> NoReturn:
+    """Be the launcher in a program that the launcher has executed; the first argument is the state's descriptor."""
+    code: int = EXIT_FAILURE
+    try:
+        try:
+            launcher = take_over(int(sys.argv[1]))
+        except BaseException:
+            if has_way_back():
+                go_back()
+            raise
+        try:
+            with naming_the_step():
+                code = launcher.follow()
         finally:
-            pod.end_helpers()
+            await_remover(os.environ, launcher.lock)
+    except (MinitError, OSError) as error:
+        complain(f"stage1: {describe(error)}")
+        record_failure(describe(error))
+    except BaseException as error:
+        traceback.print_exception(error)
+    finally:
+        os._exit(code)
 
 
 def resume() -> NoReturn:
@@ -140,9 +160,18 @@ def prove() -> NoReturn:
 
     The first argument is the descriptor of the state, the second that of the pipe for the answer.
     """
+    _prove(prove_supervisor)
+
+
+def prove_launcher() -> NoReturn:
+    """Show whether this program can be the launcher with a state, as `prove` for PID 1."""
+    _prove(decode_launcher)
+
+
+def _prove(take: Callable[[int], object]) -> NoReturn:
     answer = UNDERSTOOD
     try:
-        prove_supervisor(int(sys.argv[1]))
+        take(int(sys.argv[1]))
     except BaseException as error:
         answer = (describe(error) if isinstance(error, (MinitError, OSError)) else repr(error)).encode()
     finally:
@@ -167,8 +196,8 @@ class _Launch:
         # The control groups of a pod without a PID namespace: the processes do not end with PID 1.
         self._left: tuple[Sequence[Hierarchy], str] | None = None
 
-    def run(self) -> int:
-        """Start the pod, wait for the end and return the exit code."""
+    def start(self) -> Launcher:
+        """Start the pod, and return what then waits for the end."""
         with Step("shed what the caller left"):
             # Before a descriptor is opened, which would have the number of one that the caller has left closed.
             open_standard_streams()
@@ -212,12 +241,7 @@ class _Launch:
                 self._left = (prepared.hierarchies, prepared.subcgroup)
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, specs, pid, pidfd, link, attributes)
-        with Step("wait for PID 1"):
-            code, cause = self._wait(pid, pidfd, link, terminal, witness)
-        _withdraw_names(plan)
-        if self._flags.tell_failure and cause is not None:
-            complain(f"run: {cause}")
-        return code
+        return self._launcher(plan, pid, pidfd, link, terminal, witness)
 
     def _plan(self, hierarchies: Sequence[Hierarchy], limits: Sequence[Limit]) -> PodPlan:
         with Step("load pod"):
@@ -244,46 +268,45 @@ class _Launch:
         with Step("open volumes"):
             self._kubernetes_log = _open_kubernetes_log(placed.plan)
 
-    def _wait(
-        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, witness: KillWitness
-    ) -> tuple[int, str | None]:
-        """Wait for PID 1, with nothing else open; returns the code, and the reason if the pod failed."""
+    def _launcher(
+        self,
+        plan: PodPlan,
+        pid: int,
+        pidfd: int,
+        link: Socket,
+        terminal: CallerTerminal | None,
+        witness: KillWitness,
+    ) -> Launcher:
+        """Return what waits for PID 1, with nothing else open."""
         kept = [helper.fileno() for helper in self._helpers]
         assert self._host is not None
         kept += self._held
         if self._host.descriptor is not None:
             kept.append(self._host.descriptor)
+        program = find_program(image_descriptor())
+        kept += () if program is None else program.descriptors()
         syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
-        watch = Watch(
-            pidfd,
-            link,
-            terminal,
-            witness,
-            entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid),
-            ended=self.kill_left,
+        return Launcher(
+            Watch(pid, pidfd, link, terminal, self._host, witness),
+            self._lock,
+            program,
+            held=self._held,
+            uplink=self._uplink,
+            left=self._left,
+            named=plan.uuid if plan.network is not None and plan.network.named is not None else None,
+            tells_failure=self._flags.tell_failure,
+            helpers=self._helpers,
         )
-        watch.notify_host(self._host)
-        if self._uplink is not None:
-            # Without a reader of the FIFO there is an error to poll for.
-            watch.add_helper(self._uplink, report_lost_uplink)
-        for helper in self._helpers:
-            watch.add_helper(helper.fileno(), helper.report_death)
-        return watch.run(), watch.cause
 
-    def kill_left(self) -> None:
-        """Kill the rest of a pod without a PID namespace when its PID 1 has ended."""
-        if self._left is not None:
-            (hierarchies, subcgroup), self._left = self._left, None
-            pids = kill_pod_groups(hierarchies, subcgroup)
-            if pids:
-                complain(f"stage1: processes of the pod cannot be killed: {' '.join(map(str, pids))}")
-
-    def end_helpers(self) -> None:
-        """End the helpers of the pod; the networks too, if there never was a PID 1."""
-        if self._network is not None:
-            self._network.undo()
-        for helper in self._helpers:
-            helper.end()
+    def undo(self) -> None:
+        """After a failed start end what has begun: the networks too, if there never was a PID 1."""
+        try:
+            kill_left(self._left)
+        finally:
+            if self._network is not None:
+                self._network.undo()
+            for helper in self._helpers:
+                helper.end()
 
     def _join_network(self, plan: PodPlan, apps: tuple[AppSpec, ...]) -> tuple[AppSpec, ...]:
         """Join the pod's network and return the apps with the offers of the network."""
@@ -386,15 +409,6 @@ def _reserve_names(plan: PodPlan) -> None:
     """Make the hosts file mounted in the apps, written to by the network helper and other pods."""
     if plan.network is not None and plan.network.named is not None:
         reserve(replace(plan.network.named, directory=os.getcwd(), started=time.time_ns()))
-
-
-def _withdraw_names(plan: PodPlan) -> None:
-    """Have others forget the pod, after the end, before gc does."""
-    if plan.network is not None and plan.network.named is not None:
-        try:
-            withdraw(plan.uuid)
-        except NetworkError as error:
-            complain(f"networking: {describe(error)}")
 
 
 def _enter_network(plan: PodPlan, connection: Connection) -> None:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import EXIT_FAILURE
 from minit.launcher.relay import Relay
 from minit.launcher.start.killed import KillWitness, tell_killed
@@ -21,7 +22,8 @@ from minit.linux.loop import Loop, wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
 from minit.linux.stdio import complain
 from minit.linux.terminal import CallerTerminal
-from minit.podfiles.podfile import record_failure
+from minit.podfiles import paths
+from minit.podfiles.podfile import record_failure, write_pod_file
 from minit.supervisor.supervisor import HALT_SIGNALS
 
 FORWARDED = (*HALT_SIGNALS, signal.SIGHUP)
@@ -44,47 +46,75 @@ def heard_signals() -> list[int]:
     return [number for number in FORWARDED if not (ignored and number == signal.SIGHUP)]
 
 
-class Watch:
+class Watch(Carried):
     """
     The launcher's loop, over the pidfd of PID 1 and the socket to PID 1.
 
-    `entered` is called when PID 1 can be entered, `ended` at the end of PID 1. `terminal` is given for a pod with a
-    console, `witness` knows how PID 1 was killed, if killed. The FORWARDED signals are blocked. `cause` says which app
-    failed, once PID 1 has ended, if the pod ended with a failed app.
+    `terminal` is given for a pod with a console, `host` is told about the whole pod, `witness` knows how PID 1 was
+    killed, if killed. The FORWARDED signals are blocked. `cause` says which app failed, once PID 1 has ended, if the
+    pod ended with a failed app.
     """
 
+    cause: str | None
+    _pid: int
+    _pidfd: Descriptor
+    _link: Socket
+    _terminal: CallerTerminal | None
+    _host: Host
+    _witness: KillWitness
+    _relay: Relay | None
+    _interrupted: bool
+    _code: int | None
+    _is_killed: bool
+    _has_ended: bool
+    _patience_until: float | None
+    _due_at: float
+    _is_due: bool
+
     def __init__(
-        self,
-        pidfd: int,
-        link: Socket,
-        terminal: CallerTerminal | None,
-        witness: KillWitness,
-        *,
-        entered: Callable[[], None],
-        ended: Callable[[], None],
+        self, pid: int, pidfd: int, link: Socket, terminal: CallerTerminal | None, host: Host, witness: KillWitness
     ) -> None:
-        self.cause: str | None = None
+        self.cause = None
+        self._pid = pid
         self._pidfd = pidfd
         self._link = link
         self._terminal = terminal
+        self._host = host
         self._witness = witness
-        self._entered = entered
-        self._ended = ended
-        self._host: Host | None = None
-        self._relay: Relay | None = None
+        self._relay = None
         self._interrupted = False
-        self._code: int | None = None
+        self._code = None
         self._is_killed = False
         self._has_ended = False
+        self._patience_until = None
+        # PID 1 is killed a little after, unless PID 1 ends before or asks for more time.
+        self._due_at = 0.0
+        self._is_due = False
+        self.attach()
+
+    def attach(self) -> None:
+        """Make the loop, also in another program than the one that began."""
+        self._image: int | None = None
         self._signals = syscalls.signalfd(heard_signals())
         self._loop = Loop()
-        self._loop.watch(link.fileno(), lambda _: self._on_link())
-        self._loop.watch(pidfd, lambda _: self._on_end())
+        self._loop.watch(self._link.fileno(), lambda _: self._on_link())
+        self._loop.watch(self._pidfd, lambda _: self._on_end())
         self._loop.watch(self._signals, lambda _: self._on_signals())
-        self._patience = self._loop.deadline(lambda: self._loop.unwatch(pidfd))
-        # PID 1 is killed a little after `_due_at`, unless PID 1 ends before or asks for more time.
-        self._due_at = 0.0
+        self._patience = self._loop.deadline(lambda: self._loop.unwatch(self._pidfd))
+        if self._patience_until is not None:
+            self._patience.set(self._patience_until)
         self._due = self._loop.deadline(self._on_overdue)
+        if self._is_due:
+            self._due.set(self._due_at)
+        if self._relay is not None:
+            self._relay.attach(self._loop, hung_up=self._leave_console, escaped=self._stop_at_once)
+
+    def leave(self) -> None:
+        """Note what the loop knows, for another program."""
+        self._patience_until = self._patience.moment
+        self._is_due = self._due.moment is not None
+        if self._relay is not None:
+            self._relay.leave()
 
     def add_helper(self, fd: int, died: Callable[[], None]) -> None:
         """Watch a helper of the pod by its socket, on which only end of file is expected."""
@@ -95,16 +125,20 @@ class Watch:
 
         self._loop.watch(fd, on_death)
 
-    def notify_host(self, host: Host) -> None:
-        """Pass on to the starter of the pod the words of PID 1 about the whole pod."""
-        self._host = host
+    def run(self, upgrade: Callable[[int], None], ended: Callable[[], None]) -> int:
+        """
+        Return the pod's exit code when PID 1 has ended and all output of the console is delivered.
 
-    def run(self) -> int:
-        """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
+        `upgrade` is called between two turns of the loop, with a mount of another image that PID 1 has sent. `ended` is
+        called at the end of PID 1.
+        """
         try:
             while self._pidfd in self._loop:
                 self._turn()
-            self._ended()
+                if self._image is not None:
+                    image, self._image = self._image, None
+                    upgrade(image)
+            ended()
             if self._relay is not None:
                 self._drain(self._relay)
         finally:
@@ -187,11 +221,13 @@ class Watch:
             self._set_due(time.monotonic() + message["seconds"] + _SLACK_SECONDS)
             return
         if "ready" in message or "stopping" in message:
-            if self._host is not None:
-                self._host.tell(READY if "ready" in message else STOPPING)
+            self._host.tell(READY if "ready" in message else STOPPING)
+            return
+        if "upgrade" in message:
+            [self._image] = descriptors
             return
         # PID 1 has its namespaces, root and control socket: the pod can be entered from now on.
-        self._entered()
+        write_pod_file(paths.POD_PID, b"%d\n" % self._pid)
         if descriptors and self._terminal is not None:
             [master] = descriptors
             self._relay = Relay(
