@@ -33,13 +33,14 @@ PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
 IMAGE = "/"  # the root of a mount that is in no namespace
 POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
-# Of PID 1, to execute its program once more: the program, and what never changes of each app.
+# Of PID 1 and the launcher, to execute a program: their own, and what never changes of each app.
 PROGRAM, SPEC = r"/usr/lib/minit/bin/minit", r"/memfd:spec of [ab] \(deleted\)"
 # The lock that makes the keeper of a user's namespace stay.
 KEEPER = {} if SURROUNDING is None else {f".*/{NAMESPACE_RECORD}": 1}
 DESCRIPTORS = {
     "launcher": {
         POD_DIRECTORY: 1,  # the lock
+        PROGRAM: 1,
         SIGNALFD: 1,
         EPOLL: 1,
         PIDFD: 1,
@@ -162,7 +163,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
             **console,
         }
         tables: dict[int, dict[str, int]] = {
-            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, EPOLL: 1, PIDFD: 1, SOCKET: 1, slaves: 3, **console, **KEEPER},
+            process.pid: {**DESCRIPTORS["launcher"], SIGNALFD: 2, slaves: 3, **console},
             pod.pid: of_groups(pod, of_pid_1),
             app: {},
         }
