@@ -19,7 +19,7 @@ from minit.launcher.cgroups import (
     read_subcgroup,
     remove_app_groups,
 )
-from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.health.healthhelper import HealthHelper, PodChecks
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import hierarchies_of_pod
 from minit.launcher.start.enterprofiles import write_profile
@@ -96,7 +96,7 @@ class _Addition:
         [spec] = prepared.specs
         if spec.life.health:
             with Step("start checking the health of the app"):
-                health = HealthHelper(prepared.plan, read_pid(), stays=True)
+                health = HealthHelper(PodChecks(prepared.plan, read_pid()), stays=True)
                 self._helpers.append(health)
                 lives.append(health.wait_settled())
         with Step("open the root of the app"):

@@ -22,7 +22,7 @@ from typing import NoReturn
 from minit.base.errors import EXIT_FAILURE, MinitError, describe
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, write_group_file
-from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.health.healthhelper import HealthHelper, PodChecks
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
@@ -252,7 +252,7 @@ def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], att
         return
     # A command of a check is entered into the app.
     write_profiles(specs, attributes)
-    machine.pod_helpers.append(HealthHelper(plan, os.getpid()))
+    machine.pod_helpers.append(HealthHelper(PodChecks(plan, os.getpid())))
 
 
 def _join_group(hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:

@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from tests.contract import test_reexecution
+from tests.contract.test_devices import Watched, allowed_devices
+from tests.contract.test_health import annotated, is_healthy
 from tests.contract.test_reexecution import other_tree
 from tests.contract.test_terminal import launcher_of
 from tests.support.campaign import campaign
+from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
-from tests.support.processes import descriptors_of, is_alive, status_of
+from tests.support.processes import children_of, descriptors_of, is_alive, named, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
@@ -309,3 +312,101 @@ def test_a_pod_without_a_pid_namespace(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == -signal.SIGKILL
     assert members
     assert not any(is_alive(pid) for pid in members)
+
+
+# Helpers.
+
+
+def helper_of(launcher: int, name: str) -> int:
+    """Return the helper of the launcher with this name."""
+    [helper] = named(children_of(launcher), name)
+    return helper
+
+
+@contextmanager
+def with_new_helper(launcher: int, name: str) -> Iterator[None]:
+    """Wait, after an upgrade, for the helper of the new version, which takes the place of the old one."""
+    old = helper_of(launcher, name)
+    yield
+    wait_for(lambda: len(found := named(children_of(launcher), name)) == 1 and found != [old], "the new helper")
+
+
+@pytest.mark.private_users
+def test_checks_go_on(make_pod: MakePod) -> None:
+    """A check under way ends, none is made twice or left out for long, and results and counts are known."""
+    startup = {"exec": ["/bin/sh", "-c", "echo >> /tmp/startup"]}
+    liveness = {
+        "exec": ["/bin/sh", "-c", "echo begin >> /tmp/log; sleep 0.3; echo end >> /tmp/log; [ ! -e /tmp/ill ]"],
+        "action": "none",
+        "failures": 3,
+    }
+    pod = make_pod({"web": annotated("exec sleep 1000", startup=startup, liveness=liveness)})
+    process = pod.start(stdout=subprocess.DEVNULL)
+    pod.wait_ready()
+    wait_for(lambda: is_healthy(pod, "liveness") is True, "a good result")
+    for _ in range(3):
+        wait_for(lambda: pod.file("web", "/tmp/log").read_text().endswith("begin\n"), "a check under way")
+        with with_new_helper(process.pid, "minit-health"):
+            upgrade(pod, process.pid)
+    assert pod.file("web", "/tmp/startup").read_text() == "\n"
+    pod.file("web", "/tmp/ill").touch()
+    with with_new_helper(process.pid, "minit-health"):
+        upgrade(pod, process.pid)
+    wait_for(lambda: is_healthy(pod, "liveness") is False, "a bad result")
+    lines = pod.file("web", "/tmp/log").read_text().split()
+    assert lines[::2] == ["begin"] * len(lines[::2])
+    assert lines[1::2] == ["end"] * len(lines[1::2])
+    assert pod.stop("--force").returncode == 0
+    assert pod.finish(process).stderr == ""
+
+
+def test_a_helper_that_does_not_go_on(make_pod: MakePod) -> None:
+    """If no helper of the new version can be made, the old one checks on, and a line says why."""
+    check = {"exec": ["/bin/sh", "-c", "echo >> /tmp/log"], "timeout": "10s"}
+    pod = make_pod({"web": annotated("exec sleep 1000", liveness=check)})
+    process = pod.start(stdout=subprocess.DEVNULL, bufsize=0)
+    pod.wait_ready()
+    assert process.stderr is not None
+    assert b"loopback" in process.stderr.readline()
+    pod.wait_file("web", "/tmp/log")
+    helper = helper_of(process.pid, "minit-health")
+    os.kill(helper, signal.SIGSTOP)
+    upgrade(pod, process.pid)
+    limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    taken = descriptors_of(process.pid)
+    # The state comes by one more.
+    most = 1 + next(number for number in range(len(taken) + 1) if number not in taken)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
+    os.kill(helper, signal.SIGCONT)
+    line = process.stderr.readline()
+    assert line == b"stage1: the old version of minit goes on with health: too many open files\n"
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+    assert helper_of(process.pid, "minit-health") == helper
+    size = pod.file("web", "/tmp/log").stat().st_size
+    wait_for(lambda: pod.file("web", "/tmp/log").stat().st_size > size, "another check")
+    with with_new_helper(process.pid, "minit-health"):
+        upgrade(pod, process.pid)
+    size = pod.file("web", "/tmp/log").stat().st_size
+    wait_for(lambda: pod.file("web", "/tmp/log").stat().st_size > size, "another check")
+
+
+@needs_loop_devices
+@pytest.mark.private_users
+def test_devices_follow_after_an_upgrade(make_pod: MakePod, loop: LoopDevice, other_tree: Path) -> None:
+    """What the old helper has taken off and put there is known to the new one, whichever interpreter has it."""
+    watched = Watched(make_pod, loop.path)
+    launcher, words = watched.process.pid, ["opens"]
+    watched.expect(*words)
+    for tree in (None, other_tree, None):
+        with with_new_helper(launcher, "minit-devices"):
+            upgrade(watched.pod, launcher, tree)
+        loop.remove()
+        words.append("missing")
+        watched.expect(*words)
+        with with_new_helper(launcher, "minit-devices"):
+            upgrade(watched.pod, launcher, tree)
+        loop.add()
+        words.append("opens")
+        watched.expect(*words)
+        assert f"{loop.rule} rw" in allowed_devices(watched.pod)
+    assert watched.end() == ""

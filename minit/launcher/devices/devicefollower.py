@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from minit.base.carried import Carried
 from minit.base.errors import ControlError, LaunchError, describe
 from minit.base.idrange import IdRange
 from minit.base.value import Value
@@ -20,14 +21,13 @@ from minit.podfiles.controlmessages import FindNamespace
 from minit.supervisor.control.ask import ask
 
 
-class DeviceVolume(Value):
+class FollowedVolume(Value):
     """
-    A volume of devices: its app, and the source and the mount at the start of the pod, None if missing.
+    A volume of devices: the source and the mount at the start of the pod, None if missing.
 
     Both differ if the pod has `mapped` ids: then the mount is another node for the same device.
     """
 
-    app: AppPlan
     volume: VolumeMount
     source: Identity | None
     identity: Identity | None
@@ -39,8 +39,14 @@ class DeviceVolume(Value):
         return self.identity is not None and self.identity.device == 0
 
 
+class DeviceVolume(FollowedVolume):
+    """The same with the app."""
+
+    app: AppPlan
+
+
 def device_rules(
-    default: Sequence[DeviceRule], volumes: Sequence[DeviceVolume], devices: Sequence[Sequence[Device]]
+    default: Sequence[DeviceRule], volumes: Sequence[FollowedVolume], devices: Sequence[Sequence[Device]]
 ) -> tuple[DeviceRule, ...]:
     """Return the allowed devices of an app with these volumes and devices."""
     rules = [
@@ -51,20 +57,34 @@ def device_rules(
     return merge_rules((*default, *rules))
 
 
-class DeviceFollower:
+class DeviceFollower(Carried):
     """
     One app with minit/hotplug; the working directory is the pod directory, and `group` has the app's device policy.
     """
 
+    _app: str
+    _default: tuple[DeviceRule, ...]
+    _volumes: list[FollowedVolume]
+    _devices: list[tuple[Device, ...]]
+    _attached: list[Identity | None]
+    _shown: list[Identity | None]
+    _static: set[Device]
+    _rules: tuple[DeviceRule, ...]
+    _group: DeviceGroup | None
+    _debug: bool
+    _is_done: bool
+
     def __init__(
         self, volumes: Sequence[tuple[DeviceVolume, Sequence[Device]]], group: DeviceGroup | None, *, debug: bool
     ) -> None:
-        self._volumes = [volume for volume, _ in volumes]
+        app = volumes[0][0].app
+        self._app = app.name
+        self._default = tuple(app.resources.devices or ())
+        self._volumes = [_without_app(volume) for volume, _ in volumes]
         self._devices = [tuple(found) for _, found in volumes]
         # The tops of the mounts in the app, by source; None for a mount taken off.
         self._attached = [volume.identity for volume in self._volumes]
         self._shown = [volume.source for volume in self._volumes]
-        self._app = self._volumes[0].app
         # Nodes without a device at the start of the pod: nothing could come or go.
         self._static = {device for found in self._devices for device in found if device.subsystem is None}
         self._rules = self._plan_rules()
@@ -96,7 +116,7 @@ class DeviceFollower:
                 self._show(index, volume, source)
         return self._is_done
 
-    def _find(self, volume: DeviceVolume, lookup: DeviceLookup) -> tuple[Device, ...]:
+    def _find(self, volume: FollowedVolume, lookup: DeviceLookup) -> tuple[Device, ...]:
         source = volume.volume.source
         if not is_device_source(source):
             return ()
@@ -105,17 +125,17 @@ class DeviceFollower:
         return tuple(device for device in lookup.find(source) if device.subsystem or device in self._static)
 
     def _plan_rules(self) -> tuple[DeviceRule, ...]:
-        return device_rules(self._app.resources.devices or (), self._volumes, self._devices)
+        return device_rules(self._default, self._volumes, self._devices)
 
     def _change_rules(self, rules: tuple[DeviceRule, ...]) -> None:
         if self._group is not None and rules != self._rules:
             try:
                 change_policy(self._group, self._rules, rules)
             except (LaunchError, OSError) as error:
-                complain(f'stage1: warning: app "{self._app.name}": device policy: {describe(error)}')
+                complain(f'stage1: warning: app "{self._app}": device policy: {describe(error)}')
         self._rules = rules
 
-    def _show(self, index: int, volume: DeviceVolume, source: Identity | None) -> None:
+    def _show(self, index: int, volume: FollowedVolume, source: Identity | None) -> None:
         try:
             tree = open_tree(volume.volume, volume.mapped)
         except OSError:
@@ -127,11 +147,11 @@ class DeviceFollower:
 
     def _exchange(self, index: int, volume: VolumeMount, tree: int | None, source: Identity | None) -> None:
         try:
-            _, [namespace] = ask(FindNamespace(app=self._app.name))
+            _, [namespace] = ask(FindNamespace(app=self._app))
         except ControlError as error:
             # The app has not come so far, or the pod is ending.
             if self._debug:
-                complain(f'stage1: app "{self._app.name}": volume "{volume.volume}": {describe(error)}')
+                complain(f'stage1: app "{self._app}": volume "{volume.volume}": {describe(error)}')
             self._is_done = False
             return
         try:
@@ -139,7 +159,7 @@ class DeviceFollower:
             self._attached[index] = None if tree is None else identify(os.fstat(tree))
             self._shown[index] = source
         except (LaunchError, OSError) as error:
-            complain(f'stage1: warning: app "{self._app.name}": volume "{volume.volume}": {describe(error)}')
+            complain(f'stage1: warning: app "{self._app}": volume "{volume.volume}": {describe(error)}')
         finally:
             os.close(namespace)
 
@@ -149,7 +169,11 @@ class DeviceFollower:
         for word, devices, others in (("gone", old, new), ("new", new, old)):
             for path, device in devices.items():
                 if others.get(path) != device:
-                    complain(f"stage1: app {self._app.name}: {word}: {device.describe()}")
+                    complain(f"stage1: app {self._app}: {word}: {device.describe()}")
+
+
+def _without_app(volume: DeviceVolume) -> FollowedVolume:
+    return FollowedVolume(**{name: getattr(volume, name) for name in FollowedVolume._fields})
 
 
 def identify_source(volume: VolumeMount) -> Identity | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from minit.base.carried import Carried, CarriedCodec
 from minit.base.errors import LaunchError, MinitError, describe
 from minit.devices import DeviceEvents, DeviceLookup
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
@@ -19,7 +20,7 @@ from minit.launcher.devices.exchange import identify
 from minit.launcher.devices.openvolumes import has_devices
 from minit.launcher.leftbehind import settle
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.podhelper import PodHelper
+from minit.launcher.podhelper import LEAVE, PodHelper, hand_work_over
 from minit.linux.forks import DEVICE_HELPER
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
@@ -29,6 +30,7 @@ from minit.plan.podplan import PodPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule
 
 _RETRY_SECONDS = 1.0
+_WORD_BYTES = 64
 
 
 def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
@@ -115,6 +117,47 @@ class DeviceHelper(PodHelper):
         send_message(self._socket, {"follow": places, "stays_with": stays_with})
 
 
+class _NextDeviceHelper(PodHelper):
+    """The launcher's side of a helper that goes on with the work of another."""
+
+    kind = DeviceHelper.kind
+    loss = DeviceHelper.loss
+
+    def __init__(self, following: Following) -> None:
+        super().__init__(
+            DEVICE_HELPER,
+            lambda socket: _go_on(following, socket),
+            lambda _, error: complain(f"stage1: device helper: {_reason(error)}"),
+        )
+
+
+class Following(Carried):
+    """All that a helper knows of the apps that follow."""
+
+    followers: list[DeviceFollower]
+
+    def __init__(self, followers: list[DeviceFollower]) -> None:
+        self.followers = followers
+
+
+_CODEC = CarriedCodec(Following)
+
+
+def resume_following(state: bytes) -> PodHelper:
+    """Start a helper that goes on with the work of another; ManifestError for a state of another form."""
+    following = _CODEC.decode(state, "state of the device helper")
+    assert isinstance(following, Following)
+    return _NextDeviceHelper(following)
+
+
+def _go_on(following: Following, socket: Socket) -> None:
+    lookup, events = DeviceLookup(), DeviceEvents()
+    if (image := image_descriptor()) is not None:
+        os.close(image)
+    send_message(socket, {"begun": True})
+    _follow(following, lookup, events, socket)
+
+
 def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
     return any(volume.app.resources.hotplug for volume in volumes)
 
@@ -141,7 +184,8 @@ def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         is_following = True
         if (image := image_descriptor()) is not None:
             os.close(image)
-        _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
+        followers = _make_followers(volumes, devices, message["follow"], debug)
+        _follow(Following(followers), lookup, events, socket)
     except BrokenPipeError:
         pass  # the launcher is gone
     except Exception as error:
@@ -173,13 +217,15 @@ def _make_followers(
     return followers
 
 
-def _follow(followers: Sequence[DeviceFollower], lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:
+def _follow(following: Following, lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:
     while True:
         # An event only tells when to look. What is there then counts: whatever somebody wrote to an `uevent` file, and
         # however many events were lost for want of room.
-        answers = [follower.look(lookup) for follower in followers]
+        answers = [follower.look(lookup) for follower in following.followers]
         if socket.fileno() in wait_readable(
             [socket.fileno(), events.fileno()], None if all(answers) else _RETRY_SECONDS
         ):
-            return
+            is_leaving = socket.recv(_WORD_BYTES) == LEAVE
+            if not is_leaving or not hand_work_over(socket, _CODEC.encode(following)[0]):
+                return
         events.drain()

@@ -18,17 +18,17 @@ import socket
 import time
 from collections.abc import Sequence
 
+from minit.base.carried import Carried, CarriedCodec
 from minit.base.errors import ControlError, describe
 from minit.base.value import Value
 from minit.launcher.enter.enterpod import enter_pod
 from minit.launcher.leftbehind import settle
-from minit.launcher.podhelper import PodHelper
+from minit.launcher.podhelper import LEAVE, PodHelper, hand_work_over
 from minit.linux import syscalls
 from minit.linux.forks import HEALTH_CHECK, HEALTH_HELPER, fork
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, send_message
 from minit.linux.stdio import complain
-from minit.plan.appplan import AppPlan
 from minit.plan.life.health import LIVENESS, NONE, READINESS, STARTUP, HealthCheck, Target
 from minit.plan.podplan import PodPlan
 from minit.podfiles.controlmessages import NoteHealth
@@ -49,7 +49,7 @@ _SPARE_SECONDS = 1.0
 _GOOD_STATUSES = range(200, 400)
 
 
-class CheckState:
+class CheckState(Carried):
     """
     One check of a run of an app: when the check is due, and the meaning of the results. Pure: the caller tells the
     time.
@@ -57,9 +57,15 @@ class CheckState:
     `healthy` is None until there are enough results. A check is not due while being made.
     """
 
+    check: HealthCheck
+    healthy: bool | None
+    due_at: float
+    _good: int
+    _bad: int
+
     def __init__(self, check: HealthCheck, due_at: float) -> None:
         self.check = check
-        self.healthy: bool | None = None
+        self.healthy = None
         self.due_at = due_at
         self._good = 0
         self._bad = 0
@@ -89,12 +95,15 @@ class CheckState:
         return False
 
 
-class AppHealth:
+class AppHealth(Carried):
     """
     The checks of one run of an app, from the first look at the running app.
 
     The other checks wait until the startup check is good, which is not made again.
     """
+
+    states: dict[str, CheckState]
+    _began: float
 
     def __init__(self, checks: Sequence[HealthCheck], now: float) -> None:
         self.states = {check.kind: CheckState(check, now + check.delay_seconds) for check in checks}
@@ -127,37 +136,65 @@ class AppHealth:
 
 
 class HealthHelper(PodHelper):
-    """The launcher's side of the helper; `pid` is the pid of PID 1, and the helper `stays` for an added app."""
+    """The launcher's side of the helper; the helper `stays` for an added app, or goes on with the work of another."""
 
     kind = "health"
     loss = "the health of apps is not checked"
 
-    def __init__(self, plan: PodPlan, pid: int, *, stays: bool = False) -> None:
+    def __init__(self, checks: PodChecks, *, stays: bool = False, goes_on: bool = False) -> None:
         super().__init__(
             HEALTH_HELPER,
-            lambda socket: _help(plan, pid, socket, stays),
+            lambda socket: _help(checks, socket, stays, goes_on),
             lambda socket, error: _fail(socket if stays else None, error),
         )
 
 
-class _Watched:
-    """An app with checks: the last known process, the results, and the check being made."""
+class CheckedApp(Carried):
+    """An app with checks: the last known process, and the results."""
 
-    def __init__(self, spec: AppPlan) -> None:
-        self.spec = spec
-        self.pid: int | None = None
-        self.health: AppHealth | None = None
-        self.running: dict[str, _RunningCheck] = {}
+    name: str
+    checks: tuple[HealthCheck, ...]
+    pid: int | None
+    health: AppHealth | None
+
+    def __init__(self, name: str, checks: tuple[HealthCheck, ...]) -> None:
+        self.name = name
+        self.checks = checks
+        self.pid = None
+        self.health = None
 
 
-def _help(plan: PodPlan, pid: int, socket: Socket, stays: bool) -> None:
-    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+class PodChecks(Carried):
+    """The apps with checks of the pod with PID 1 `pod`, as the helper knows them."""
+
+    pod: int
+    apps: list[CheckedApp]
+
+    def __init__(self, plan: PodPlan, pod: int) -> None:
+        self.pod = pod
+        self.apps = [CheckedApp(app.name, app.life.health) for app in plan.apps if app.life.health]
+
+
+_CODEC = CarriedCodec(PodChecks)
+
+
+def resume_checks(state: bytes) -> HealthHelper:
+    """Start a helper that goes on with the work of another; ManifestError for a state of another form."""
+    checks = _CODEC.decode(state, "state of the health helper")
+    assert isinstance(checks, PodChecks)
+    return HealthHelper(checks, goes_on=True)
+
+
+def _help(checks: PodChecks, socket: Socket, stays: bool, goes_on: bool) -> None:
+    namespace = os.open(f"/proc/{checks.pod}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
     if stays:
-        settle(socket, pid)
+        settle(socket, checks.pod)
+    if goes_on:
+        send_message(socket, {"begun": True})
     try:
-        _Checker(plan, pid, socket, is_told=stays).run()
+        _Checker(checks, socket, is_told=stays).run()
     except Exception as error:
         _fail(None, error)
 
@@ -172,18 +209,28 @@ def _fail(asker: Socket | None, error: BaseException) -> None:
 class _Checker:
     """The loop of the helper, which hears by a socket when to look at an app (`is_told`), or looks at times."""
 
-    def __init__(self, plan: PodPlan, pid: int, socket: Socket, *, is_told: bool) -> None:
-        self._pid = pid
+    def __init__(self, checks: PodChecks, socket: Socket, *, is_told: bool) -> None:
+        self._checks = checks
+        self._pid = checks.pod
         self._socket = socket
-        self._apps = [_Watched(spec) for spec in plan.apps if spec.life.health]
+        self._apps = checks.apps
+        self._running: dict[str, dict[str, _RunningCheck]] = {app.name: {} for app in checks.apps}
         self._look_at = 0.0
         self._is_told = is_told
+        self._is_leaving = False
 
     def run(self) -> None:
-        """Check until the other end of the socket is gone, or PID 1."""
+        """Check until the other end of the socket is gone, or PID 1, or another helper goes on."""
         while not self._wait():
             now = time.monotonic()
             self._collect(now)
+            if self._is_leaving:
+                # Each check that has begun ends here.
+                if not any(self._running.values()):
+                    if not hand_work_over(self._socket, _CODEC.encode(self._checks)[0]):
+                        return
+                    self._is_leaving = False
+                continue
             is_due = any(app.health is not None and app.health.due(now) for app in self._apps)
             if (is_due or now >= self._look_at) and not self._look(now):
                 return
@@ -193,11 +240,11 @@ class _Checker:
     def _wait(self) -> bool:
         """Wait until something is to be done, and return whether the other end of the socket is gone."""
         watched = [self._socket.fileno()]
-        times = [self._look_at]
+        times = [NEVER if self._is_leaving else self._look_at]
         for app in self._apps:
-            if app.health is not None:
+            if app.health is not None and not self._is_leaving:
                 times.append(app.health.next_due())
-            for running in app.running.values():
+            for running in self._running[app.name].values():
                 watched.append(running.pidfd)
                 if running.output.fd is not None and running.output.is_wanted:
                     watched.append(running.output.fd)
@@ -206,9 +253,11 @@ class _Checker:
             return False
         self._look_at = 0.0
         try:
-            return not self._socket.recv(_TOLD_BYTES)
+            word = self._socket.recv(_TOLD_BYTES)
         except ConnectionResetError:
             return True
+        self._is_leaving = self._is_leaving or word == LEAVE
+        return not word
 
     def _look(self, now: float) -> bool:
         """Ask PID 1 which apps run; False if PID 1 is gone."""
@@ -219,34 +268,34 @@ class _Checker:
             # PID 1 has just started, or has ended, as the launcher knows too.
             return os.path.exists(f"/proc/{self._pid}")
         for app in self._apps:
-            state = states.get(app.spec.name)
+            state = states.get(app.name)
             pid = state.pid if state is not None and state.state == _RUNNING else None
             if pid is None or pid != app.pid:
                 self._forget(app)
             if pid is not None and app.health is None:
-                app.pid, app.health = pid, AppHealth(app.spec.life.health, now)
+                app.pid, app.health = pid, AppHealth(app.checks, now)
         if self._is_told or all(app.health is not None for app in self._apps):
             # Before the next check is soon enough.
             self._look_at = NEVER
         return True
 
-    def _forget(self, app: _Watched) -> None:
-        for running in app.running.values():
+    def _forget(self, app: CheckedApp) -> None:
+        for running in self._running[app.name].values():
             _give_up_check(running)
-        app.running.clear()
+        self._running[app.name].clear()
         app.pid = app.health = None
 
-    def _start_due(self, app: _Watched, now: float) -> None:
+    def _start_due(self, app: CheckedApp, now: float) -> None:
         if app.health is None:
             return
         for state in app.health.due(now):
             state.begin()
             deadline = now + state.check.timeout_seconds
-            app.running[state.check.kind] = _start_check(state.check, self._pid, app.spec.name, deadline)
+            self._running[app.name][state.check.kind] = _start_check(state.check, self._pid, app.name, deadline)
 
     def _collect(self, now: float) -> None:
         for app in self._apps:
-            for kind, running in [*app.running.items()]:
+            for kind, running in [*self._running[app.name].items()]:
                 if running.output.is_wanted:
                     running.output.read()
                 if wait_readable([running.pidfd], 0):
@@ -256,23 +305,19 @@ class _Checker:
                     good, text = False, f"no result in time{f': {said}' if said else ''}"
                 else:
                     continue
-                del app.running[kind]
+                del self._running[app.name][kind]
                 if app.health is not None:
                     self._note(app, app.health, app.health.states[kind], good, text, now)
 
-    def _note(self, app: _Watched, health: AppHealth, state: CheckState, good: bool, text: str, now: float) -> None:
+    def _note(self, app: CheckedApp, health: AppHealth, state: CheckState, good: bool, text: str, now: float) -> None:
         if not health.note(state, good, now):
             return
         action = NONE if good else state.check.action
         assert app.pid is not None
         try:
-            ask(
-                NoteHealth(
-                    app=app.spec.name, pid=app.pid, check=state.check.kind, healthy=good, text=text, action=action
-                )
-            )
+            ask(NoteHealth(app=app.name, pid=app.pid, check=state.check.kind, healthy=good, text=text, action=action))
         except ControlError as error:
-            complain(f'stage1: health of app "{app.spec.name}": {describe(error)}')
+            complain(f'stage1: health of app "{app.name}": {describe(error)}')
         if action != NONE:
             # The app is stopped now, or has another process soon.
             self._look_at = now

@@ -21,7 +21,7 @@ from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, descr
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy
 from minit.launcher.devices.openvolumes import open_kubernetes_log
-from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.health.healthhelper import HealthHelper, PodChecks
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import usable_hierarchies
@@ -340,7 +340,7 @@ class _Launch:
                 write_profiles(specs, attributes)
             if any(app.life.health for app in plan.apps):
                 with Step("start checking the health of apps"):
-                    self._helpers.append(HealthHelper(plan, pid))
+                    self._helpers.append(HealthHelper(PodChecks(plan, pid)))
             with Step("setup network"):
                 if self._network is not None:
                     self._network.release()

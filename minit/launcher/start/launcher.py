@@ -16,7 +16,9 @@ from functools import partial
 from minit.base.carried import Carried, CarriedCodec, Descriptor
 from minit.base.errors import LaunchError, MinitError, NetworkError, Step, describe, step_of
 from minit.launcher.cgroups import Hierarchy, kill_pod_groups
-from minit.launcher.podhelper import RunningHelper
+from minit.launcher.devices.devicehelper import resume_following
+from minit.launcher.health.healthhelper import resume_checks
+from minit.launcher.podhelper import LEAVE, STAY, PodHelper, RunningHelper
 from minit.launcher.start.watch import Watch
 from minit.linux import syscalls
 from minit.linux.forks import show_words
@@ -39,6 +41,8 @@ _NAME = "minit-launcher"
 # Other versions of minit execute these too.
 _RESUME = "from minit.launcher.start.launch import resume_launcher; resume_launcher()"
 _PROVE = "from minit.launcher.start.launch import prove_launcher; prove_launcher()"
+# What goes on with the work of a helper, by the kind of the helper. Connections to ports live in the process of theirs.
+_SUCCESSORS: dict[str, Callable[[bytes], PodHelper]] = {"health": resume_checks, "devices": resume_following}
 
 
 class Launcher(Carried):
@@ -111,17 +115,44 @@ class Launcher(Carried):
                     helper.end()
 
     def _watch_helpers(self) -> None:
-        reports = {helper.fileno(): helper.report_death for helper in self.helpers}
-        if self.uplink is not None:
+        if self.uplink is not None and self.uplink not in self.lost:
             # Without a reader of the FIFO there is an error to poll for.
-            reports[self.uplink] = report_lost_uplink
-        for fd, report in reports.items():
-            if fd not in self.lost:
-                self.watch.add_helper(fd, partial(self._on_loss, fd, report))
+            self.watch.add_helper(self.uplink, partial(self._on_loss, self.uplink, report_lost_uplink))
+        for helper in self.helpers:
+            if helper.fileno() not in self.lost:
+                self._watch_helper(helper)
+
+    def _watch_helper(self, helper: RunningHelper) -> None:
+        self.watch.add_helper(helper.fileno(), partial(self._hear, helper))
+
+    def _hear(self, helper: RunningHelper) -> None:
+        """Take in the work of a helper that leaves, or its death."""
+        state = helper.read_state()
+        if state is None:
+            self._on_loss(helper.fileno(), helper.report_death)
+            return
+        try:
+            successor = _SUCCESSORS[helper.kind](state)
+            successor.wait_begun()
+        except (MinitError, OSError) as error:
+            helper.tell(STAY)
+            complain_at_once(f"stage1: the old version of minit goes on with {helper.kind}: {describe(error)}")
+            return
+        self.watch.remove_helper(helper.fileno())
+        helper.end()
+        self.helpers[self.helpers.index(helper)] = successor.plain()
+        self._watch_helper(successor)
 
     def _on_loss(self, fd: int, report: Callable[[], None]) -> None:
+        self.watch.remove_helper(fd)
         self.lost.add(fd)
         report()
+
+    def exchange_helpers(self) -> None:
+        """Ask the helpers of the version before to leave; each hands its work over when there is a good moment."""
+        for helper in self.helpers:
+            if helper.kind in _SUCCESSORS and helper.fileno() not in self.lost:
+                helper.tell(LEAVE)
 
     def _kill_left(self) -> None:
         """Kill the rest of a pod without a PID namespace when its PID 1 has ended."""
@@ -173,6 +204,7 @@ class Launcher(Carried):
             forget_way_back()
             old, self.program, self.offer = self.program, self.offer, None
             _close(old)
+            self.exchange_helpers()
         else:
             _restore_group(self.death_signal)
             self._refuse("the new version has failed")

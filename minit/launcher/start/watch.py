@@ -116,14 +116,13 @@ class Watch(Carried):
         if self._relay is not None:
             self._relay.leave()
 
-    def add_helper(self, fd: int, died: Callable[[], None]) -> None:
-        """Watch a helper of the pod by its socket, on which only end of file is expected."""
+    def add_helper(self, fd: int, heard: Callable[[], None]) -> None:
+        """Have a function called when there is something to read from a helper of the pod, or its end."""
+        self._loop.watch(fd, lambda _: heard())
 
-        def on_death(_: int) -> None:
-            self._loop.unwatch(fd)
-            died()
-
-        self._loop.watch(fd, on_death)
+    def remove_helper(self, fd: int) -> None:
+        """Listen to a helper no more."""
+        self._loop.unwatch(fd)
 
     def run(self, upgrade: Callable[[int], None], ended: Callable[[], None]) -> int:
         """
