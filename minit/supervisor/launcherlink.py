@@ -83,11 +83,7 @@ class LauncherLink(Carried):
 
     def tell_seconds(self, seconds: float) -> None:
         """Have the launcher wait so long from now."""
-        try:
-            # A launcher that is stopped must not hold up the pod.
-            self.socket.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-        except OSError:
-            pass  # nor one that is gone
+        tell_seconds(self.socket, seconds)
 
     def upgrade(self, image: int) -> None:
         """Have the launcher execute the program in a mount of another image, too."""
@@ -139,9 +135,22 @@ class LauncherLink(Carried):
     def _on_end(self) -> None:
         """Act on the end of the launcher, or of the caller's terminal."""
         self._context.loop.unwatch(self.socket.fileno())
+        self._pod.stop_unasked("the launcher is gone")
+        # Not before: an app that dies of the hang-up has been stopped, and has not failed.
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Give up the caller's terminal and the console."""
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()
-        self._pod.stop_unasked("the launcher is gone")
-        # Not before: an app that dies of the hang-up has been stopped, and has not failed.
         self.close_fields("_console")
+
+
+def tell_seconds(launcher: Socket, seconds: float) -> None:
+    """Have the launcher wait so long from now."""
+    try:
+        # A launcher that is stopped must not hold up the pod.
+        launcher.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+    except OSError:
+        pass  # nor one that is gone

@@ -16,6 +16,7 @@ from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.apps.processes import Processes, arm_grace, describe_processes
 from minit.supervisor.apps.starts import Starts
 
@@ -80,7 +81,9 @@ class Ends:
         assert status is not None
         oom_kills = app.oom_kills
         is_judged = run.end is not None
-        run.end = end = run.end or self._judge(app, status, had_oom_kill=oom_kills > 0)
+        if run.end is None:
+            self._pod.order.forget(app)
+        run.end = end = run.end or judge(self._pod, app, status, had_oom_kill=oom_kills > 0)
         if end.status is None:
             return
         if run.last is not None and end == run.last.end:
@@ -101,36 +104,6 @@ class Ends:
         # Those of its post-stop handler count from here on.
         run.oom_kills += oom_kills
         self._follow(app)
-
-    def _judge(self, app: App, status: ExitStatus, *, had_oom_kill: bool) -> End:
-        """
-        Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
-
-        A restart that is given up before its turn is none: the end before it counts. `had_oom_kill` tells that a
-        process of the app was killed for lack of memory, be it not the main one.
-        """
-        run, now = app.run, time.time_ns()
-        self._pod.order.forget(app)
-        if not run.is_executed and run.failure is None and run.last is not None and self._pod.is_asked_to_end(app):
-            return run.last.end
-        if not run.is_executed and run.failure is None and run.is_stopped:
-            status = ExitStatus(step="start", path="stopped before it was executed")
-        elif not run.is_executed and run.failure is None and self._pod.exit_code is not None:
-            # None is invented.
-            return End(number=EXIT_FAILURE, ns=now)
-        number = status.number(self._stop_signal(app, status))
-        if run.is_unhealthy:
-            reason = "unhealthy"
-        elif status.step is not None:
-            reason = "exec failed" if status.step == STEP_EXEC else "start failed"
-        elif had_oom_kill and number:
-            # Whatever the main process makes of the end of a child: that is the cause.
-            reason = "oom-killed"
-        elif self._pod.is_asked_to_end(app):
-            reason = "stopped"
-        else:
-            reason = "exited" if status.signal is None else "signalled"
-        return End(number=number, ns=now, status=status, reason=reason)
 
     def _follow(self, app: App) -> None:
         """Have an app that ended restarted, or the pod end with it, or the others go on."""
@@ -170,15 +143,6 @@ class Ends:
             PodEvent.APP_RESTART_PLANNED, app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
         )
         return True
-
-    def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
-        """Return the signal of which dying means that the app was stopped."""
-        if not self._pod.is_asked_to_end(app):
-            return None
-        # The console's end says the same as the stop signal, and may say it first.
-        if app.spec.streams.has_console and status.signal == signal.SIGHUP:
-            return status.signal
-        return app.spec.life.stop_signal
 
     def run_pre_stop(self, app: App) -> None:
         """Run the pre-stop hook within the grace period of the app."""
@@ -228,3 +192,41 @@ class Ends:
         del self._context.apps[app.name]
         app.release()
         self._journal.info("app.removed", app=app.name)
+
+
+def judge(pod: PodPolicy, app: App, status: ExitStatus, *, had_oom_kill: bool) -> End:
+    """
+    Return what the end of a start means: a number, and a status unless its turn to be executed had not come.
+
+    A restart that is given up before its turn is none: the end before it counts. `had_oom_kill` tells that a process of
+    the app was killed for lack of memory, be it not the main one.
+    """
+    run, now = app.run, time.time_ns()
+    if not run.is_executed and run.failure is None and run.last is not None and pod.is_asked_to_end(app):
+        return run.last.end
+    if not run.is_executed and run.failure is None and run.is_stopped:
+        status = ExitStatus(step="start", path="stopped before it was executed")
+    elif not run.is_executed and run.failure is None and pod.exit_code is not None:
+        # None is invented.
+        return End(number=EXIT_FAILURE, ns=now)
+    number = status.number(_stop_signal(app, status) if pod.is_asked_to_end(app) else None)
+    if run.is_unhealthy:
+        reason = "unhealthy"
+    elif status.step is not None:
+        reason = "exec failed" if status.step == STEP_EXEC else "start failed"
+    elif had_oom_kill and number:
+        # Whatever the main process makes of the end of a child: that is the cause.
+        reason = "oom-killed"
+    elif pod.is_asked_to_end(app):
+        reason = "stopped"
+    else:
+        reason = "exited" if status.signal is None else "signalled"
+    return End(number=number, ns=now, status=status, reason=reason)
+
+
+def _stop_signal(app: App, status: ExitStatus) -> int:
+    """Return the signal of which dying means that the app was stopped."""
+    # The console's end says the same as the stop signal, and may say it first.
+    if app.spec.streams.has_console and status.signal == signal.SIGHUP:
+        return status.signal
+    return app.spec.life.stop_signal

@@ -70,6 +70,17 @@ class PodPolicy(Carried):
             return False
         return all(app.state in RESTING and not app.is_restarting for app in self.apps.values())
 
+    @property
+    def is_asked_twice(self) -> bool:
+        """
+        Tell whether somebody has asked for a stop twice.
+
+        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: both are one
+        request.
+        """
+        signalled = max(self.requests[BY_SIGNAL], self.requests[BY_LAUNCHER])
+        return signalled + self.requests[BY_CONTROL] > 1
+
     # Starts.
 
     def on_progress(self, app: App) -> None:
@@ -149,13 +160,10 @@ class PodPolicy(Carried):
         """
         Begin the shutdown because somebody asks for it; a second request forces it, of those counted in `requests`.
 
-        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: both are one
-        request.
         """
         if not is_counted:
             self.requests[source] += 1
-        signalled = max(self.requests[BY_SIGNAL], self.requests[BY_LAUNCHER])
-        force = force or signalled + self.requests[BY_CONTROL] > 1
+        force = force or self.is_asked_twice
         self._journal.event(PodEvent.POD_STOP_REQUESTED, reason=f"{source} {detail}".rstrip(), force=force)
         if force:
             self.forced = True

@@ -118,10 +118,7 @@ class Starts:
                 self._context.pod.order.on_prepared(app)
             return
         if message is not None:
-            step, number, path = message["step"], message.get("errno"), message.get("path")
-            assert isinstance(step, str) and (number is None or isinstance(number, int))
-            assert path is None or isinstance(path, str)
-            run.failure = ExitStatus(step=step, errno=number, path=path)
+            run.failure = failure_of(message)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
         if run.report is not None:
             self._context.loop.unwatch(run.report.fileno())
@@ -235,6 +232,14 @@ class Starts:
         """Note a failed start, since processes of the pre-start handler cannot be killed."""
         left = describe_processes(app, but=app.run.pid)
         app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
+
+
+def failure_of(message: dict[str, object]) -> ExitStatus:
+    """Return the failure that the process of an app tells."""
+    step, number, path = message["step"], message.get("errno"), message.get("path")
+    assert isinstance(step, str) and (number is None or isinstance(number, int))
+    assert path is None or isinstance(path, str)
+    return ExitStatus(step=step, errno=number, path=path)
 
 
 def spawn_app(

@@ -146,14 +146,29 @@ class Sidecars(Carried):
 
     def renew(self, *, at_once: bool = False) -> None:
         """Give all output without a reader a sidecar when due, or `at_once`, and give up ended output."""
-        now = time.monotonic()
         for streams in list(self._read):
-            if streams.sidecar is not None or streams.abandoned:
-                continue
-            if streams.at_end and not streams.has_clients:
-                self._give_up(streams)
-            elif at_once or streams.renew_at <= now:
-                self._start(streams)
+            self._renew(streams, at_once=at_once)
+
+    def _renew(self, streams: Streams, *, at_once: bool = False) -> None:
+        if streams.sidecar is not None or streams.abandoned:
+            return
+        if streams.at_end and not streams.has_clients:
+            self._give_up(streams)
+        elif at_once or streams.renew_at <= time.monotonic():
+            self._start(streams)
+
+    def present(self) -> list[Streams]:
+        """Return the output that is not read to the end."""
+        return [*self._read]
+
+    def look_after(self, streams: Streams) -> None:
+        """Do for one output what is due, whether or not the loop tells."""
+        if streams.sidecar is not None and wait_readable([streams.sidecar], 0):
+            self._on_end(streams)
+        for fd in wait_readable(streams.abandoned, 0):
+            self._drop(streams, fd)
+        if streams in self._read:
+            self._renew(streams)
 
     def lose_rest(self) -> None:
         """Give up all remaining output, as the pod ends, and count the loss."""
