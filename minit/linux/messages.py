@@ -39,6 +39,25 @@ def memory_file(name: str, data: bytes) -> int:
     return fd
 
 
+def reserve_memory_file(name: str, size_bytes: int = 0) -> int:
+    """Return a file in memory that has all memory for so many bytes, for `fill_memory_file`."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        if size_bytes:
+            os.posix_fallocate(fd, 0, size_bytes)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def fill_memory_file(fd: int, data: bytes) -> None:
+    """Give a file in memory another content."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    write_all(fd, data)
+    os.ftruncate(fd, len(data))
+
+
 def read_memory_file(fd: int) -> bytes:
     """Return the content of a file in memory, wherever the descriptor stands."""
     return os.pread(fd, os.fstat(fd).st_size, 0)

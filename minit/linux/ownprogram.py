@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -30,6 +31,10 @@ _TRIAL_SECONDS = 2.0
 # An interpreter that is not dumped first reads hundreds of modules.
 _PLAIN_TRIAL_SECONDS = 10.0
 _END_SECONDS = 1.0
+# So long an exec is tried that fails for want of memory, which there may be in a moment.
+_PASSING = (errno.ENOMEM, errno.E2BIG, errno.EAGAIN)
+_PASSING_SECONDS = 1.0
+_PAUSE_SECONDS = 0.05
 _MAX_REASON_BYTES = 4000
 
 _NAME = "/usr/lib/minit/bin/minit"
@@ -108,7 +113,11 @@ def has_way_back() -> bool:
 
 
 def execute(program: Program, command: Sequence[str], kept: Iterable[int]) -> NoReturn:
-    """Execute a program with the descriptors `kept`; OSError, and no change, for a failure."""
+    """
+    Execute a program with the descriptors `kept`; OSError, and no change, for a failure.
+
+    A failure for want of memory is one if it stays for a second.
+    """
     for fd in kept:
         try:
             os.set_inheritable(fd, True)
@@ -116,11 +125,16 @@ def execute(program: Program, command: Sequence[str], kept: Iterable[int]) -> No
             # Closed just before an error.
             if error.errno != errno.EBADF:
                 raise
-    try:
-        os.execve(program.file, [*command], os.environ)
-    except OSError:
-        close_on_exec()
-        raise
+    until = time.monotonic() + _PASSING_SECONDS
+    while True:
+        try:
+            os.execve(program.file, [*command], os.environ)
+        except BaseException as error:
+            is_passing = isinstance(error, OSError) and error.errno in _PASSING
+            if not is_passing or time.monotonic() >= until:
+                close_on_exec()
+                raise
+        time.sleep(_PAUSE_SECONDS)
 
 
 def close_on_exec() -> None:

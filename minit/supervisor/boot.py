@@ -134,8 +134,14 @@ def resume_supervisor(memory: int) -> int:
     """Be PID 1 of the pod in a program that PID 1 has executed, with the state at a descriptor; returns the code."""
     process = resume_first_process(memory)
     try:
-        make_supervisor(process)
-        settle(process, memory)
+        try:
+            make_supervisor(process)
+            settle(process, memory)
+        except Exception as error:
+            if has_way_back():
+                raise
+            process.give_up(error)
+            return _tell_code(process)
         return _supervise(process, lambda _: go_on(process))
     except Exception as error:
         if has_way_back():
@@ -281,9 +287,14 @@ def _run(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
 
 
 def _supervise(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
-    code = _run(process, begin)
+    _run(process, begin)
+    return _tell_code(process)
+
+
+def _tell_code(process: FirstProcess) -> int:
+    """Tell the launcher the code of a pod that has ended, and return the code."""
+    code, cause = process.pod.exit_code or 0, process.pod.cause
     last: dict[str, object] = {"code": code}
-    cause = process.supervisor.pod.cause
     if cause is not None:
         last["cause"] = cause[:_MAX_FAILURE_LENGTH]
     # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.

@@ -17,6 +17,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import minit
@@ -25,7 +26,7 @@ from minit.base.errors import LaunchError, MinitError, Step, describe
 from minit.base.value import Value
 from minit.linux.attributes import Attributes
 from minit.linux.forks import PID_1, take_name
-from minit.linux.messages import Socket, memory_file, read_memory_file
+from minit.linux.messages import Socket, fill_memory_file, memory_file, read_memory_file
 from minit.linux.ownprogram import (
     Program,
     close_on_exec,
@@ -39,8 +40,10 @@ from minit.linux.ownprogram import (
 from minit.linux.process import forget_imports
 from minit.linux.stdio import complain_at_once, expect_raw_terminal
 from minit.plan.podplan import PodTraits
+from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_SUPERVISOR, ExitStatus
+from minit.reaper.record import write_file
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.context import Context, OwnLimits
 from minit.supervisor.apps.handlers import Handlers
@@ -48,9 +51,10 @@ from minit.supervisor.apps.lifecycle import Event
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import PodPolicy, StartOrder
 from minit.supervisor.control.answers import Adding, Removing, Starting, Stopping
-from minit.supervisor.control.serve import Clients, Offer, accept, serve
+from minit.supervisor.control.serve import Client, Clients, Offer, accept, attach_log, serve
 from minit.supervisor.exec import privileges
 from minit.supervisor.journal import Journal
+from minit.supervisor.lastloop import LastLoop, Reserve
 from minit.supervisor.launcherlink import LauncherLink
 from minit.supervisor.output.sidecars import Sidecars
 from minit.supervisor.podevents import Events
@@ -62,23 +66,30 @@ _MOST_SOON = 2
 # Other versions of minit execute these too.
 _RESUME = "from minit.launcher.start.launch import resume; resume()"
 _PROVE = "from minit.launcher.start.launch import prove; prove()"
+_RETURNED = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
 # With less of these a program ends behind the point of no return.
 _VITAL = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
 
 
 class Failure(Value):
-    """An error of PID 1's own at `moment` of the monotonic clock, in work for an app, None if nobody knows."""
+    """
+    An error of PID 1's own at `moment` of the monotonic clock, in work for an app, and for a client by its socket.
+
+    None if nobody knows.
+    """
 
     moment: float
     app: str | None
+    client: int | None = None
 
 
 class FirstProcess(Carried):
     """
     Everything that the next program of PID 1 goes on with.
 
-    `dropped` is what has left the bounding set of capabilities, `filter_file` a file with the filter of the sidecars.
-    The other objects are parts of the supervisor.
+    `dropped` is what has left the bounding set of capabilities, `filter_file` a file with the filter of the sidecars,
+    `errors` the number of all errors of PID 1's own, of which `failures` are the last ones. The other objects are parts
+    of the supervisor.
     """
 
     traits: PodTraits
@@ -90,6 +101,7 @@ class FirstProcess(Carried):
     signals: Descriptor
     filter_file: Descriptor | None
     dropped: int
+    errors: int
     failures: list[Failure]
     clients: Clients
     apps: list[App]
@@ -112,6 +124,7 @@ class FirstProcess(Carried):
         self.control = supervisor.control
         self.signals = supervisor.signals
         self.filter_file = None
+        self.errors = 0
         self.failures = []
         self.clients = Clients()
         self.hold(supervisor)
@@ -128,26 +141,30 @@ class FirstProcess(Carried):
         """
         Be PID 1 until nothing of any app is left, and return the code of the pod; `begin` is the first work.
 
-        After an error of its own PID 1 begins anew. An error that cannot be survived is raised.
+        After an error of its own PID 1 begins anew, or stops the pod by the last loop. A machine's PID 1 raises the
+        error.
         """
         supervisor = self.supervisor
+        reserve = Reserve()
         try:
             begin(supervisor)
             # What ran for a moment only does not pay for another program.
             if not supervisor.pod.finished:
                 self._keep_specs()
+                reserve.fill(len(self.apps))
             while not supervisor.pod.finished:
                 serve(supervisor, self.clients)
                 if supervisor.is_to_execute:
-                    self._execute_as_asked()
+                    self._execute_as_asked(reserve)
             supervisor.drain()
             # A launcher killed meanwhile has left the caller's terminal to PID 1.
             supervisor.turn()
             supervisor.journal.event(PodEvent.POD_ENDED, status=supervisor.pod.exit_code or 0)
             supervisor.journal.events.flush()
         except Exception as error:
-            self._begin_anew(error)
-        return supervisor.pod.exit_code or 0
+            reserve.let_go()
+            self._begin_anew(error, reserve)
+        return self.pod.exit_code or 0
 
     def _keep_specs(self) -> None:
         try:
@@ -156,39 +173,90 @@ class FirstProcess(Carried):
             # The next execution tries again.
             self.supervisor.journal.info("specs.not-kept", reason=describe(error))
 
-    def _execute_as_asked(self) -> None:
+    def _execute_as_asked(self, reserve: Reserve) -> None:
         self.supervisor.is_to_execute = False
         try:
-            self._execute(self.clients.offer)
+            self._execute(reserve, self.clients.offer)
         except (MinitError, OSError) as error:
             self.supervisor.journal.info("supervisor.not-executed", reason=describe(error))
             self.clients.refuse_offer(describe(error))
+            reserve.fill(len(self.apps))
 
-    def _begin_anew(self, error: Exception) -> None:
-        """Go on after an error by a new program; the error is raised if there can be none."""
-        app = next(iter(self.supervisor.context.at_work[-1:]), None)
-        now = time.monotonic()
-        self.failures = [each for each in self.failures if now - each.moment < _SOON_SECONDS]
-        is_hopeless = len(self.failures) >= _MOST_SOON
-        self.failures.append(Failure(moment=now, app=app))
-        journal = self.supervisor.journal
-        journal.event(PodEvent.SUPERVISOR_FAILED, app=app, error=type(error).__name__)
-        journal.info("supervisor.traceback", traceback="".join(traceback.format_exception(error)))
-        if self.program is None or is_hopeless:
+    def _begin_anew(self, error: Exception, reserve: Reserve) -> None:
+        """Go on after an error by a new program; if there can be none, stop the pod in this one."""
+        with suppress(Exception):
+            self.hold(self.supervisor)
+        text = self._note_failure(error, self.supervisor.journal)
+        if not isinstance(self.link, LauncherLink):
+            # The machine is about to be started again.
             raise error
-        work = "" if app is None else f' in work for app "{app}"'
-        complain_at_once(f"stage1: error of PID 1{work}: {type(error).__name__}: {error}: PID 1 goes on")
+        if len(self.failures) > _MOST_SOON:
+            self.stop_pod(f"{text}: the third within a second", self.supervisor.journal)
+            return
+        complain_at_once(f"stage1: {text}: PID 1 goes on")
         try:
-            self._execute()
-        except (MinitError, OSError) as reason:
-            complain_at_once(f"stage1: PID 1 cannot begin anew: {describe(reason)}")
-            raise error from None
+            self._execute(reserve)
+        except Exception as reason:
+            self.stop_pod(f"PID 1 cannot begin anew: {describe(reason)}", self.supervisor.journal)
 
-    def _execute(self, offer: Offer | None = None) -> NoReturn:
+    def give_up(self, error: Exception) -> None:
+        """Stop the pod after an error in a new program that has no supervisor yet."""
+        journal = Journal(self.traits.debug)
+        journal.events.take_over(self.events)
+        with suppress(Exception):
+            journal.events.resume()
+            attach_log(journal)
+        self.stop_pod(f"{self._note_failure(error, journal)}: in a new program", journal)
+
+    def _note_failure(self, error: Exception, journal: Journal) -> str:
+        """Count an error, write the error down, and return words about it."""
+        now = time.monotonic()
+        context = getattr(self.supervisor, "context", None)
+        app = None if context is None else next(iter(context.at_work[-1:]), None)
+        client = self.clients.at_work()
+        self.errors += 1
+        self.failures = [each for each in self.failures if now - each.moment < _SOON_SECONDS]
+        self.failures.append(Failure(moment=now, app=app, client=None if client is None else client.socket.fileno()))
+        with suppress(Exception):
+            journal.event(PodEvent.SUPERVISOR_FAILED, app=app, error=type(error).__name__)
+            journal.info("supervisor.traceback", traceback="".join(traceback.format_exception(error)))
+            write_file(paths.STAGE1_ERRORS, b"%d\n" % self.errors)
+        work = "" if app is None else f' in work for app "{app}"'
+        return f"error of PID 1{work}: {type(error).__name__}: {error}"
+
+    def returned(self) -> tuple[App | None, Client | None]:
+        """Return the app and the client in whose work the last error has come back soon."""
+        *earlier, last = self.failures or [Failure(moment=0.0, app=None)]
+        app = next((each for each in self.apps if each.name == last.app), None)
+        client = next((each for each in self.clients.present if each.socket.fileno() == last.client), None)
+        return (
+            app if any(each.app == last.app for each in earlier) else None,
+            client if any(each.client == last.client for each in earlier) else None,
+        )
+
+    def stop_pod(self, why: str, journal: Journal) -> None:
+        """Stop all apps without the supervisor, for the reason `why`, and return when nothing of the pod is left."""
+        complain_at_once(f"stage1: {why}: the pod is stopped")
+        with suppress(Exception):
+            self.limits.hold()
+        # Nobody waits for an answer.
+        for link in (self.control, *(client.socket for client in self.clients.present)):
+            with suppress(OSError):
+                link.close()
+        app, _ = self.returned()
+        if app is not None and app.run.end is None:
+            app.run.failure = _RETURNED
+        filter = self.supervisor.sidecars.filter if self.filter_file is None else read_memory_file(self.filter_file)
+        loop = LastLoop(
+            self.traits, self.apps, self.pod, self.sidecars, filter, self.link, self.launcher, self.signals, journal
+        )
+        loop.run(self.supervisor.dead, self.supervisor.sent)
+
+    def _execute(self, reserve: Reserve, offer: Offer | None = None) -> NoReturn:
         """
         Execute the program, or an offered one, with the present state.
 
-        LaunchError or OSError, and no change, for a failure.
+        An error, and no change, for a failure.
         """
         if self.program is None:
             raise LaunchError("this program of PID 1 cannot be executed")
@@ -203,9 +271,10 @@ class FirstProcess(Carried):
             supervisor.journal.events.leave()
             self.hold(supervisor)
             state, descriptors = CODEC.encode(self)
-            memory = memory_file("state", state)
+            memory = reserve.take_file()
             kept = {*descriptors, memory}
             try:
+                fill_memory_file(memory, state)
                 if offer is None:
                     program, command = self.program, self.program.command(_RESUME, memory)
                 else:
@@ -214,7 +283,7 @@ class FirstProcess(Carried):
                     command = program.command(_RESUME, memory, self.program.way_back(_RESUME, memory))
                 self._hide_memory()
                 execute(program, command, kept)
-            except (MinitError, OSError):
+            except BaseException:
                 protect_memory(signal.SIGTERM)
                 os.close(memory)
                 raise
@@ -292,21 +361,22 @@ def settle(process: FirstProcess, memory: int) -> None:
 
 
 def go_on(process: FirstProcess) -> None:
-    """Have the supervisor look at everything anew; an app in whose work an error has come back soon has failed."""
+    """Have the supervisor look at everything anew; an app or client whose error has come back is ended."""
     supervisor = process.supervisor
     supervisor.journal.event(PodEvent.SUPERVISOR_RESUMED)
-    _end_failing_app(process)
+    _end_returned(process)
     supervisor.resume()
     # Some may never have had one.
     supervisor.sidecars.start_all()
 
 
-def _end_failing_app(process: FirstProcess) -> None:
-    """Have an app fail in whose work an error has come back soon."""
-    *earlier, last = process.failures or [Failure(moment=0.0, app=None)]
-    app = process.supervisor.apps.get(last.app or "")
-    if app is not None and any(each.app == last.app for each in earlier) and app.run.end is None:
+def _end_returned(process: FirstProcess) -> None:
+    """Have an app fail in whose work an error has come back soon, and let go of such a client."""
+    app, client = process.returned()
+    if client is not None:
+        process.clients.dismiss(client)
+    if app is not None and app.run.end is None:
         app.due.clear()
         app.run.words.clear()
-        app.run.failure = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
+        app.run.failure = _RETURNED
         process.supervisor.context.handle(app, Event.KILL)

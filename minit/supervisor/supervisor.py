@@ -45,13 +45,13 @@ class Supervisor(Carried):
     The loop of PID 1 around the apps of a pod, which hears of events by the descriptor `signals` and from `outside`.
 
     `control` is the control socket. `attributes` are for added apps, PID 1's if nobody has a record. `is_to_execute`
-    says that somebody wants PID 1 to execute its program anew.
+    says that somebody wants PID 1 to execute its program anew, and `defect` is an error that wants the same.
     """
 
     _reap_again: bool
-    _dead: list[tuple[int, int]]
+    dead: list[tuple[int, int]]
     """Children whose ends are known and not acted on yet: pid, and status in the form of wait(2)."""
-    _sent: list[tuple[int, int, int]]
+    sent: list[tuple[int, int, int]]
     """Signals that are known and not acted on yet: number, si_code and pid of the sender."""
 
     def __init__(
@@ -70,9 +70,10 @@ class Supervisor(Carried):
         self._loop = context.loop
         self.signals = signals
         self.is_to_execute = False
+        self.defect: Exception | None = None
         self._reap_again = False
-        self._dead = []
-        self._sent = []
+        self.dead = []
+        self.sent = []
         self._handlers = handlers = Handlers(context)
         self._starts = starts = Starts(context, handlers, self._on_process_end)
         self._ends = ends = Ends(context, handlers, starts)
@@ -217,7 +218,7 @@ class Supervisor(Carried):
             # Nobody said yet that the app executed its program, and the signals of a stop may have come before.
             if app.run.reached >= EXECUTED and app.run.report is not None:
                 app.run.died_before_exec = died_before_exec(pid)
-        count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))}, self._dead)
+        count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))}, self.dead)
         self._reap_again = count == BATCH
         self._bury(by_pid, by_handler)
         if count:
@@ -233,8 +234,8 @@ class Supervisor(Carried):
 
     def _bury(self, by_pid: Mapping[int, App], by_handler: Mapping[int, App]) -> None:
         """Act on the ends of children; each is forgotten when the work is done."""
-        while self._dead:
-            pid, number = self._dead[0]
+        while self.dead:
+            pid, number = self.dead[0]
             status = from_wait_status(number)
             if pid in by_pid:
                 self._ends.on_death(by_pid[pid], status)
@@ -242,27 +243,27 @@ class Supervisor(Carried):
                 self._handlers.on_end(by_handler[pid], status)
             else:
                 self.sidecars.on_death(pid, status)
-            del self._dead[0]
+            del self.dead[0]
 
     def _read_signals(self) -> None:
-        self._sent += read_sent_signals(self.signals)
+        self.sent += read_sent_signals(self.signals)
         self._act_on_signals()
 
     def _act_on_signals(self) -> None:
-        numbers = [number for number, code, pid in self._sent if self.outside.heeds(number, code, pid)]
+        numbers = [number for number, code, pid in self.sent if self.outside.heeds(number, code, pid)]
         halts = [number for number in numbers if number in HALT_SIGNALS]
         # Before the dead are looked at: a signal to every process of the pod asks for a stop.
         if halts:
             self.outside.note_halt(halts)
-            others = [each for each in self._sent if each[0] not in HALT_SIGNALS]
+            others = [each for each in self.sent if each[0] not in HALT_SIGNALS]
             # Both at once: an error must neither lose the request nor have it count twice.
-            self._sent, self.pod.requests[BY_SIGNAL] = others, self.pod.requests[BY_SIGNAL] + 1
+            self.sent, self.pod.requests[BY_SIGNAL] = others, self.pod.requests[BY_SIGNAL] + 1
             self.request_stop(BY_SIGNAL, " ".join(map(str, halts)), is_counted=True)
         if signal.SIGHUP in numbers:
             self.sidecars.reopen_logs(None)
         if signal.SIGCHLD in numbers:
             self.reap()
-        self._sent.clear()
+        self.sent.clear()
 
     def _on_process_end(self, app: App) -> None:
         pid = app.run.pid

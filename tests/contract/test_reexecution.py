@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.contract.test_attach import lines_through
 from tests.support.attach import APP
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
-from tests.support.processes import descriptors_of, status_of
+from tests.support.processes import copy_descriptor, descriptors_of, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.unpack import unpack
 from tests.support.waiting import wait_for
@@ -49,6 +50,17 @@ def resumed(pod: PodDirectory) -> int:
     return [event["event"] for event in pod.events()].count("supervisor.resumed")
 
 
+def failures(pod: PodDirectory) -> list[dict[str, Any]]:
+    """Return the events about errors of PID 1."""
+    return [event for event in pod.events() if event["event"] == "supervisor.failed"]
+
+
+def written(pod: PodDirectory, app: str) -> list[bytes]:
+    """Return the lines in the log of an app, but for those of the shell about the ends of its children."""
+    lines = [line.split(b" ", 3)[3] for line in pod.log(app).splitlines()]
+    return [line for line in lines if line != b"Terminated"]
+
+
 @contextmanager
 def in_new_program(pod: PodDirectory) -> Iterator[None]:
     """Wait, after what has PID 1 execute its program, for the new program."""
@@ -64,11 +76,33 @@ def reexecute(pod: PodDirectory) -> None:
 
 
 def make_error(pod: PodDirectory) -> None:
-    """Have PID 1 fail: without a descriptor left it cannot look at the group of an app that ends."""
-    limits = resource.prlimit(pod.pid, resource.RLIMIT_NOFILE)
-    taken = descriptors_of(pod.pid)
-    first_free = next(number for number in range(len(taken) + 1) if number not in taken)
-    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, (first_free, limits[1]))
+    """Have PID 1 fail: with no number for another descriptor it cannot look at the group of an app that ends."""
+    _, hard = resource.prlimit(pod.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, (3, hard))
+
+
+def make_errors(pod: PodDirectory, launcher: int, count: int = 1) -> None:
+    """Have PID 1 fail at so many messages of the launcher, each without the word that PID 1 looks for."""
+    ours, theirs = (
+        {int(name[8:-1]): fd for fd, name in descriptors_of(pid).items() if name.startswith("socket:")}
+        for pid in (launcher, pod.pid)
+    )
+    # Both ends of a pair have numbers made one after the other.
+    [fd] = [fd for number, fd in ours.items() if {number - 1, number + 1} & theirs.keys()]
+    with socket.socket(fileno=copy_descriptor(launcher, fd)) as link:
+        for _ in range(count):
+            link.send(b"{}")
+
+
+def deny_readiness(pod: PodDirectory) -> None:
+    """Have PID 1 fail whenever it marks the pod as ready: something else is in the place of the mark."""
+    (pod.stage1 / "rkt/supervisor-status").mkdir()
+
+
+def deny_memory(pod: PodDirectory) -> None:
+    """Let PID 1 have no more memory, for good in a user namespace: a hard limit is the host's."""
+    _, hard = resource.prlimit(pod.pid, resource.RLIMIT_AS)
+    resource.prlimit(pod.pid, resource.RLIMIT_AS, (1 << 20, hard if pod.private_users is None else 1 << 20))
 
 
 def lasting_state(pod: PodDirectory) -> object:
@@ -195,8 +229,7 @@ def test_every_start_end_and_line_is_there(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
     assert resumed(pod) > 3
     for name in ("a", "b", "c"):
-        lines = [line.split(b" ", 3)[3] for line in pod.log(name).splitlines()]
-        assert lines == [b"run %d" % number for number in range(1, runs + 1)]
+        assert written(pod, name) == [b"run %d" % number for number in range(1, runs + 1)]
         named = [event["event"] for event in pod.events() if event.get("app") == name]
         assert [named.count(event) for event in ("app.exited", "app.started-again")] == [runs, runs - 1]
 
@@ -363,3 +396,83 @@ def test_versions_change_under_load(make_pod: MakePod, other_tree: Path, stage1_
         named = [event["event"] for event in pod.events() if event.get("app") == name]
         assert [named.count(event) for event in ("app.exited", "app.started-again")] == [len(lines), len(lines) - 1]
     assert [event["event"] for event in pod.events()].count("pod.upgraded") == changes
+
+
+@pytest.mark.private_users
+def test_an_error_that_stays(make_pod: MakePod) -> None:
+    """The third error within a second has PID 1 stop all apps with their grace; statuses and output are there."""
+    pod = make_pod({"a": shell(f"trap 'sleep 1; echo down; exit 5' TERM; echo up; {FOREVER}"), "b": shell(FOREVER)})
+    process = pod.start()
+    pod.wait_ready()
+    make_errors(pod, process.pid, 3)
+    result = pod.finish(process)
+    lines = [line for line in result.stderr.splitlines() if "PID 1" in line]
+    assert [line.rpartition(": ")[2] for line in lines] == ["PID 1 goes on", "PID 1 goes on", "the pod is stopped"]
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (0, 5, 0)
+    assert written(pod, "a") == [b"up", b"down"]
+    named = [event["event"] for event in pod.events()]
+    assert (named.count("supervisor.failed"), named[-1]) == (3, "pod.ended")
+    assert pod.record("a")["reason"] == "stopped"
+
+
+def test_left_processes_end_in_the_last_loop(make_pod: MakePod) -> None:
+    """A child that ignores the stop is killed after the grace period, and the app's own status counts."""
+    script = f"(trap '' TERM; echo up; {FOREVER}) & trap 'exit 4' TERM; {FOREVER}"
+    pod = make_pod({"a": shell(script)}, annotations={"minit/stop-grace": "1s"})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for(lambda: written(pod, "a"), "the child")
+    make_errors(pod, process.pid, 3)
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 4
+
+
+def test_a_second_request_kills_in_the_last_loop(make_pod: MakePod) -> None:
+    """An app that ignores its stop has all its time, unless somebody asks for the stop twice."""
+    pod = make_pod({"a": shell(f"trap '' TERM; echo up; {FOREVER}")}, annotations={"minit/stop-grace": "1h"})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for(lambda: written(pod, "a"), "the trap")
+    make_errors(pod, process.pid, 3)
+    wait_for(lambda: len(failures(pod)) == 3, "the last loop")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 128 + signal.SIGKILL
+
+
+@pytest.mark.private_users
+def test_an_error_that_comes_back(make_pod: MakePod) -> None:
+    """The app in whose work the error comes back has failed with 254, and the pod ends with that app."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell(f"trap 'exit 6' TERM; {FOREVER}")})
+    deny_readiness(pod)
+    result = pod.finish(pod.start())
+    failed = [name for name in ("a", "b") if pod.status(name) == 254]
+    assert result.returncode == 254 and len(failed) == 1
+    assert pod.record(failed[0])["step"] == "supervisor"
+    assert len(failures(pod)) == 2
+
+
+@pytest.mark.private_users
+def test_an_error_without_memory(make_pod: MakePod) -> None:
+    """
+    PID 1 takes a limit of memory back and goes on in a new program.
+
+    A hard limit cannot be taken back in a user namespace: there PID 1 stops the pod, with the memory that is there.
+    """
+    pod = make_pod({"a": shell(f"trap 'echo down; exit 5' TERM; echo up; {FOREVER}"), "b": shell(FOREVER)})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for(lambda: written(pod, "a"), "the trap")
+    deny_memory(pod)
+    make_errors(pod, process.pid)
+    if pod.private_users is None:
+        wait_for(lambda: resumed(pod), "the new program")
+        assert pod.stop().returncode == 0
+    result = pod.finish(process)
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (0, 5, 0), result.stderr
+    assert written(pod, "a") == [b"up", b"down"]
+    refusal = "PID 1 cannot begin anew: a limit of memory of PID 1 cannot be taken back: the pod is stopped"
+    assert (refusal in result.stderr) == (pod.private_users is not None)

@@ -8,6 +8,7 @@ the other half of an execution, execve(2), is here: tests/contract/test_reexecut
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,9 +30,20 @@ from minit.linux.messages import Socket
 from minit.plan.life.hooks import Hook
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.execution import CODEC, Failure, FirstProcess, go_on, make_supervisor
+from minit.supervisor.lastloop import LastLoop
 from minit.supervisor.supervisor import Supervisor
 from tests.support.campaign import LONG
-from tests.unit.test_supervisor import PATIENCE_SECONDS, Outcome, Script, execute, exits, groups, root, start_pod
+from tests.unit.test_supervisor import (
+    PATIENCE_SECONDS,
+    Outcome,
+    Script,
+    execute,
+    exits,
+    groups,
+    make_groups,
+    root,
+    start_pod,
+)
 
 __all__ = ["groups", "root"]  # fixtures
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and chroot need root")
@@ -38,6 +51,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and ch
 CODE = os.path.dirname(minit.supervisor.__file__)
 # In the half of a fork that becomes another process, and where errors are dealt with.
 ELSEWHERE = ("/execution.py", "/exec/child.py")
+LAST_LOOP = f"{CODE}/lastloop.py"
 SAMPLES = 20
 
 
@@ -45,18 +59,27 @@ class Injected(Exception):
     """An error of PID 1's own."""
 
 
-class Injection:
-    """Raises an error at a line of the supervisor's code, by the number of the lines before; None counts only."""
+class Stopped(Exception):
+    """The last loop has stopped the pod."""
 
-    def __init__(self, at: int | None) -> None:
+
+class Injection:
+    """
+    Raises an error at a line of the supervisor's code, by the number of the lines before; None counts only.
+
+    The code is that in files below `code`.
+    """
+
+    def __init__(self, at: int | None, code: str = CODE) -> None:
         self.lines = 0
         self._at = at
+        self._code = code
         self._pid = os.getpid()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
         """Trace a call or a line, sys.settrace."""
         path = frame.f_code.co_filename
-        if os.getpid() != self._pid or not path.startswith(CODE) or path.endswith(ELSEWHERE):
+        if os.getpid() != self._pid or not path.startswith(self._code) or path.endswith(ELSEWHERE):
             return None
         if event == "line":
             self.lines += 1
@@ -66,9 +89,19 @@ class Injection:
 
 
 class Pod:
-    """A pod whose supervisor is exchanged after each error, and if wanted after each turn."""
+    """
+    A pod whose supervisor is exchanged after each error, and if wanted after each turn.
 
-    def __init__(self, supervisor: Supervisor, kept: Sequence[int], injection: Injection | None) -> None:
+    With an injection `in_last_loop` an error ends in the last loop.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        kept: Sequence[int],
+        injection: Injection | None,
+        in_last_loop: Injection | None = None,
+    ) -> None:
         launcher = supervisor.outside.socket  # type: ignore[attr-defined]
         self._kept = kept
         self.process = FirstProcess(supervisor, launcher, os.open("/", os.O_RDONLY | os.O_DIRECTORY), None)
@@ -76,6 +109,7 @@ class Pod:
         self.errors: list[str] = []
         self._old: list[FirstProcess] = []
         self._injection = injection
+        self._in_last_loop = in_last_loop
 
     @property
     def supervisor(self) -> Supervisor:
@@ -102,8 +136,20 @@ class Pod:
                 self.exchange()
         except Injected as error:
             self.errors.append(str(error))
+            if self._in_last_loop is not None:
+                self.stop()
             self.exchange()
             work(self.supervisor)
+
+    def stop(self) -> None:
+        """Stop the pod by the last loop."""
+        self.process.hold(self.supervisor)
+        sys.settrace(self._in_last_loop)  # type: ignore[arg-type]
+        try:
+            self.process.stop_pod("injected", self.supervisor.journal)
+        finally:
+            sys.settrace(None)
+        raise Stopped
 
     def exchange(self) -> None:
         """Have another supervisor go on from the state."""
@@ -134,6 +180,8 @@ def journey(
     at: int | None = None,
     *,
     exchanging: bool = False,
+    last_at: int | None = None,
+    ends_in_last_loop: bool = False,
     act: Callable[[Pod], object] = lambda pod: None,
 ) -> Outcome:
     """
@@ -148,7 +196,9 @@ def journey(
             os.dup2(errors, 2)
             os.dup2(errors, 1)
             injection = None if exchanging else Injection(at)
-            os.write(answers, json.dumps(_run(root, groups, injection, [answers, errors], act)).encode())
+            in_last_loop = Injection(last_at, LAST_LOOP) if ends_in_last_loop else None
+            outcome = _run(root, groups, injection, in_last_loop, [answers, errors], act)
+            os.write(answers, json.dumps(outcome).encode())
         except BaseException:
             os.write(errors, traceback.format_exc().encode())
         finally:
@@ -163,6 +213,7 @@ def _run(
     root: Path,
     groups: Mapping[str, GroupEnds],
     injection: Injection | None,
+    in_last_loop: Injection | None,
     kept: Sequence[int],
     act: Callable[[Pod], object],
 ) -> dict[str, Any]:
@@ -184,17 +235,19 @@ def _run(
     }
     scripts = {"a": exits(0), "b": says(5), "c": says(0)}
     supervisor, launcher, events = start_pod(root, groups, scripts, PATIENCE_SECONDS, specific)
-    pod = Pod(supervisor, [*kept, launcher.fileno()], injection)
-    act(pod)
-    pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
-    pod.do(lambda supervisor: supervisor.sidecars.start_all())
-    pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
-    os.kill(os.getpid(), signal.SIGTERM)
-    pod.turn_until(lambda supervisor: supervisor.pod.finished)
-    pod.do(lambda supervisor: supervisor.drain())
-    lines = 0 if injection is None else injection.lines
+    pod = Pod(supervisor, [*kept, launcher.fileno()], injection, in_last_loop)
+    with suppress(Stopped):
+        act(pod)
+        pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+        pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
+        os.kill(os.getpid(), signal.SIGTERM)
+        pod.turn_until(lambda supervisor: supervisor.pod.finished)
+        pod.do(lambda supervisor: supervisor.drain())
+    counted = in_last_loop or injection
+    lines = 0 if counted is None else counted.lines
     result = {"lines": lines, "exchanges": pod.exchanges, "errors": pod.errors}
-    return {"result": result, "exit_code": pod.supervisor.pod.exit_code, "events": events}
+    return {"result": result, "exit_code": pod.process.pod.exit_code, "events": events}
 
 
 def check(root: Path, outcome: Outcome) -> None:
@@ -202,6 +255,26 @@ def check(root: Path, outcome: Outcome) -> None:
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 5, "c": 0}), (outcome.result, outcome.errors)
     assert (root / "pre").exists() and (root / "post").exists(), (outcome.result, outcome.errors)
     assert [outcome.log(root, app) for app in ("b", "c")] == [["up", "down"], ["up", "down"]], outcome.result
+
+
+def clear(root: Path) -> None:
+    """Remove what the pod of another journey has left."""
+    for name in ("pre", "post", *(f"rkt/status/{app}" for app in ("a", "b", "c"))):
+        (root / name).unlink(missing_ok=True)
+    for log in (root / "rkt/minit/log").iterdir():
+        log.unlink()
+
+
+def check_stopped(root: Path, outcome: Outcome) -> None:
+    """Check that each app that ran has been stopped in order, has the status and all output."""
+    assert outcome.exit_code == 0, (outcome.result, outcome.errors)
+    for app, code in {"b": 5, "c": 0}.items():
+        log = root / f"rkt/minit/log/{app}.log"
+        lines = outcome.log(root, app) if log.exists() else []
+        if lines:
+            assert (lines, outcome.status.get(app)) == (["up", "down"], code), (app, outcome.result, outcome.errors)
+    assert outcome.status.get("a", 0) == 0, (outcome.result, outcome.errors)
+    assert not outcome.ready
 
 
 def test_every_turn_in_another_supervisor(root: Path, groups: Mapping[str, GroupEnds]) -> None:
@@ -216,11 +289,46 @@ def test_an_error_at_every_line(root: Path, groups: Mapping[str, GroupEnds]) -> 
     lines = journey(root, groups).result["lines"]
     assert lines > 1000
     for at in range(0, lines, 1 if LONG else lines // SAMPLES):
-        for name in ("pre", "post", *(f"rkt/status/{app}" for app in ("a", "b", "c"))):
-            (root / name).unlink(missing_ok=True)
-        for log in (root / "rkt/minit/log").iterdir():
-            log.unlink()
+        clear(root)
         check(root, journey(root, groups, at))
+
+
+def test_the_last_loop_after_an_error_at_every_line(root: Path) -> None:
+    """Whatever the supervisor has been doing: the last loop stops all apps with their grace, and loses no status."""
+    with make_groups() as groups:
+        lines = journey(root, groups).result["lines"]
+    for at in range(0, lines, 1 if LONG else lines // SAMPLES):
+        clear(root)
+        # A group in which all were killed may kill whoever is born there.
+        with make_groups() as groups:
+            outcome = journey(root, groups, at, ends_in_last_loop=True)
+        # Another pod may have been done with fewer lines.
+        if outcome.result["errors"]:
+            check_stopped(root, outcome)
+        else:
+            check(root, outcome)
+
+
+def test_an_error_at_every_line_of_the_last_loop(root: Path) -> None:
+    """An error in the last loop loses nothing either."""
+
+    def act(pod: Pod) -> None:
+        pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+        pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
+        pod.stop()
+
+    # An object that cannot be made has no other end than that of PID 1.
+    made = len(inspect.getsourcelines(LastLoop.__init__)[0])
+    with make_groups() as groups:
+        lines = journey(root, groups, act=act, ends_in_last_loop=True).result["lines"]
+    assert lines > 200
+    for at in range(made, lines, 1 if LONG else lines // SAMPLES):
+        clear(root)
+        with make_groups() as groups:
+            outcome = journey(root, groups, act=act, last_at=at, ends_in_last_loop=True)
+        check_stopped(root, outcome)
+        assert outcome.status == {"a": 0, "b": 5, "c": 0}, (at, outcome.errors)
 
 
 def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, GroupEnds]) -> None:

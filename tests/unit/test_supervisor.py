@@ -20,6 +20,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,17 +78,26 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def groups() -> Iterator[Mapping[str, GroupEnds]]:
     """Control groups for three apps, removed after the test."""
+    with make_groups() as made:
+        yield made
+
+
+@contextmanager
+def make_groups() -> Iterator[Mapping[str, GroupEnds]]:
+    """Make control groups for three apps, and remove them."""
     hierarchies = read_hierarchies()
     path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
     made = make_pod_groups(hierarchies, path, NAMES)
-    yield {ends.app: ends for ends in made.apps}
-    for ends in made.apps:
-        Group(ends).kill()
-    for fd in (*made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
-        os.close(fd)
-    if made.supervisor is not None:
-        os.close(made.supervisor)
-    assert remove_pod_groups(hierarchies, path) == []
+    try:
+        yield {ends.app: ends for ends in made.apps}
+    finally:
+        for ends in made.apps:
+            Group(ends).kill()
+        for fd in (*made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
+            os.close(fd)
+        if made.supervisor is not None:
+            os.close(made.supervisor)
+        assert remove_pod_groups(hierarchies, path) == []
 
 
 class Outcome:

@@ -15,7 +15,7 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.supervisor.apps.memorygroup import MemoryGroup
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 # A process can fork while it is being signalled; so many rounds catch up with anything but a fork bomb, whose members
 # the supervisor's next look at the group meets again.
 _KILL_ROUNDS = 8

@@ -86,6 +86,9 @@ class Pending(Carried):
     error: str | None
     ends_at: float | None
 
+    # Not carried: an error leaves the mark for who deals with the error.
+    is_at_work = False
+
     def __init__(self, supervisor: Supervisor, app: App) -> None:
         self.app = app
         self.is_answered = False
@@ -104,6 +107,12 @@ class Pending(Carried):
         if not self.is_answered:
             return None
         return Answer() if self.error is None else Refusal(error=self.error)
+
+    def try_to_answer(self) -> None:
+        """Answer if possible now; an error leaves the answer marked."""
+        self.is_at_work = True
+        self.look()
+        self.is_at_work = False
 
     def look(self) -> None:
         """Answer if possible now."""
@@ -210,7 +219,7 @@ class AppRequests:
         self._pending = [*pending]
         for each in pending:
             each.attach(supervisor)
-            each.look()
+            each.try_to_answer()
         supervisor.observers.append(self._on_change)
 
     def answer(self, request: AppRequest, descriptors: list[int]) -> Pending | Answer:
@@ -286,7 +295,7 @@ class AppRequests:
     def _on_change(self, app: App) -> None:
         for pending in [pending for pending in self._pending if pending.app is app]:
             if pending.reply is None:
-                pending.look()
+                pending.try_to_answer()
 
     def _refuse(self, app: str, reason: str) -> Refusal:
         self._supervisor.journal.info("request.refused", app=app, reason=reason)

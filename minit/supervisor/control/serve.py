@@ -58,6 +58,9 @@ class Client(Carried):
     talks_until: float
     pending: Pending | None
 
+    # Not carried: an error leaves the mark for who deals with the error.
+    is_at_work = False
+
     def __init__(self, connection: Socket) -> None:
         self.socket = connection
         self.talks_until = time.monotonic() + _CLIENT_TIMEOUT_SECONDS
@@ -114,6 +117,13 @@ class Clients(Carried):
         self.present.append(client)
         return client
 
+    def at_work(self) -> Client | None:
+        """Return the client for whom PID 1 works at the moment, if any."""
+        for client in self.present:
+            if client.is_at_work or (client.pending is not None and client.pending.is_at_work):
+                return client
+        return None
+
     def dismiss(self, client: Client) -> None:
         """Close the connection to a client."""
         self.present.remove(client)
@@ -134,14 +144,15 @@ def serve(supervisor: Supervisor, clients: Clients) -> None:
     """Run until nothing of any app is left."""
     gc.freeze()
     gc.enable()
-    _attach_log(supervisor.journal)
+    attach_log(supervisor.journal)
     try:
         trio.run(serve_until_finished, supervisor, clients)
     except BaseExceptionGroup as group:
         raise _only(group) from None
 
 
-def _attach_log(journal: Journal) -> None:
+def attach_log(journal: Journal) -> None:
+    """Have the journal written to its file from now on."""
     try:
         journal.attach(open_journal())
     except OSError as error:
@@ -168,6 +179,8 @@ async def serve_until_finished(supervisor: Supervisor, clients: Clients) -> None
         # A client's request may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, clients, lambda: waiting.cancel())
         while not (supervisor.pod.finished or supervisor.is_to_execute):
+            if supervisor.defect is not None:
+                raise supervisor.defect
             if not supervisor.journal.events.flush():
                 supervisor.context.retry_soon()
             deadline = supervisor.next_deadline()
@@ -261,7 +274,9 @@ class _Server:
                     return
                 if data is None:
                     continue
+                client.is_at_work = True
                 reply = self._answer(client, data, descriptors)
+                client.is_at_work = self._supervisor.defect is not None
                 self._wake()
                 if reply is None:
                     return
@@ -323,10 +338,12 @@ class _Server:
             return reply if isinstance(reply, Pending) else (reply, [])
         except OSError as error:
             # Not the client's, which would be taken for its end.
+            self._note_unfinished(error)
             return Refusal(error=describe(error)), []
         except Exception as error:
             # The apps must not end with PID 1 because of what somebody asked.
             self._note_defect(error)
+            self._note_unfinished(error)
             return Refusal(error=f"request: {type(error).__name__}: {error} (a bug in minit)"), []
         finally:
             for fd in descriptors:
@@ -344,6 +361,11 @@ class _Server:
         descriptors.clear()
         self._supervisor.is_to_execute = True
         return None
+
+    def _note_unfinished(self, error: Exception) -> None:
+        """Have PID 1 begin anew if an error has left work for an app undone, which the new program does."""
+        if any(app.due for app in self._supervisor.apps.values()):
+            self._supervisor.defect = error
 
     def _note_defect(self, error: Exception) -> None:
         self._supervisor.journal.info("request.crashed", traceback="".join(traceback.format_exception(error)))
