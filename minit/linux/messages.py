@@ -28,11 +28,9 @@ def socket_pair() -> tuple[Socket, Socket]:
 
 def memory_file(name: str, data: bytes) -> int:
     """Return a file in memory with this, at its start: a content that nobody can change, memfd_create(2)."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = reserve_memory_file(name)
     try:
-        write_all(fd, data)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        os.lseek(fd, 0, os.SEEK_SET)
+        fill_memory_file(fd, data)
     except OSError:
         os.close(fd)
         raise
@@ -41,7 +39,7 @@ def memory_file(name: str, data: bytes) -> int:
 
 def reserve_memory_file(name: str, size_bytes: int = 0) -> int:
     """Return a file in memory that has all memory for so many bytes, for `fill_memory_file`."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         if size_bytes:
             os.posix_fallocate(fd, 0, size_bytes)
@@ -52,10 +50,11 @@ def reserve_memory_file(name: str, size_bytes: int = 0) -> int:
 
 
 def fill_memory_file(fd: int, data: bytes) -> None:
-    """Give a file in memory another content."""
-    os.lseek(fd, 0, os.SEEK_SET)
+    """Give a reserved file in memory its content, which nobody can change."""
     write_all(fd, data)
     os.ftruncate(fd, len(data))
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    os.lseek(fd, 0, os.SEEK_SET)
 
 
 def read_memory_file(fd: int) -> bytes:

@@ -420,9 +420,9 @@ class Reserve:
 
     def fill(self, app_count: int) -> None:
         """Take the memory, as far as there is some."""
-        # Written, or the kernel would give none.
+        # Not written to: limits and the kernel's account of promises, behind every MemoryError, count what is mapped.
         with suppress(MemoryError):
-            self._memory = self._memory or b"*" * _RESERVE_BYTES
+            self._memory = self._memory or bytes(_RESERVE_BYTES)
         with suppress(OSError):
             size_bytes = _STATE_BYTES + app_count * _APP_BYTES
             self._file = reserve_memory_file(_STATE, size_bytes) if self._file is None else self._file
