@@ -15,6 +15,7 @@ import trio.testing
 from google.protobuf.message import Message
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from hpack import Encoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ PATIENCE_SECONDS = 60
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 NO_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 LARGE = 3 << 20
+FRAME_BYTES = 16384
 HEADERS = [
     *((":method", "POST"), (":scheme", "http"), (":authority", "localhost"), (":path", "/t.T/Version")),
     ("content-type", "application/grpc"),
@@ -354,11 +356,11 @@ async def test_a_client_that_reads_no_answer(served: Served, autojump_clock: tri
     assert served.failures == []
 
 
-def client_bytes(*, bomb: bytes = b"", headers: list[tuple[str, str]] = HEADERS) -> bytes:
+def client_bytes(*, bomb: bytes = b"") -> bytes:
     """Return what a client sends that makes a call."""
     client = H2Connection(H2Configuration(header_encoding="utf-8"))
     client.initiate_connection()
-    client.send_headers(1, headers)
+    client.send_headers(1, HEADERS)
     return client.data_to_send() + bomb
 
 
@@ -367,9 +369,17 @@ def h2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
 
 
+def header_frames(headers: list[tuple[str, str]]) -> bytes:
+    """Return headers of a call in frames of the default size, without Huffman's code, which takes seconds to make."""
+    block = Encoder().encode(headers, huffman=False)
+    pieces = [block[place : place + FRAME_BYTES] for place in range(0, len(block), FRAME_BYTES)]
+    last = len(pieces) - 1
+    return b"".join(h2_frame(9 if n else 1, 4 if n == last else 0, 1, piece) for n, piece in enumerate(pieces))
+
+
 HEADERS_BEGIN = h2_frame(1, 0, 3, b"\x82")
 BOMBS = {
-    "header list": client_bytes(headers=[*HEADERS, ("x", "y" * 100_000)]),
+    "header list": PREFACE + NO_SETTINGS + header_frames([*HEADERS, ("x", "y" * 100_000)]),
     "continuations": client_bytes(bomb=HEADERS_BEGIN + h2_frame(9, 0, 3, b"\x82" * 16000) * 200),
     "empty continuations": client_bytes(bomb=HEADERS_BEGIN + h2_frame(9, 0, 3, b"") * 100_000),
     # A name in the table, of 4,000 letters, named by one byte each.
