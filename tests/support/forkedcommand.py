@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,14 +19,14 @@ from minit.__main__ import main
 
 
 def forked_minit(
-    words: Sequence[str], environment: Mapping[str, str], directory: Path
+    words: Sequence[str], environment: Mapping[str, str], directory: Path, become: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command line to its end, and to that of its output; its input is empty."""
+    """Run a command line to its end, and to that of its output; its input is empty. `become` changes its user first."""
     import_commands()
     pipes = [os.pipe(), os.pipe()]
     pid = os.fork()
     if pid == 0:
-        _be_minit(words, environment, directory, [writer for _, writer in pipes])
+        _be_minit(words, environment, directory, [writer for _, writer in pipes], become)
     status = None
     try:
         for _, writer in pipes:
@@ -50,7 +50,11 @@ def import_commands() -> None:
 
 
 def _be_minit(
-    words: Sequence[str], environment: Mapping[str, str], directory: Path, outputs: Sequence[int]
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    outputs: Sequence[int],
+    become: Callable[[], None] | None,
 ) -> NoReturn:
     code: object = 1
     try:
@@ -65,6 +69,8 @@ def _be_minit(
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         os.environ.clear()
         os.environ.update(environment)
+        if become is not None:
+            become()
         os.chdir(directory)
         sys.argv = [minit.__main__.__file__, *words]
         main()

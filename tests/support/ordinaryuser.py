@@ -16,6 +16,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from minit.launcher.cgroups import Hierarchy, read_hierarchies
+from minit.linux import syscalls
+from tests.support.forkedcommand import forked_minit
 from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
@@ -113,8 +115,8 @@ class OrdinaryUser:
         return [sys.executable, "-m", "minit", *words]
 
     def minit(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a `minit` command to its end."""
-        return self.run(*self.minit_words(*words))
+        """Run a `minit` command to its end, without an interpreter's start."""
+        return forked_minit(words, self.environment, Path(HOME), self._become)
 
     def processes(self) -> dict[int, str]:
         """Return the user's processes, and those of the user's subordinate ids, with their names."""
@@ -147,6 +149,19 @@ class OrdinaryUser:
         """Have so many times 65536 subordinate ids from now on."""
         for name in ("subuid", "subgid"):
             (self._etc / name).write_text(f"{NAME}:{self._first}:{blocks * _BLOCK}\n" if blocks else "")
+
+    def _become(self) -> None:
+        """Make this process one of the user's, as that of `words`."""
+        for group in self._groups:
+            (group / "cgroup.procs").write_text("0")
+        namespace = os.open(f"/proc/{self._holder}/ns/mnt", os.O_RDONLY)
+        syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+        os.close(namespace)
+        os.setgroups([])
+        os.setresgid(self.uid, self.uid, self.uid)
+        os.setresuid(self.uid, self.uid, self.uid)
+        # As an exec would: the files of this process in /proc are the user's.
+        syscalls.set_dumpable(True)
 
     def _script(self, directory: Path, blocks: int) -> str:
         """Return the shell script that makes the mounts, says so, and waits for the end of its input."""
