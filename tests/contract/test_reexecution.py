@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from minit.linux import syscalls
+from minit.stage0.pods.poddirectory import open_pod
+from minit.stage0.reports.podtraces import count_errors
 from tests.contract.test_attach import lines_through
 from tests.support.attach import APP
 from tests.support.campaign import campaign
@@ -59,6 +61,12 @@ def written(pod: PodDirectory, app: str) -> list[bytes]:
     """Return the lines in the log of an app, but for those of the shell about the ends of its children."""
     lines = [line.split(b" ", 3)[3] for line in pod.log(app).splitlines()]
     return [line for line in lines if line != b"Terminated"]
+
+
+def counted_errors(pod: PodDirectory) -> int:
+    """Return the number of errors of PID 1 as minit's stage0 reads the number."""
+    with open_pod(pod.data, pod.uuid) as opened:
+        return count_errors(opened)
 
 
 @contextmanager
@@ -412,6 +420,7 @@ def test_an_error_that_stays(make_pod: MakePod) -> None:
     assert written(pod, "a") == [b"up", b"down"]
     named = [event["event"] for event in pod.events()]
     assert (named.count("supervisor.failed"), named[-1]) == (3, "pod.ended")
+    assert counted_errors(pod) == 3
     assert pod.record("a")["reason"] == "stopped"
 
 

@@ -114,6 +114,15 @@ def test_status_has_facts_of_minits_behind_those_of_rkt() -> None:
     assert pod_json(shown, own, ports)["ports"]
 
 
+def test_status_counts_errors_of_pid_1() -> None:
+    """A line and a field of JSON have the number, if there are errors."""
+    shown = pod(PodState.RUNNING)
+    assert "supervisor-errors=2" in status_text(shown, errors=2).splitlines()
+    assert pod_json(shown, errors=2)["supervisor_errors"] == 2
+    assert "supervisor" not in status_text(shown)
+    assert "supervisor_errors" not in pod_json(shown)
+
+
 def test_status_of_a_prepared_pod() -> None:
     """A prepared pod has a state and a creation time only."""
     text = status_text(pod(PodState.PREPARED, started_ns=None, pid=None))

@@ -35,6 +35,14 @@ def facts(state: PodState, *apps: AppFacts, **fields: Any) -> PodFacts:
         (facts(PodState.RUNNING), "The pod is running and ready; nothing is wrong that can be seen from here."),
         (facts(PodState.EXITED, AppFacts(name="a", status=0)), "All apps ended with status 0."),
         (
+            facts(PodState.RUNNING, errors=1),
+            "PID 1 of the pod has had an error of its own, as supervisor_log tells: a bug in minit.",
+        ),
+        (
+            facts(PodState.EXITED, AppFacts(name="a", status=0), errors=3),
+            "PID 1 of the pod has had 3 errors of its own, as supervisor_log tells: a bug in minit.",
+        ),
+        (
             facts(PodState.EXITED, failure="failed to open volumes: /x: no such file or directory", has_pid=False),
             "The pod could not be started: failed to open volumes: /x: no such file or directory",
         ),

@@ -40,7 +40,7 @@ from minit.stage0.pods.podstatus import (
     read_pod_status,
 )
 from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
-from minit.stage0.reports.podtraces import count_restarts, read_end
+from minit.stage0.reports.podtraces import count_errors, count_restarts, read_end
 from minit.stage0.stage1.calls import read_live
 
 Record = dict[str, object]
@@ -110,7 +110,7 @@ def list_pods(
             invocation.say(status.uuid)
     elif output_format is not None:
         # No pods are null to Go, and so to the readers of this output.
-        shown = [pod_json(status, own[status.uuid].fields, own[status.uuid].ports) for status in statuses]
+        shown = [pod_json(status, *own[status.uuid].of_status()) for status in statuses]
         invocation.say(json_text(shown or None, output_format))
     else:
         width = invocation.terminal_width
@@ -162,9 +162,9 @@ def status(
         # The text asks PID 1 only if an app has ended that may be started again.
         own = _own_facts(invocation, pod, shown, lambda end, restarts: output_format is not None or "finished" in end)
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown, own.fields, own.ports), output_format))
+        invocation.say(json_text(pod_json(shown, *own.of_status()), output_format))
     else:
-        invocation.say(status_text(shown, own.fields, own.ports), end="")
+        invocation.say(status_text(shown, *own.of_status()), end="")
 
 
 def _is_in_crash_loop(end: Record, restarts: int) -> bool:
@@ -220,11 +220,16 @@ def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Cal
     restarts = {name: count_restarts(pod, name, end) for name, end in ends.items()}
     fields = {name: _recorded(end, restarts[name]) for name, end in ends.items()}
     if shown.state is not PodState.RUNNING:
-        return OwnFacts(fields=fields)
+        return OwnFacts(fields=fields, errors=count_errors(pod))
     if any(is_asked(end, restarts[name]) for name, end in ends.items()):
         live = _live(invocation, pod)
         fields = {name: {**found, **live.get(name, {})} for name, found in fields.items()}
-    return OwnFacts(fields=fields, ports=_ports(invocation, pod), is_behind=is_older(shown.version, __version__))
+    return OwnFacts(
+        fields=fields,
+        ports=_ports(invocation, pod),
+        errors=count_errors(pod),
+        is_behind=is_older(shown.version, __version__),
+    )
 
 
 def is_older(version: str | None, other: str) -> bool:

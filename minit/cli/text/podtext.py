@@ -32,8 +32,14 @@ class OwnFacts(Value):
 
     fields: Mapping[str, Json]
     ports: tuple[ForwardedPort, ...] = ()
+    errors: int = 0
+    """The number of errors of PID 1's own code."""
     is_behind: bool = False
     """True if minit on the host is newer than the running pod's."""
+
+    def of_status(self) -> tuple[Mapping[str, Json], tuple[ForwardedPort, ...], int]:
+        """Return the facts that `status` and JSON have."""
+        return self.fields, self.ports, self.errors
 
 
 def list_text(
@@ -68,11 +74,14 @@ def list_text(
     return align(rows) if width is None or full else fit(rows, width, shortened)
 
 
-def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = ()) -> str:
+def status_text(
+    pod: PodStatus, fields: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = (), errors: int = 0
+) -> str:
     """
     Return the lines of `status`: those of rkt, and behind them minit's own, of what there is.
 
-    `fields` are minit's of the apps, by name, as in JSON, and `ports` those of the host that lead to the pod.
+    `fields` are minit's of the apps, by name, as in JSON, `ports` those of the host that lead to the pod, and `errors`
+    the number of errors of PID 1.
     """
     lines = [
         f"state={pod.state}",
@@ -92,6 +101,8 @@ def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports:
         lines.append(f"pod-name={pod.name}")
     if pod.version is not None:
         lines.append(f"version={harmless(pod.version)}")
+    if errors:
+        lines.append(f"supervisor-errors={errors}")
     lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
     for app in pod.apps:
         lines += [f"mount-{app.name}={_volume(mount)}" for mount in app.mounts]
@@ -107,11 +118,13 @@ def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports:
     return "".join(f"{line}\n" for line in lines)
 
 
-def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = ()) -> Json:
+def pod_json(
+    pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = (), errors: int = 0
+) -> Json:
     """
     Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds.
 
-    `streams` are minit's own fields of the apps, by name.
+    `streams` are minit's own fields of the apps, by name, `errors` is the number of errors of PID 1.
     """
     return _without_empty(
         {
@@ -119,6 +132,7 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: S
             "pod_name": pod.name,
             "state": str(pod.state),
             "version": pod.version,
+            "supervisor_errors": errors or None,
             "networks": [dict(network) for network in pod.networks],
             "ports": [port_json(port) for port in ports],
             "app_names": [app.name for app in pod.apps],

@@ -26,6 +26,12 @@ def read_failure(pod: Pod) -> str | None:
     return text.strip() if text is not None else None
 
 
+def count_errors(pod: Pod) -> int:
+    """Return the number of errors of PID 1's own code."""
+    text = (_read(pod, paths.STAGE1_ERRORS) or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
 def read_plan(pod: Pod) -> list[str] | None:
     """Return the decisions about the pod as --debug shows them, None for a pod that ended before the write."""
     text = _read(pod, paths.STAGE1_PLAN)

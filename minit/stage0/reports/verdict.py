@@ -43,6 +43,8 @@ class PodFacts(Value):
     free_share: float | None = None
     panic: str | None = None
     kill: str | None = None
+    errors: int = 0
+    """Of PID 1's own code."""
 
 
 def conclusions(pod: PodFacts) -> list[str]:
@@ -59,6 +61,9 @@ def _of_start(pod: PodFacts) -> Iterator[str]:
         yield f"The pod was ended by force: {pod.kill}."
     elif pod.state in ENDED_STATES and not pod.has_pid:
         yield "The pod ended before its stage1 could report a pid; what it said then went to where the pod was started."
+    if pod.errors:
+        count = "an error" if pod.errors == 1 else f"{pod.errors} errors"
+        yield f"PID 1 of the pod has had {count} of its own, as supervisor_log tells: a bug in minit."
     if pod.state is PodState.PREPARED:
         yield "The pod has not been run yet: `minit run-prepared` does that."
     if pod.state is PodState.ABORTED_PREPARE:
