@@ -11,6 +11,7 @@ import gc
 import inspect
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -26,11 +27,11 @@ import pytest
 
 import minit.supervisor
 from minit.linux import syscalls
-from minit.linux.messages import Socket
+from minit.linux.messages import Socket, fill_memory_file
 from minit.plan.life.hooks import Hook
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.execution import CODEC, Failure, FirstProcess, go_on, make_supervisor
-from minit.supervisor.lastloop import LastLoop
+from minit.supervisor.lastloop import LastLoop, Reserve
 from minit.supervisor.supervisor import Supervisor
 from tests.support.campaign import LONG
 from tests.unit.test_supervisor import (
@@ -53,6 +54,8 @@ CODE = os.path.dirname(minit.supervisor.__file__)
 ELSEWHERE = ("/execution.py", "/exec/child.py")
 LAST_LOOP = f"{CODE}/lastloop.py"
 SAMPLES = 20
+# What a pod in a test needs at most, beside the memory of the test.
+MORE_BYTES = 64 << 20
 
 
 class Injected(Exception):
@@ -151,8 +154,8 @@ class Pod:
             sys.settrace(None)
         raise Stopped
 
-    def exchange(self) -> None:
-        """Have another supervisor go on from the state."""
+    def exchange(self, *, is_supervised: bool = True) -> None:
+        """Have another supervisor go on from the state, or have the state only."""
         self.exchanges += 1
         self.supervisor.keep_specs()
         for app in self.supervisor.apps.values():
@@ -170,8 +173,9 @@ class Pod:
         self._old.append(self.process)
         syscalls.close_all_but((0, 1, 2, *descriptors, *self._kept))
         self.process = CODEC.decode(state, "state")
-        make_supervisor(self.process)
-        go_on(self.process)
+        if is_supervised:
+            make_supervisor(self.process)
+            go_on(self.process)
 
 
 def journey(
@@ -329,6 +333,69 @@ def test_an_error_at_every_line_of_the_last_loop(root: Path) -> None:
             outcome = journey(root, groups, act=act, last_at=at, ends_in_last_loop=True)
         check_stopped(root, outcome)
         assert outcome.status == {"a": 0, "b": 5, "c": 0}, (at, outcome.errors)
+
+
+def exhaust_memory(most_bytes: int) -> list[bytes]:
+    """Take all memory that this process can have, up to so much in all, and return what has been taken."""
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    taken: list[bytes] = []
+    for piece_bytes in (1 << 20, 1 << 16, 1 << 12, 1 << 8, 64):
+        with suppress(MemoryError):
+            while True:
+                taken.append(bytes(piece_bytes))
+    return taken
+
+
+def test_a_reserve_of_memory(root: Path) -> None:
+    """
+    After the last byte is taken, what is put aside is enough for the state of a pod, and then for the last loop.
+
+    The file for the state has its pages before.
+    """
+    most_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MORE_BYTES
+
+    def act(pod: Pod) -> None:
+        pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+        pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
+        reserve = Reserve()
+        reserve.fill(3)
+        pod.supervisor.keep_specs()
+        taken = exhaust_memory(most_bytes)
+        reserve.let_go()
+        memory = reserve.take_file()
+        pages = os.fstat(memory).st_blocks
+        state, _ = CODEC.encode(pod.process)
+        fill_memory_file(memory, state)
+        assert taken and 512 * pages > len(state) and os.fstat(memory).st_size == len(state)
+        del state
+        pod.stop()
+
+    with make_groups() as groups:
+        outcome = journey(root, groups, act=act, ends_in_last_loop=True)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 5, "c": 0}), outcome.errors
+    assert "MemoryError" not in outcome.errors
+
+
+def test_a_new_program_without_a_supervisor(root: Path) -> None:
+    """An error before there is a supervisor: the carried objects are enough for the last loop."""
+
+    def act(pod: Pod) -> None:
+        pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
+        pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
+        pod.exchange(is_supervised=False)
+        try:
+            raise Injected("made")
+        except Injected as error:
+            pod.process.give_up(error)
+        raise Stopped
+
+    with make_groups() as groups:
+        outcome = journey(root, groups, act=act, exchanging=True)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 5, "c": 0}), outcome.errors
+    assert [outcome.log(root, app) for app in ("b", "c")] == [["up", "down"], ["up", "down"]]
+    assert "error of PID 1: Injected: made: in a new program: the pod is stopped" in outcome.errors
 
 
 def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, GroupEnds]) -> None:
