@@ -6,6 +6,8 @@ import os
 import resource
 import select
 import signal
+import subprocess
+import sys
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -309,14 +311,15 @@ def free_descriptors(count: int) -> Iterator[None]:
 def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn: Spawn, free: int) -> None:
     """Each gets the signal, however few descriptors are to be had."""
 
-    def fork_many() -> None:
-        for _ in range(600):
-            if os.fork() == 0:
-                while True:
-                    signal.pause()
+    def start_many() -> None:
+        # Forks of a small process: the memory of one that runs tests takes long to copy.
+        fork = "for _ in range(599):\n if os.fork() == 0: break\nelse: print(flush=True)\n"
+        code = f"import os, signal\n{fork}signal.pause()"
+        many = subprocess.Popen([sys.executable, "-ISc", code], stdout=subprocess.PIPE)
+        assert many.stdout is not None and many.stdout.readline() == b"\n"
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
-    pid = spawn("a", fork_many)
+    pid = spawn("a", start_many)
     group = group_of(groups, "a")
     assert len(group.processes()) == 601
     with free_descriptors(free):
