@@ -22,7 +22,7 @@ from tests.support.disks import find_partition
 from tests.support.machine import BOOT_SECONDS, HERE, Firmware
 from tests.support.pods import shell
 
-_CUTS = 50 if LONG else 3
+_CUTS = 50 if LONG else 2
 # Of a processor that is slow to emulate: the first and the last.
 _FOREIGN_CUTS = 2
 _CONFIG = """
@@ -53,7 +53,7 @@ def _config(version: str) -> str:
     return f'{_CONFIG}\n[update]\nmodel = "sensor"\nversion = "{version}"\nkeys = ["update.pub"]\n'
 
 
-@pytest.mark.timeout((_CUTS + 4) * BOOT_SECONDS)
+@pytest.mark.timeout((_CUTS + 5) * BOOT_SECONDS)
 def test_an_update(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     The same parts and the same key make the same update; whenever the power goes while the other slot gets it, the old
