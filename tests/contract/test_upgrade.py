@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.commands import Stage0
 from tests.support.faults import KILL, LAUNCHER, Call, Faults
 from tests.support.hostnet import left_by
 from tests.support.laterstage1 import MARK, VERSION, changed_manifest, write_later_stage1, write_manifest_alone
+from tests.support.processes import children_of, status_of
 from tests.support.stage0_world import write_stage1
 from tests.support.waiting import wait_for
 
@@ -32,6 +34,7 @@ FOREVER = "exec busybox sleep 1000"
 FORMAT = "minit/stage1/state-format"
 # Calls of the command that change something, or wait for programs that do.
 CHANGES = ("rename", "renameat", "syncfs", "fsync", "clone", "poll", "rmdir")
+MEMFD_CREATE = {"x86_64": "319", "aarch64": "279"}[os.uname().machine]
 FAILED = "upgrade: failed to upgrade one or more pods\n"
 
 
@@ -303,8 +306,51 @@ def test_images_in_which_no_pod_can_go_on(minit: Stage0, stage1_image: Path, tmp
     assert files_of_upgrades(minit, uuid) == []
 
 
-def test_an_image_that_pid_1_refuses(minit: Stage0, stage1_image: Path, tmp_path: Path) -> None:
-    """PID 1 goes on as before if there is no program in the image, and nothing of the image is left in the pod."""
+@contextmanager
+def mistake(minit: Stage0, uuid: str, injected: str) -> Iterator[None]:
+    """Have PID 1 of a pod meet a mistake, in strace's words, in the with block."""
+    pid = (pod_directory(minit, uuid) / "pid").read_text().strip()
+    words = ["strace", "-qq", "-e", f"inject={injected}", "-p", pid]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
+        wait_for(lambda: status_of(int(pid))["TracerPid"] == str(tracer.pid), "the tracer")
+        yield
+        tracer.terminate()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_refusal_of_pid_1(minit: Stage0, later_stage1: Path) -> None:
+    """PID 1 has no memory for its state, and says so: nothing of the image is left in the pod."""
+    uuid = run(minit, "web", "--net=none")
+    before = stage1_annotations(minit, uuid)
+    with mistake(minit, uuid, "memfd_create:error=ENOMEM"):
+        code, out, err = upgrade(minit, f"--stage1-path={later_stage1}", uuid)
+    assert (code, out) == (254, "")
+    assert "supervisor of this pod:" in err and "cannot allocate memory" in err and err.endswith(FAILED)
+    assert (files_of_upgrades(minit, uuid), stage1_annotations(minit, uuid)) == ([], before)
+    upgraded(minit, later_stage1, uuid)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_no_answer_of_pid_1(minit: Stage0, later_stage1: Path) -> None:
+    """PID 1 may go on in the new program, so its files stay in the pod, and another upgrade finishes the work."""
+    uuid = run(minit, "web", "--net=none")
+    words = ("upgrade", "--quiet", f"--stage1-path={later_stage1}", uuid)
+    with mistake(minit, uuid, "memfd_create:delay_enter=3000000"):
+        command = minit.start(*words, stderr=subprocess.PIPE)
+        present_call = Path(f"/proc/{(pod_directory(minit, uuid) / 'pid').read_text().strip()}/syscall")
+        wait_for(lambda: present_call.read_text().split()[0] == MEMFD_CREATE, "the work of PID 1 for the request")
+        [control] = children_of(command.pid)
+        os.kill(control, signal.SIGKILL)
+        _, errors = command.communicate(timeout=100)
+        assert command.returncode == 254 and f'pod "{uuid}": ask its stage1: ' in errors.decode()
+        wait_for(lambda: "pod.upgraded" in events(minit, uuid), "the new program of PID 1")
+    assert len(files_of_upgrades(minit, uuid)) == 2
+    assert f"version={BEFORE}\n" in minit.call("status", uuid).stdout
+    upgraded(minit, later_stage1, uuid)
+
+
+def test_an_image_without_a_program(minit: Stage0, stage1_image: Path, tmp_path: Path) -> None:
+    """The pod goes on as before, and nothing of the image is left there."""
     uuid = run(minit, "web", "--net=none")
     broken = tmp_path / "broken.aci"
     write_later_stage1(stage1_image, broken, without="usr/lib/minit/bin")
