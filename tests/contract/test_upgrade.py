@@ -22,6 +22,7 @@ from tests.support.commands import Stage0
 from tests.support.faults import KILL, LAUNCHER, Call, Faults
 from tests.support.hostnet import left_by
 from tests.support.laterstage1 import MARK, VERSION, changed_manifest, write_later_stage1, write_manifest_alone
+from tests.support.pods import MakePod, shell
 from tests.support.processes import children_of, status_of
 from tests.support.stage0_world import write_stage1
 from tests.support.waiting import wait_for
@@ -310,11 +311,15 @@ def test_images_in_which_no_pod_can_go_on(minit: Stage0, stage1_image: Path, tmp
 def mistake(minit: Stage0, uuid: str, injected: str) -> Iterator[None]:
     """Have PID 1 of a pod meet a mistake, in strace's words, in the with block."""
     pid = (pod_directory(minit, uuid) / "pid").read_text().strip()
+    # Whoever answers has begun with all else.
+    assert inside(minit, uuid) == "inside\n"
     words = ["strace", "-qq", "-e", f"inject={injected}", "-p", pid]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
         wait_for(lambda: status_of(int(pid))["TracerPid"] == str(tracer.pid), "the tracer")
-        yield
-        tracer.terminate()
+        try:
+            yield
+        finally:
+            tracer.terminate()
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
@@ -335,7 +340,7 @@ def test_no_answer_of_pid_1(minit: Stage0, later_stage1: Path) -> None:
     """PID 1 may go on in the new program, so its files stay in the pod, and another upgrade finishes the work."""
     uuid = run(minit, "web", "--net=none")
     words = ("upgrade", "--quiet", f"--stage1-path={later_stage1}", uuid)
-    with mistake(minit, uuid, "memfd_create:delay_enter=3000000"):
+    with mistake(minit, uuid, "memfd_create:delay_enter=3000000:when=1"):
         command = minit.start(*words, stderr=subprocess.PIPE)
         present_call = Path(f"/proc/{(pod_directory(minit, uuid) / 'pid').read_text().strip()}/syscall")
         wait_for(lambda: present_call.read_text().split()[0] == MEMFD_CREATE, "the work of PID 1 for the request")
@@ -430,3 +435,20 @@ def test_an_upgrade_that_was_killed_late(minit: Stage0, stage1_image: Path, late
     assert events(minit, uuid).count("pod.upgraded") == 1
     upgraded(minit, stage1_image, uuid, BEFORE, BEFORE)
     assert events(minit, uuid).count("pod.upgraded") == 2
+
+
+@pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+def test_a_pod_of_another_stage0(make_pod: MakePod, minit: Stage0, later_stage1: Path, overlay: bool) -> None:
+    """A pod that rkt has made, by the contract of both, is upgraded by `--dir`, and rkt's programs of it go on."""
+    pod = make_pod({"a": shell(FOREVER)}, overlay=overlay)
+    process = pod.start()
+    pod.wait_ready()
+    result = minit.call("upgrade", "--quiet", f"--dir={pod.data}", f"--stage1-path={later_stage1}", pod.uuid)
+    assert (result.returncode, result.stdout) == (0, f'"{pod.uuid}" {BEFORE} -> {VERSION}\n'), result.stderr
+    # rkt reads the manifest anew for each program, and looks for `enter` in the tree that the pod was prepared with.
+    pod.entrypoints = json.loads((pod.path / "stage1/manifest").read_text())["annotations"]
+    assert "/opt/stage1/" in pod.entrypoint("stop")
+    assert pod.enter("a", "/bin/echo", "x").stdout == "x\n"
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+    assert pod.gc().returncode == 0
