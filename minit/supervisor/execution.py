@@ -63,6 +63,8 @@ from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 # An error that comes back so soon is not to be mended by another beginning.
 _SOON_SECONDS = 1.0
 _MOST_SOON = 2
+# Of the last loop.
+_ATTEMPTS = 5
 # Other versions of minit execute these too.
 _RESUME = "from minit.launcher.start.launch import resume; resume()"
 _PROVE = "from minit.launcher.start.launch import prove; prove()"
@@ -250,7 +252,12 @@ class FirstProcess(Carried):
         loop = LastLoop(
             self.traits, self.apps, self.pod, self.sidecars, filter, self.link, self.launcher, self.signals, journal
         )
-        loop.run(self.supervisor.dead, self.supervisor.sent)
+        for _ in range(_ATTEMPTS):
+            try:
+                loop.run(self.supervisor.dead, self.supervisor.sent)
+                return
+            except Exception as error:
+                complain_at_once(f"stage1: stop the pod: {type(error).__name__}: {error}")
 
     def _execute(self, reserve: Reserve, offer: Offer | None = None) -> NoReturn:
         """

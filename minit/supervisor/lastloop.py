@@ -43,7 +43,6 @@ from minit.supervisor.supervisor import HALT_SIGNALS
 _TICK_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
 _DRAIN_STALL_SECONDS = 5.0
-_ATTEMPTS = 5
 _RESERVE_BYTES = 1 << 20
 _STATE = "state"
 _STATE_BYTES = 1 << 15
@@ -94,18 +93,11 @@ class LastLoop:
 
     def run(self, dead: list[tuple[int, int]], sent: list[tuple[int, int, int]]) -> None:
         """
-        Stop the pod, whose code is in the PodPolicy afterwards.
+        Stop the pod, whose code is in the PodPolicy afterwards; after an error do what is left to be done.
 
         `dead` and `sent` are ends of children and signals that the supervisor has not acted on.
         """
         self._dead = dead
-        for _ in range(_ATTEMPTS):
-            with self._shield("stop the pod"):
-                self._run(sent)
-                return
-
-    def _run(self, sent: list[tuple[int, int, int]]) -> None:
-        """Do everything that is left to be done."""
         # Who has ended before the stop has not been stopped.
         self._reap()
         if self._pod.exit_code is None:
@@ -204,17 +196,17 @@ class LastLoop:
             return
         if run.end is None:
             run.end = self._judge(app, run.status)
-        self._taken_in.add(app.name)
         end = run.end
-        if end.status is None:
-            return
-        self._unwritten[app.name] = app
-        is_failed = bool(end.number) and not (self._traits.mutable or run.is_stopped) and app.restarts is None
-        if is_failed and self._pod.exit_code is None:
-            words = end.describe()
-            self._pod.exit_code = end.number
-            self._pod.cause = None if words is None else f'app "{app.name}" {words}: the pod was stopped'
-        self._write_ends()
+        if end.status is not None:
+            self._unwritten[app.name] = app
+            is_failed = bool(end.number) and not (self._traits.mutable or run.is_stopped) and app.restarts is None
+            if is_failed and self._pod.exit_code is None:
+                words = end.describe()
+                self._pod.exit_code = end.number
+                self._pod.cause = None if words is None else f'app "{app.name}" {words}: the pod was stopped'
+            self._write_ends()
+        # Last: what an error leaves out is done at the next look.
+        self._taken_in.add(app.name)
 
     def _judge(self, app: App, status: ExitStatus) -> End:
         """Return what an end means, and say so."""

@@ -33,7 +33,8 @@ PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
 IMAGE = "/"  # the root of a mount that is in no namespace
 POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
-# Of PID 1 and the launcher, to execute a program: their own, and what never changes of each app.
+# Of PID 1 and the launcher, to execute a program: their own, what never changes of each app, and room for all else.
+STATE = r"/memfd:state \(deleted\)"
 PROGRAM, SPEC = r"/usr/lib/minit/bin/minit", r"/memfd:spec of [ab] \(deleted\)"
 # The lock that makes the keeper of a user's namespace stay.
 KEEPER = {} if SURROUNDING is None else {f".*/{NAMESPACE_RECORD}": 1}
@@ -55,7 +56,7 @@ DESCRIPTORS = {
         PIDFD: 5,  # spawner, and each app with its sidecar
         PIPE: 4,  # read ends of the apps' streams
         BUFFER: 4,  # of each
-        **{PROGRAM: 1, SPEC: 2},
+        **{PROGRAM: 1, SPEC: 2, STATE: 1},
         r"mnt:\[\d+\]": 2,
         r"/sys/fs/cgroup/(?!memory).*/system.slice/[ab].service": 2,
         r"/sys/fs/cgroup/freezer/.*/system.slice/[ab].service/freezer.state": 2,
@@ -154,7 +155,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
         console = {"/dev/pts/ptmx": 1}
         slaves = r"/dev/pts/\d+"  # the console's, and the caller's for reading and for writing
         of_pid_1 = {
-            **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1, PROGRAM: 1, SPEC: 1},
+            **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1, PROGRAM: 1, SPEC: 1, STATE: 1},
             SOCKET: 6,  # launcher, control, and two pairs of trio's
             r"/sys/fs/cgroup/(?!memory).*/system.slice/a.service": 1,
             r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,

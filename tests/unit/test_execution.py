@@ -404,9 +404,12 @@ def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, 
     def act(pod: Pod) -> None:
         pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
         pod.do(lambda supervisor: supervisor.sidecars.start_all())
+        pod.turn_until(lambda supervisor: supervisor.apps["a"].state == "exited")
         moment = time.monotonic()
         pod.process.failures = [Failure(moment=moment, app="c"), Failure(moment=moment, app="c")]
         pod.exchange()
+        # Before anybody asks for a stop.
+        pod.turn_until(lambda supervisor: supervisor.pod.exit_code is not None)
 
     outcome = journey(root, groups, act=act)
     assert (outcome.exit_code, outcome.status) == (254, {"a": 0, "b": 5, "c": 254})
