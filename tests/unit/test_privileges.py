@@ -21,6 +21,7 @@ from minit.supervisor.exec import privileges
 PACKAGE = Path(minit.__file__).parent
 WHERE = "supervisor/exec/privileges.py"
 LAST_STEPS = {"execve", "install_seccomp_filter", "clear_ambient_capabilities", "join_session_keyring", "setresuid"}
+OWN = {"supervisor/execution.py", "launcher/start/launcher.py"}
 PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/handlers.py", "launcher/enter/enterchild.py"}
 
 
@@ -39,10 +40,9 @@ def users_of(names: set[str]) -> set[str]:
 def test_one_module_does_the_last_steps() -> None:
     """The app, its handlers and what is entered have no way around it, to the exec itself."""
     for name in LAST_STEPS:
-        # PID 1 executes its own program.
-        others = {"supervisor/execution.py"} if name == "execve" else set()
-        assert users_of({name}) - others == {WHERE}, name
-    assert users_of({"execute", "become_program"}) == {WHERE, *PROGRAMS}
+        assert users_of({name}) == {WHERE}, name
+    # PID 1 and the launcher execute their own program, minit.linux.ownprogram.
+    assert users_of({"execute", "become_program"}) - OWN == {WHERE, *PROGRAMS}
     assert users_of({"choose_profile"}) == PROGRAMS
 
 
