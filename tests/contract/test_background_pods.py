@@ -161,7 +161,8 @@ def test_a_pod_that_is_started_again(minit: Stage0, flags: tuple[str, ...]) -> N
     seen = []
     for count, ending in enumerate((("--wait",), ("--wait", "--force"), None), 1):
         seen += [f"{count} /v/f", f"{count} /f", "h"]
-        assert minit.call("logs", "web").stdout.splitlines() == seen
+        # The pod is ready before the app has said all.
+        wait_for(lambda: minit.call("logs", "web").stdout.splitlines() == seen, f"the lines {seen}")  # noqa: B023
         assert minit.call("status", "web").stdout.startswith("state=running\n")
         if ending is not None:
             assert minit.call("stop", "web", *ending).returncode == 0

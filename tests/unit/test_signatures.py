@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from minit.base.errors import ImageError
@@ -56,6 +56,8 @@ def test_a_good_signature() -> None:
 @given(st.lists(st.sampled_from(GOOD + BAD)), st.sampled_from(BAD), st.integers(0, 9))
 def test_one_bad_line_is_enough(lines: list[str], bad: str, place: int) -> None:
     """Whatever else gpgv says, a line that is not of one good signature is a refusal."""
+    # The last of the bad lines is bad beside its like.
+    assume(bad not in GOOD or bad in lines)
     with pytest.raises(ImageError):
         parse_status(status(*lines[:place], bad, *lines[place:]), 0)
     with pytest.raises(ImageError):
