@@ -41,6 +41,7 @@ ACCEPT_PAUSE_SECONDS = 0.1
 
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
+_LEAST_SECONDS = 1.0
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 # Of each of the two files of the log.
@@ -200,6 +201,8 @@ async def _serve_control(supervisor: Supervisor, clients: Clients, wake: Callabl
     server = _Server(supervisor, clients, wake)
     async with trio.open_nursery() as nursery:
         for client in clients.present:
+            # PID 1 may have taken all of the client's time to begin anew.
+            client.talks_until = max(client.talks_until, time.monotonic() + _LEAST_SECONDS)
             nursery.start_soon(server.serve, client)
         while True:
             await server.room.acquire()
