@@ -272,6 +272,24 @@ def test_a_launcher_that_cannot_execute(make_pod: MakePod) -> None:
     assert "the program died" in lines[1]
 
 
+@pytest.mark.private_users
+def test_a_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
+    """The launcher, root of the host, executes nothing that root of a pod's user namespace could have made."""
+    programs = tmp_path / "rootfs/usr/lib/minit/bin"
+    programs.mkdir(parents=True)
+    pod = make_pod({"a": shell(until_end("exit 5"))})
+    shutil.copy(pod.tree / "rootfs/usr/lib/minit/bin/minit", programs)
+    os.chown(programs / "minit", 65534, 0)
+    process = pod.start()
+    pod.wait_ready()
+    offer(pod, tmp_path)
+    pod.file("a", "/tmp/end").touch()
+    result = pod.finish(process)
+    assert result.returncode == 5
+    line = "stage1: the launcher goes on in the old version of minit: the program is not the launcher's user's own"
+    assert line in result.stderr.splitlines()
+
+
 def test_a_launcher_that_is_killed(make_pod: MakePod) -> None:
     """At any moment of an upgrade its end stops the pod, as ever: apps end in their own way."""
     for sample in range(campaign(5)):

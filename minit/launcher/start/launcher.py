@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -173,6 +174,7 @@ class Launcher(Carried):
             if self.program is None:
                 raise LaunchError("this program of the launcher cannot be executed")
             self.offer = program_in(image)
+            _require_own(self.offer)
             self._execute(self.program, self.offer)
         except (MinitError, OSError) as error:
             self._refuse(describe(error))
@@ -198,8 +200,8 @@ class Launcher(Carried):
         _close(offer)
         complain_at_once(f"stage1: the launcher goes on in the old version of minit: {reason}")
 
-    def settle(self) -> None:
-        """Be the launcher for good, with nothing left of the program before."""
+    def settle(self, memory: int) -> None:
+        """Be the launcher for good, with nothing left of the program before, nor of the state in a file."""
         if has_way_back():
             forget_way_back()
             old, self.program, self.offer = self.program, self.offer, None
@@ -208,6 +210,8 @@ class Launcher(Carried):
         else:
             _restore_group(self.death_signal)
             self._refuse("the new version has failed")
+        os.close(memory)
+        close_on_exec()
         # Not before: the words replace the arguments, which lead back.
         show_words(self.words)
 
@@ -229,10 +233,15 @@ def take_over(memory: int) -> Launcher:
     gc.disable()
     launcher = decode_launcher(memory)
     launcher.watch.attach()
-    launcher.settle()
-    os.close(memory)
-    close_on_exec()
+    launcher.settle(memory)
     return launcher
+
+
+def _require_own(program: Program) -> None:
+    """Refuse a program that root of a user namespace, which PID 1 may be, could have made."""
+    status = os.fstat(program.file)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LaunchError("the program is not the launcher's user's own")
 
 
 def _close(program: Program | None) -> None:
