@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 /* What damaged code and addresses end in. */
-GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGABRT, SIGALRM};
+GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV};
 GUARDED_DATA static const char file[] = "/proc/self/exe", ended[] = "minit: ended by signal ", name[] = "minit: ",
                                removed[] = " was damaged, and is removed\n",
-                               damaged[] = " is damaged: see minit image verify\n", back[] = "--back", nothing[] = "";
-enum { ALWAYS_WATCHED = 5, BACK_AT = 4, BACK_SECONDS = 2, OVERFLOW_GID = 65534 };
+                               damaged[] = " is damaged: see minit image verify\n";
+/* Beside these, for the way back. */
+static const int failures[] = {SIGABRT, SIGALRM};
+enum { BACK_AT = 4, BACK_SECONDS = 2, OVERFLOW_GID = 65534 };
 
 /* As rt_sigaction(2) and sigaltstack(2) take them. */
 struct kernel_action {
@@ -102,19 +104,19 @@ GUARD void tell_damage(void)
     say(is_removed ? removed : damaged);
 }
 
-GUARD static void set_alarm(long seconds)
+EARLY static void set_alarm(long seconds)
 {
     struct itimerval alarm = {.it_value = {.tv_sec = seconds}};
 
     system_call(SYS_setitimer, ITIMER_REAL, (long)&alarm, 0, 0, 0);
 }
 
-GUARD static void go_back(void)
+EARLY static void go_back(void)
 {
     set_alarm(0);
     /* With another effective group than the real one the memory is nobody's to trace (execution.py). */
     system_call(SYS_setresgid, -1, OVERFLOW_GID, -1, 0, 0);
-    system_call(SYS_execveat, old_program, (long)nothing, (long)old_arguments, (long)variables, AT_EMPTY_PATH);
+    system_call(SYS_execveat, old_program, (long)"", (long)old_arguments, (long)variables, AT_EMPTY_PATH);
 }
 
 GUARD static void on_fault(int number, siginfo_t *info, void *context)
@@ -144,10 +146,17 @@ GUARD static void on_fault(int number, siginfo_t *info, void *context)
     /* It comes again, by the same instruction. */
 }
 
-/* PROGRAM -c TEXT STATE --back DESCRIPTOR ARGUMENT...: what the process executes with its state, and what it did before. */
-GUARD static void find_way_back(long count, char **argv)
+GUARD static void watch(int number)
 {
-    const char *word = back, *given;
+    struct kernel_action action = {.handler = on_fault, .flags = FLAGS, .restorer = restorer};
+
+    system_call(SYS_rt_sigaction, number, (long)&action, 0, sizeof action.mask, 0);
+}
+
+/* PROGRAM -c TEXT STATE --back DESCRIPTOR ARGUMENT...: what the process executes with its state, and what it did before. */
+EARLY void find_way_back(long count, char **argv)
+{
+    const char *word = "--back", *given;
 
     if (count <= BACK_AT + 2)
         return;
@@ -158,20 +167,20 @@ GUARD static void find_way_back(long count, char **argv)
     for (given = argv[BACK_AT + 1]; *given; given++)
         old_program = 10 * old_program + *given - '0';
     old_arguments = argv + BACK_AT + 2;
+    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
+        watch(failures[i]);
     set_alarm(BACK_SECONDS);
 }
 
-GUARD void watch_faults(long count, char **argv, char **plain, char **environment)
+GUARD void watch_faults(char **plain, char **environment)
 {
-    struct kernel_action action = {.handler = on_fault, .flags = FLAGS, .restorer = restorer};
     stack_t stack = {.ss_sp = own_stack, .ss_size = sizeof own_stack};
 
     other = plain;
     variables = environment;
     system_call(SYS_sigaltstack, (long)&stack, 0, 0, 0, 0);
-    find_way_back(count, argv);
-    for (unsigned i = 0; i < (old_arguments ? sizeof faults / sizeof *faults : ALWAYS_WATCHED); i++)
-        system_call(SYS_rt_sigaction, faults[i], (long)&action, 0, sizeof action.mask, 0);
+    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++)
+        watch(faults[i]);
 }
 
 /* From here on nothing leads back to the old program. */
@@ -181,8 +190,8 @@ void forget_way_back(void)
 
     set_alarm(0);
     old_arguments = NULL;
-    for (unsigned i = ALWAYS_WATCHED; i < sizeof faults / sizeof *faults; i++)
-        system_call(SYS_rt_sigaction, faults[i], (long)&usual, 0, sizeof usual.mask, 0);
+    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
+        system_call(SYS_rt_sigaction, failures[i], (long)&usual, 0, sizeof usual.mask, 0);
 }
 
 /* From here on the other one could do something twice. */

@@ -61,7 +61,10 @@ extern const long guarded_end;
 /* Code and data of the first steps, which call nothing of the C library: in the first pages of the code. */
 #define GUARD __attribute__((section("guard"), no_stack_protector, optimize("no-tree-loop-distribute-patterns")))
 #define GUARDED_DATA __attribute__((section("guard.data")))
-void watch_faults(long count, char **argv, char **plain, char **environment);
+/* Code of steps as early, but anywhere. */
+#define EARLY __attribute__((no_stack_protector, optimize("no-tree-loop-distribute-patterns")))
+void watch_faults(char **plain, char **environment);
+void find_way_back(long count, char **argv);
 void forget_way_back(void);
 void forget_other(void);
 void tell_damage(void);

@@ -47,9 +47,11 @@ GUARD __attribute__((used)) void look_at_file(long *stack)
     long fd, found = 0;
     int has_other = guarded_end && stack[0] >= 2;
 
-    watch_faults(stack[0], argv, has_other ? argv + 1 : NULL, variables);
-    if (!has_other)
+    watch_faults(has_other ? argv + 1 : NULL, variables);
+    if (!has_other) {
+        find_way_back(stack[0], argv);
         return;
+    }
     fd = system_call(SYS_openat, AT_FDCWD, (long)argv[0], O_RDONLY | O_CLOEXEC, 0, 0);
     system_call(SYS_pread64, fd, (long)&found, sizeof found, guarded_end, 0);
     system_call(SYS_close, fd, 0, 0, 0, 0);
