@@ -90,6 +90,9 @@ async def test_a_stop_of_what_has_ended(daemon: Daemon, tmp_path: Path) -> None:
         async with daemon.node() as node:
             sandbox = await run(node, tmp_path, 0)
             [pod] = daemon.minit.data.glob("pods/run/*")
+            # The launcher writes the file, and PID 1 says that the sandbox is ready.
+            while not (pod / "pid").exists():
+                await trio.sleep(0.02)
             os.kill(int((pod / "pid").read_text()), signal.SIGKILL)
             while (await status(node, sandbox)).state == api.SANDBOX_READY:
                 await trio.sleep(0.02)
