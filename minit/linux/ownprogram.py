@@ -24,9 +24,8 @@ from minit.linux import syscalls
 from minit.linux.forks import PROGRAM_TRIAL, clone
 from minit.linux.loop import wait_readable
 
-UNDERSTOOD = b"understood"
-"""What a program on trial writes to its pipe, if the program can go on with the state; else the reason."""
-
+# What a program on trial writes to the pipe, if the program can go on with the state; else the reason.
+_UNDERSTOOD = b"understood"
 _TRIAL_SECONDS = 2.0
 # An interpreter that is not dumped first reads hundreds of modules.
 _PLAIN_TRIAL_SECONDS = 10.0
@@ -68,6 +67,11 @@ class Program(Value):
     def descriptors(self) -> list[int]:
         """Return what has to stay open."""
         return [self.file] if self.image is None else [self.file, self.image]
+
+    def close(self) -> None:
+        """Let go of the program."""
+        for fd in self.descriptors():
+            os.close(fd)
 
 
 def find_program(image: int | None) -> Program | None:
@@ -181,14 +185,12 @@ def go_back() -> NoReturn:
     os.execve(int(file), command, os.environ)
 
 
-def try_program(
-    program: Program, text: str, memory: int, kept: Iterable[int], hide: Callable[[], None] = hide_memory
-) -> None:
+def try_program(program: Program, text: str, memory: int, kept: Iterable[int], hide: Callable[[], None]) -> None:
     """
     Have a child execute a program and a Python text with the state at the descriptor `memory`, and see what it answers.
 
-    The text gets the descriptors of the state and of a pipe, and writes UNDERSTOOD in time; LaunchError for anything
-    else.
+    The text gets the descriptors of the state and of a pipe, and calls `answer_trial` in time; LaunchError for anything
+    else but a success. `hide` hides the memory of the child.
     """
     seconds = _TRIAL_SECONDS if program.image is None else _PLAIN_TRIAL_SECONDS
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -197,12 +199,9 @@ def try_program(
         hide()
         execute(program, program.command(text, memory, [str(writer)]), [*kept, memory, writer])
 
-    def tell(error: BaseException) -> None:
-        os.write(writer, describe(error).encode() if isinstance(error, (MinitError, OSError)) else repr(error).encode())
-
     try:
         try:
-            pid, pidfd = clone(PROGRAM_TRIAL, run, {}, tell=tell)
+            pid, pidfd = clone(PROGRAM_TRIAL, run, {}, tell=lambda error: _tell(writer, error))
         finally:
             os.close(writer)
         answer = os.read(reader, _MAX_REASON_BYTES) if wait_readable([reader], seconds) else None
@@ -213,6 +212,28 @@ def try_program(
         os.close(pidfd)
     finally:
         os.close(reader)
-    if answer != UNDERSTOOD:
+    if answer != _UNDERSTOOD:
         reason = f"no answer within {seconds:g} s" if answer is None else answer.decode(errors="replace")
         raise LaunchError(f"the program cannot go on with the state: {reason or 'the program died'}")
+
+
+def answer_trial(take: Callable[[int], object]) -> NoReturn:
+    """
+    Be a program on trial: show whether `take` can go on with the state.
+
+    The first argument is the descriptor of the state, the second that of the pipe for the answer.
+    """
+    memory, writer = map(int, sys.argv[1:])
+    try:
+        take(memory)
+        os.write(writer, _UNDERSTOOD)
+    except BaseException as error:
+        _tell(writer, error)
+    finally:
+        os._exit(0)
+
+
+def _tell(writer: int, error: BaseException) -> None:
+    # Others are defects.
+    reason = describe(error) if isinstance(error, (MinitError, OSError)) else repr(error)
+    os.write(writer, reason.encode())

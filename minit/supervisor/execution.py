@@ -354,8 +354,7 @@ def settle(process: FirstProcess, memory: int) -> None:
         old, process.program = process.program, offer.program
         assert old is not None
         process.clients.offer = None
-        for fd in old.descriptors():
-            os.close(fd)
+        old.close()
         process.link.upgrade(offer.image)
         offer.close()
         events.event(PodEvent.POD_UPGRADED, before=offer.version, after=minit.__version__)

@@ -46,7 +46,7 @@ from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import PID_1, clone
 from minit.linux.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.linux.messages import Socket, socket_pair
-from minit.linux.ownprogram import UNDERSTOOD, find_program, go_back, has_way_back
+from minit.linux.ownprogram import answer_trial, find_program, go_back, has_way_back
 from minit.linux.process import leave_realtime, raise_limits, read_attributes, read_limits
 from minit.linux.stdio import complain, complain_at_once, open_standard_streams
 from minit.linux.terminal import CallerTerminal, look_at_terminal
@@ -155,28 +155,13 @@ def resume() -> NoReturn:
 
 
 def prove() -> NoReturn:
-    """
-    Show whether this program can be PID 1 with a state, in a child of a PID 1 that executes another program.
-
-    The first argument is the descriptor of the state, the second that of the pipe for the answer.
-    """
-    _prove(prove_supervisor)
+    """Show whether this program can be PID 1 with a state, in a child of a PID 1 that executes another program."""
+    answer_trial(prove_supervisor)
 
 
 def prove_launcher() -> NoReturn:
     """Show whether this program can be the launcher with a state, as `prove` for PID 1."""
-    _prove(decode_launcher)
-
-
-def _prove(take: Callable[[int], object]) -> NoReturn:
-    answer = UNDERSTOOD
-    try:
-        take(int(sys.argv[1]))
-    except BaseException as error:
-        answer = (describe(error) if isinstance(error, (MinitError, OSError)) else repr(error)).encode()
-    finally:
-        os.write(int(sys.argv[2]), answer)
-        os._exit(0)
+    answer_trial(decode_launcher)
 
 
 class _Launch:

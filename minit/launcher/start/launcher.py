@@ -197,7 +197,8 @@ class Launcher(Carried):
 
     def _refuse(self, reason: str) -> None:
         offer, self.offer = self.offer, None
-        _close(offer)
+        if offer is not None:
+            offer.close()
         complain_at_once(f"stage1: the launcher goes on in the old version of minit: {reason}")
 
     def settle(self, memory: int) -> None:
@@ -205,7 +206,8 @@ class Launcher(Carried):
         if has_way_back():
             forget_way_back()
             old, self.program, self.offer = self.program, self.offer, None
-            _close(old)
+            assert old is not None
+            old.close()
             self.exchange_helpers()
         else:
             _restore_group(self.death_signal)
@@ -242,11 +244,6 @@ def _require_own(program: Program) -> None:
     status = os.fstat(program.file)
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise LaunchError("the program is not the launcher's user's own")
-
-
-def _close(program: Program | None) -> None:
-    for fd in () if program is None else program.descriptors():
-        os.close(fd)
 
 
 def _hide_nothing() -> None:

@@ -108,8 +108,7 @@ class Clients(Carried):
         if offer is not None:
             with suppress(OSError):
                 offer.client.sendmsg(*encode_message(Refusal(error=reason).to_json(), []), socket.MSG_DONTWAIT)
-            for fd in offer.program.descriptors():
-                os.close(fd)
+            offer.program.close()
             offer.close()
 
     def admit(self, connection: Socket) -> Client:
