@@ -28,8 +28,10 @@ from minit.reaper.reaper import died_before_exec, read_zombie, reap
 from minit.reaper.record import record_exit, record_state, write_file
 from minit.supervisor.apps.apprecords import state_of
 from minit.supervisor.apps.apprun import EXECUTED, End, Run
+from minit.supervisor.apps.context import RETRY_SECONDS
 from minit.supervisor.apps.ends import judge
 from minit.supervisor.apps.lifecycle import RESTING, Action, State
+from minit.supervisor.apps.outputs import DRAIN_STALL_SECONDS, fails_by_loss
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER, BY_SIGNAL, PodPolicy
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, describe_processes, kill_process
@@ -41,8 +43,6 @@ from minit.supervisor.supervisor import HALT_SIGNALS
 
 # The ends of sidecars and of other processes of an app come without a signal.
 _TICK_SECONDS = 0.1
-_RETRY_SECONDS = 1.0
-_DRAIN_STALL_SECONDS = 5.0
 _RESERVE_BYTES = 1 << 20
 _STATE = "state"
 _STATE_BYTES = 1 << 15
@@ -102,34 +102,39 @@ class LastLoop:
         self._reap()
         if self._pod.exit_code is None:
             self._pod.exit_code = 0
-            self._shielded("event", lambda: self._journal.event(PodEvent.POD_STOPPING, status=0))
-        self._shielded("remove the mark of a ready pod", self._unmark)
+            with self._shield("event"):
+                self._journal.event(PodEvent.POD_STOPPING, status=0)
+        with self._shield("remove the mark of a ready pod"):
+            self._unmark()
         for app in self._apps.values():
             is_resting = app.state in RESTING and Action.FINISH not in app.due
             if not is_resting and app.name not in self._gone:
                 # Before anything that may fail: the app has this time at most.
                 self._patience.setdefault(app.name, time.monotonic() + app.run.grace_seconds)
         for app in self._apps.values():
-            self._shielded("stop", lambda app=app: self._stop(app))  # type: ignore[misc]
-            self._shielded("look after output", lambda app=app: self._admit_output(app))  # type: ignore[misc]
-        self._shielded("look after output", lambda: self._sidecars.renew(at_once=True))
+            with self._shield("stop"):
+                self._stop(app)
+            with self._shield("look after output"):
+                self._admit_output(app)
+        with self._shield("look after output"):
+            self._sidecars.renew(at_once=True)
         self._count_halts(sent)
         sent.clear()
         self._announce()
         while self._patience:
-            self._shielded("write events", self._journal.events.flush)
+            with self._shield("write events"):
+                self._journal.events.flush()
             self._turn()
-        self._shielded("remove the mark of a ready pod", self._unmark)
+        with self._shield("remove the mark of a ready pod"):
+            self._unmark()
         self._drain()
         # Once more, for whatever an error has left out.
         self._reap()
         self._write_ends(is_last=True)
-        self._shielded("event", lambda: self._journal.event(PodEvent.POD_ENDED, status=self._pod.exit_code or 0))
-        self._shielded("event", self._journal.events.flush)
-
-    def _shielded(self, step: str, work: Callable[[], object]) -> None:
-        with self._shield(step):
-            work()
+        with self._shield("event"):
+            self._journal.event(PodEvent.POD_ENDED, status=self._pod.exit_code or 0)
+        with self._shield("event"):
+            self._journal.events.flush()
 
     @contextmanager
     def _shield(self, step: str) -> Iterator[None]:
@@ -264,7 +269,8 @@ class LastLoop:
         self._wait()
         for app in [self._apps[name] for name in self._patience]:
             is_left = True
-            self._shielded("stop", lambda app=app: self._stop(app))  # type: ignore[misc]
+            with self._shield("stop"):
+                self._stop(app)
             with self._shield("look at a control group"):
                 is_left = _is_alive(app.run) or bool(app.group.processes())
             if not is_left:
@@ -274,7 +280,7 @@ class LastLoop:
             elif app.name in self._killed:
                 self._kill(app)
         self._look_after_output()
-        if self._unwritten and time.monotonic() >= self._written_at + _RETRY_SECONDS:
+        if self._unwritten and time.monotonic() >= self._written_at + RETRY_SECONDS:
             self._write_ends()
 
     def _wait(self) -> None:
@@ -337,7 +343,8 @@ class LastLoop:
             self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
 
     def _kill(self, app: App) -> None:
-        self._shielded("kill", app.group.kill)
+        with self._shield("kill"):
+            app.group.kill()
         for process in (app.run if _is_alive(app.run) else None, app.run.handler):
             if process is not None and process.pidfd is not None:
                 with self._shield("kill"):
@@ -349,7 +356,8 @@ class LastLoop:
 
     def _finish(self, app: App) -> None:
         self._let_go(app)
-        self._shielded("let go of a group", app.group.end)
+        with self._shield("let go of a group"):
+            app.group.end()
         with self._shield("event"):
             if app.run.post_stop_due:
                 self._journal.event(PodEvent.HANDLER_SKIPPED, app=app.name, handler=HANDLER_POST_STOP)
@@ -370,28 +378,28 @@ class LastLoop:
 
     def _drain(self) -> None:
         """Wait until every sidecar has written what its process left, or none makes progress any more."""
-        progress, stalled_at = (-1, -1), time.monotonic() + _DRAIN_STALL_SECONDS
-        self._shielded("look after output", lambda: self._sidecars.renew(at_once=True))
+        progress, stalled_at = (-1, -1), time.monotonic() + DRAIN_STALL_SECONDS
+        with self._shield("look after output"):
+            self._sidecars.renew(at_once=True)
         self._look_after_output()
         while not self._sidecars.all_ended and time.monotonic() < stalled_at:
             with self._shield("measure output"):
                 present = self._sidecars.unread_bytes(), self._sidecars.flushes()
                 if present != progress:
-                    progress, stalled_at = present, time.monotonic() + _DRAIN_STALL_SECONDS
+                    progress, stalled_at = present, time.monotonic() + DRAIN_STALL_SECONDS
                     if self._launcher is not None:
-                        tell_seconds(self._launcher, _DRAIN_STALL_SECONDS)
+                        tell_seconds(self._launcher, DRAIN_STALL_SECONDS)
             self._wait()
             self._look_after_output()
-        self._shielded("give up output", self._sidecars.lose_rest)
+        with self._shield("give up output"):
+            self._sidecars.lose_rest()
         for app in self._apps.values():
             with self._shield("mark the end of a log"):
                 if app.run.pid is not None:
                     write_file(paths.log_end_marker(app.name), b"")
             with self._shield("count lost output"):
-                if app.lost_bytes:
-                    complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
-                    if app.spec.streams.lost_output_fails:
-                        self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
+                if fails_by_loss(app):
+                    self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
 
     def _on_loss(self, name: str, size_bytes: int) -> None:
         app = self._apps.get(name)

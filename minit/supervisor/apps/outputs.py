@@ -18,7 +18,7 @@ from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
 
-_DRAIN_STALL_SECONDS = 5.0
+DRAIN_STALL_SECONDS = 5.0
 _DRAIN_TURN_SECONDS = 0.25
 
 
@@ -47,10 +47,8 @@ class Outputs:
         self._wait(turn, tell_seconds)
         self.sidecars.lose_rest()
         for app in self._pod.apps.values():
-            if app.lost_bytes:
-                complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
-                if app.spec.streams.lost_output_fails:
-                    self._pod.fail()
+            if fails_by_loss(app):
+                self._pod.fail()
 
     def _wait(self, turn: Callable[[float], None], tell_seconds: Callable[[float], None]) -> None:
         self.sidecars.renew(at_once=True)
@@ -59,8 +57,8 @@ class Outputs:
             pending = self.sidecars.unread_bytes()
             now = time.monotonic()
             if (pending, self.sidecars.flushes()) != progress:
-                progress, stalled_at = (pending, self.sidecars.flushes()), now + _DRAIN_STALL_SECONDS
-                tell_seconds(_DRAIN_STALL_SECONDS)
+                progress, stalled_at = (pending, self.sidecars.flushes()), now + DRAIN_STALL_SECONDS
+                tell_seconds(DRAIN_STALL_SECONDS)
             elif now >= stalled_at:
                 self._journal.info("pod.drain-stalled", unread_bytes=pending)
                 return
@@ -89,3 +87,11 @@ class Outputs:
             self._records.note_state(app)
         else:
             self._records.write_end(app)
+
+
+def fails_by_loss(app: App) -> bool:
+    """Say how much output of an app was lost, if any, and return whether the pod has failed by the loss."""
+    if not app.lost_bytes:
+        return False
+    complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
+    return app.spec.streams.lost_output_fails
