@@ -281,6 +281,16 @@ def test_functions_that_may_be_called_lie_together(root: Path) -> None:
 
 
 @needs_dump
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_words_of_an_entrypoint_lead_nowhere_back(root: Path, tmp_path: Path) -> None:
+    """Only the program text of another version's process has a way back: an entrypoint has the words of its caller."""
+    trace = tmp_path / "trace"
+    words = [str(root / DUMP), "stop", "one", "two", "--back", "0", "program"]
+    subprocess.run(["strace", "-e", "trace=setitimer", "-o", trace, *words], capture_output=True, check=False)
+    assert "exited with" in trace.read_text() and "setitimer" not in trace.read_text()
+
+
+@needs_dump
 def test_a_dump_takes_what_its_caller_left(root: Path) -> None:
     """Signals that are ignored stay so, closed streams are none, and a traceback and the exit code are Python's."""
     code = "import signal, sys; print(signal.getsignal(1), signal.getsignal(2), sys.stdin, sys.argv); 1 / 0"

@@ -153,19 +153,21 @@ GUARD static void watch(int number)
     system_call(SYS_rt_sigaction, number, (long)&action, 0, sizeof action.mask, 0);
 }
 
+EARLY static int equal(const char *text, const char *other)
+{
+    while (*text && *text == *other)
+        text++, other++;
+    return *text == *other;
+}
+
 /* PROGRAM -c TEXT STATE --back DESCRIPTOR ARGUMENT...: what the process executes with its state, and what it did before. */
 EARLY void find_way_back(long count, char **argv)
 {
-    const char *word = "--back", *given;
-
-    if (count <= BACK_AT + 2)
+    /* An entrypoint may have any words. */
+    if (count <= BACK_AT + 2 || !equal(argv[1], "-c") || !equal(argv[BACK_AT], "--back"))
         return;
-    for (given = argv[BACK_AT]; *word && *word == *given; word++)
-        given++;
-    if (*word != *given)
-        return;
-    for (given = argv[BACK_AT + 1]; *given; given++)
-        old_program = 10 * old_program + *given - '0';
+    for (const char *digit = argv[BACK_AT + 1]; *digit; digit++)
+        old_program = 10 * old_program + *digit - '0';
     old_arguments = argv + BACK_AT + 2;
     for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
         watch(failures[i]);
