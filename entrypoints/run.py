@@ -6,11 +6,9 @@ import os
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.base.errors import MinitError, describe
 from minit.base.goflags import usage
-from minit.launcher.start.launch import await_remover, launch, lock_descriptor
+from minit.launcher.start.launch import launch, lock_descriptor
 from minit.plan.inputs.runflags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
-from minit.podfiles.podfile import record_failure
 
 
 def main() -> NoReturn:
@@ -19,12 +17,4 @@ def main() -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    flags = parse_run_flags(arguments)
-    lock = lock_descriptor(os.environ)
-    try:
-        return launch(flags, lock)
-    except (MinitError, OSError) as error:
-        record_failure(describe(error))
-        raise
-    finally:
-        await_remover(os.environ, lock)
+    return launch(parse_run_flags(arguments), lock_descriptor(os.environ))

@@ -12,12 +12,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
 
-from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe
+from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy
 from minit.launcher.devices.openvolumes import open_kubernetes_log
@@ -27,7 +27,7 @@ from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import usable_hierarchies
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
-from minit.launcher.start.launcher import Launcher, decode_launcher, kill_left, naming_the_step, take_over
+from minit.launcher.start.launcher import Launcher, decode_launcher, kill_left, take_over
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
@@ -95,19 +95,10 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
     return lock
 
 
-def await_remover(environment: Mapping[str, str], lock: int) -> None:
-    """Give up the lock of the pod, and wait for the process that then removes the pod, if stage0 has started one."""
-    remover = environment.get(paths.REMOVER_VARIABLE, "")
-    if remover.isdecimal():
-        os.close(lock)
-        with suppress(ChildProcessError):
-            os.waitpid(int(remover), 0)
-
-
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     pod = _Launch(flags, lock)
-    with naming_the_step():
+    with _ending_the_pod(lock):
         try:
             launcher = pod.start()
         except BaseException:
@@ -126,18 +117,38 @@ def resume_launcher() -> NoReturn:
             if has_way_back():
                 go_back()
             raise
-        try:
-            with naming_the_step():
-                code = launcher.follow()
-        finally:
-            await_remover(os.environ, launcher.lock)
+        with _ending_the_pod(launcher.lock):
+            code = launcher.follow()
     except (MinitError, OSError) as error:
         complain(f"stage1: {describe(error)}")
-        record_failure(describe(error))
     except BaseException as error:
         traceback.print_exception(error)
     finally:
         os._exit(code)
+
+
+@contextmanager
+def _ending_the_pod(lock: int) -> Iterator[None]:
+    """At the end of a pod write down a failure, and wait for the remover; an OSError is a LaunchError with the step."""
+    try:
+        try:
+            yield
+        except OSError as error:
+            raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
+    except MinitError as error:
+        record_failure(describe(error))
+        raise
+    finally:
+        _await_remover(os.environ, lock)
+
+
+def _await_remover(environment: Mapping[str, str], lock: int) -> None:
+    """Give up the lock of the pod, and wait for the process that then removes the pod, if stage0 has started one."""
+    remover = environment.get(paths.REMOVER_VARIABLE, "")
+    if remover.isdecimal():
+        os.close(lock)
+        with suppress(ChildProcessError):
+            os.waitpid(int(remover), 0)
 
 
 def resume() -> NoReturn:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import gc
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from minit.base.carried import Carried, CarriedCodec, Descriptor
-from minit.base.errors import LaunchError, MinitError, NetworkError, Step, describe, step_of
+from minit.base.errors import LaunchError, MinitError, NetworkError, Step, describe
 from minit.launcher.cgroups import Hierarchy, kill_pod_groups
 from minit.launcher.devices.devicehelper import resume_following
 from minit.launcher.health.healthhelper import resume_checks
@@ -264,15 +263,6 @@ def kill_left(left: tuple[Sequence[Hierarchy], str] | None) -> None:
         pids = kill_pod_groups(*left)
         if pids:
             complain(f"stage1: processes of the pod cannot be killed: {' '.join(map(str, pids))}")
-
-
-@contextmanager
-def naming_the_step() -> Iterator[None]:
-    """Have an OSError be a LaunchError with the name of the step."""
-    try:
-        yield
-    except OSError as error:
-        raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
 
 
 def _own_words() -> str:
