@@ -41,8 +41,8 @@ from minit.manifest.machineupdate import (
     parse_header,
     parse_update,
     read_public_key,
-    version_numbers,
 )
+from minit.manifest.names import version_numbers
 from minit.podfiles import paths
 
 _ROOT_HASH = "minit.root_hash="

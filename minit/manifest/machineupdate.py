@@ -151,14 +151,6 @@ def read_version(node: Node) -> str:
     return node.matching(_is_version, 'a version of numbers and dots ("1.10.2")')
 
 
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers by which versions are compared; 1.0 is 1."""
-    numbers = [int(number) for number in version.split(".")]
-    while len(numbers) > 1 and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
-
-
 def read_public_key(data: bytes, source: str) -> bytes:
     """Return the key in a PEM file of `openssl pkey -pubout`; ManifestError for keys other than Ed25519."""
     try:

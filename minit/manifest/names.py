@@ -67,6 +67,14 @@ def is_version(text: str) -> bool:
     )
 
 
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers by which versions are compared; 1.0 is 1; ValueError for other than numbers and dots."""
+    numbers = [int(number) for number in version.split(".")]
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
 def sanitize_ac_name(text: str) -> str:
     """
     Return `text` as an ACName the way rkt does.

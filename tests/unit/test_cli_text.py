@@ -103,22 +103,23 @@ def test_status_has_facts_of_minits_behind_those_of_rkt() -> None:
     mounts = (AppMount(name="d", container_path="/d", host_path="/srv", read_only=True),)
     shown = pod(PodState.RUNNING, apps=(app(mounts=mounts),))
     name = shown.apps[0].name
-    own: dict[str, dict[str, object]] = {name: {"restarts": 2, "restart_in_seconds": 1.5, "end": "exited with 3"}}
-    assert status_text(shown, own, ports).splitlines()[6:] == [
+    fields: dict[str, dict[str, object]] = {name: {"restarts": 2, "restart_in_seconds": 1.5, "end": "exited with 3"}}
+    own = OwnFacts(fields=fields, ports=ports)
+    assert status_text(shown, own).splitlines()[6:] == [
         "port-80/tcp=0.0.0.0:8080",
         "port-5000-5002/udp=[::1]:7000-7002",
         f"mount-{name}=/srv:/d:ro",
         f"restarts-{name}=2",
         f"crash-loop-{name}=exited with 3, again in 1.5 s",
     ]
-    assert pod_json(shown, own, ports)["ports"]
+    assert pod_json(shown, own)["ports"]
 
 
 def test_status_counts_errors_of_pid_1() -> None:
     """A line and a field of JSON have the number, if there are errors."""
     shown = pod(PodState.RUNNING)
-    assert "supervisor-errors=2" in status_text(shown, errors=2).splitlines()
-    assert pod_json(shown, errors=2)["supervisor_errors"] == 2
+    assert "supervisor-errors=2" in status_text(shown, OwnFacts(errors=2)).splitlines()
+    assert pod_json(shown, OwnFacts(errors=2))["supervisor_errors"] == 2
     assert "supervisor" not in status_text(shown)
     assert "supervisor_errors" not in pod_json(shown)
 

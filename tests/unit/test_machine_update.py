@@ -25,8 +25,8 @@ from minit.manifest.machineupdate import (
     parse_update,
     read_public_key,
     signed_bytes,
-    version_numbers,
 )
+from minit.manifest.names import version_numbers
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 _PUBLIC = _KEY.public_key().public_bytes_raw()

@@ -21,6 +21,7 @@ from minit.cli.invocation import Invocation
 from minit.cli.text.formats import format_option, json_text
 from minit.cli.text.podtext import OwnFacts, host_place, list_text, pod_json, pod_place, port_json, status_text
 from minit.cli.uuidfile import one_pod, some_or_all_pods, uuid_file_first_option
+from minit.manifest.names import version_numbers
 from minit.pods.caller import Caller
 from minit.pods.stopping import Ending, await_end, begin_to_stop, running_pods
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
@@ -110,7 +111,7 @@ def list_pods(
             invocation.say(status.uuid)
     elif output_format is not None:
         # No pods are null to Go, and so to the readers of this output.
-        shown = [pod_json(status, *own[status.uuid].of_status()) for status in statuses]
+        shown = [pod_json(status, own[status.uuid]) for status in statuses]
         invocation.say(json_text(shown or None, output_format))
     else:
         width = invocation.terminal_width
@@ -162,9 +163,9 @@ def status(
         # The text asks PID 1 only if an app has ended that may be started again.
         own = _own_facts(invocation, pod, shown, lambda end, restarts: output_format is not None or "finished" in end)
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown, *own.of_status()), output_format))
+        invocation.say(json_text(pod_json(shown, own), output_format))
     else:
-        invocation.say(status_text(shown, *own.of_status()), end="")
+        invocation.say(status_text(shown, own), end="")
 
 
 def _is_in_crash_loop(end: Record, restarts: int) -> bool:
@@ -233,15 +234,11 @@ def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Cal
 
 
 def is_older(version: str | None, other: str) -> bool:
-    """Tell whether a version is older than another one; False for versions that are not three numbers each."""
+    """Tell whether a version is older than another one; False for versions that are not numbers and dots."""
     try:
-        return version is not None and _numbers(version) < _numbers(other)
+        return version is not None and version_numbers(version) < version_numbers(other)
     except ValueError:
         return False
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
 
 
 def _recorded(end: Record, restarts: int) -> dict[str, object]:

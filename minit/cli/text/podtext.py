@@ -30,16 +30,15 @@ Json = dict[str, object]
 class OwnFacts(Value):
     """Facts beyond rkt's: fields of JSON of the apps, by name, and ports of the host that lead to the pod."""
 
-    fields: Mapping[str, Json]
+    fields: Mapping[str, Json] = {}
     ports: tuple[ForwardedPort, ...] = ()
     errors: int = 0
     """The number of errors of PID 1's own code."""
     is_behind: bool = False
     """True if minit on the host is newer than the running pod's."""
 
-    def of_status(self) -> tuple[Mapping[str, Json], tuple[ForwardedPort, ...], int]:
-        """Return the facts that `status` and JSON have."""
-        return self.fields, self.ports, self.errors
+
+_NO_FACTS = OwnFacts()
 
 
 def list_text(
@@ -74,15 +73,8 @@ def list_text(
     return align(rows) if width is None or full else fit(rows, width, shortened)
 
 
-def status_text(
-    pod: PodStatus, fields: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = (), errors: int = 0
-) -> str:
-    """
-    Return the lines of `status`: those of rkt, and behind them minit's own, of what there is.
-
-    `fields` are minit's of the apps, by name, as in JSON, `ports` those of the host that lead to the pod, and `errors`
-    the number of errors of PID 1.
-    """
+def status_text(pod: PodStatus, own: OwnFacts = _NO_FACTS) -> str:
+    """Return the lines of `status`: those of rkt, and behind them minit's own, of what there is."""
     lines = [
         f"state={pod.state}",
         f"created={ZERO_TIME if pod.created_ns is None else format_time(pod.created_ns)}",
@@ -101,42 +93,37 @@ def status_text(
         lines.append(f"pod-name={pod.name}")
     if pod.version is not None:
         lines.append(f"version={harmless(pod.version)}")
-    if errors:
-        lines.append(f"supervisor-errors={errors}")
-    lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
+    if own.errors:
+        lines.append(f"supervisor-errors={own.errors}")
+    lines += [f"port-{pod_place(port)}={host_place(port)}" for port in own.ports]
     for app in pod.apps:
         lines += [f"mount-{app.name}={_volume(mount)}" for mount in app.mounts]
         if app.state == APP_PAUSED:
             lines.append(f"paused-{app.name}=true")
-        own = (fields or {}).get(app.name, {})
-        if own.get("restarts"):
-            lines.append(f"restarts-{app.name}={own['restarts']}")
-        if own.get("restart_in_seconds") is not None:
-            lines.append(f"crash-loop-{app.name}={own.get('end', 'ended')}, again in {own['restart_in_seconds']} s")
-        if own.get("lost_output_bytes") is not None:
-            lines.append(f"lost-output-{app.name}={own['lost_output_bytes']}")
+        fields = own.fields.get(app.name, {})
+        if fields.get("restarts"):
+            lines.append(f"restarts-{app.name}={fields['restarts']}")
+        if fields.get("restart_in_seconds") is not None:
+            again_in = fields["restart_in_seconds"]
+            lines.append(f"crash-loop-{app.name}={fields.get('end', 'ended')}, again in {again_in} s")
+        if fields.get("lost_output_bytes") is not None:
+            lines.append(f"lost-output-{app.name}={fields['lost_output_bytes']}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def pod_json(
-    pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = (), errors: int = 0
-) -> Json:
-    """
-    Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds.
-
-    `streams` are minit's own fields of the apps, by name, `errors` is the number of errors of PID 1.
-    """
+def pod_json(pod: PodStatus, own: OwnFacts = _NO_FACTS) -> Json:
+    """Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds."""
     return _without_empty(
         {
             "name": pod.uuid,
             "pod_name": pod.name,
             "state": str(pod.state),
             "version": pod.version,
-            "supervisor_errors": errors or None,
+            "supervisor_errors": own.errors or None,
             "networks": [dict(network) for network in pod.networks],
-            "ports": [port_json(port) for port in ports],
+            "ports": [port_json(port) for port in own.ports],
             "app_names": [app.name for app in pod.apps],
-            "apps": [{**app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
+            "apps": [{**app_json(app), **own.fields.get(app.name, {})} for app in pod.apps],
             "created_at": None if pod.created_ns is None else pod.created_ns // _SECOND_NS,
             "started_at": None if pod.started_ns is None else pod.started_ns // _SECOND_NS,
             "user_annotations": dict(pod.user_annotations),
@@ -199,10 +186,9 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
 
 
 def _own_columns(pods: Sequence[PodStatus], own: Mapping[str, OwnFacts], *, full: bool) -> list[tuple[str, list[str]]]:
-    none = OwnFacts(fields={})
     names, ports, restarts, volumes, versions = [], [], [], [], []
     for pod in pods:
-        facts = own.get(pod.uuid, none)
+        facts = own.get(pod.uuid, _NO_FACTS)
         names += _once(pod.name or "", pod)
         ports += _once(", ".join(f"{host_place(port)}->{pod_place(port)}" for port in facts.ports), pod)
         restarts += [_restarts(facts.fields.get(app.name, {})) for app in pod.apps] or [""]
