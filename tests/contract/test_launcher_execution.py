@@ -20,7 +20,7 @@ from tests.contract import test_reexecution
 from tests.contract.test_devices import Watched, allowed_devices
 from tests.contract.test_health import annotated, is_healthy
 from tests.contract.test_reexecution import other_tree
-from tests.contract.test_terminal import launcher_of
+from tests.contract.test_terminal import launcher_of, sized_console
 from tests.support.campaign import campaign
 from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
@@ -64,6 +64,15 @@ def upgrade(pod: PodDirectory, launcher: int, tree: Path | None = None) -> None:
     """Have PID 1 and the launcher execute the program in a tree."""
     with in_new_launcher(launcher):
         offer(pod, tree)
+
+
+def start_stoppable(make_pod: MakePod) -> tuple[PodDirectory, subprocess.Popen[bytes]]:
+    """Start a pod of an app that ends with 6 when stopped."""
+    pod = make_pod({"a": shell(f"trap 'exit 6' TERM; touch /tmp/up; {FOREVER}")})
+    process = pod.start()
+    pod.wait_file("a", "/tmp/up")
+    pod.wait_ready()
+    return pod, process
 
 
 def words_of(pid: int) -> bytes:
@@ -141,7 +150,7 @@ def test_no_byte_of_a_terminal_is_lost(make_pod: MakePod) -> None:
     """Keys and output that wait for their readers pass to the next program; the terminal is as before at the end."""
     blocks = [b"".join(b"%07d " % (1000 * part + number) for number in range(500)) for part in range(8)]
     size = sum(map(len, blocks))
-    pod = make_pod({"a": app_section("/bin/sh", "-c", f"{STTY} raw -echo; echo ready; head -c {size}; exit 3")})
+    pod = make_pod({"a": app_section("/bin/sh", "-c", f"{STTY} raw -echo; echo ready; head -c {size + 1}; exit 3")})
     with Terminal() as terminal:
         settings = terminal.settings
         process = terminal.run(pod)
@@ -150,8 +159,10 @@ def test_no_byte_of_a_terminal_is_lost(make_pod: MakePod) -> None:
             terminal.type(block)
             upgrade(pod, process.pid)
         assert terminal.is_raw
+        # Not before: with the last byte the pod ends, and nobody upgrades any more.
+        terminal.type(b".")
         assert terminal.finish(process) == 3
-        assert terminal.seen == b"".join(blocks)
+        assert terminal.seen == b"".join(blocks) + b"."
         assert terminal.settings == settings
 
 
@@ -169,12 +180,7 @@ def test_output_without_a_reader_waits(make_pod: MakePod) -> None:
 
 def test_a_terminal_after_an_upgrade(make_pod: MakePod, tmp_path: Path) -> None:
     """Its size, its suspension, its escape and its first settings are known to the next program."""
-    pod = make_pod({"a": shell(f"echo up; while read line; do echo $line $({STTY} size); done")})
-    with Terminal() as terminal:
-        terminal.run_shell(pod, tmp_path / "run")
-        before = terminal.settings
-        terminal.type(f"{tmp_path}/run\n".encode())
-        terminal.expect(rb"up\r\n")
+    with sized_console(make_pod, tmp_path / "run") as (terminal, pod, before):
         launcher = launcher_of(pod)
         upgrade(pod, launcher)
         os.kill(launcher, signal.SIGTSTP)
@@ -198,10 +204,7 @@ def test_a_terminal_after_an_upgrade(make_pod: MakePod, tmp_path: Path) -> None:
 def test_no_signal_is_lost(make_pod: MakePod, number: int) -> None:
     """One that comes while the launcher is executed stops the pod."""
     for sample in range(campaign(4)):
-        pod = make_pod({"a": shell(f"trap 'exit 6' TERM; touch /tmp/up; {FOREVER}")})
-        process = pod.start()
-        pod.wait_file("a", "/tmp/up")
-        pod.wait_ready()
+        pod, process = start_stoppable(make_pod)
         offer(pod)
         time.sleep(sample * 0.01)
         process.send_signal(number)
@@ -293,10 +296,7 @@ def test_a_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
 def test_a_launcher_that_is_killed(make_pod: MakePod) -> None:
     """At any moment of an upgrade its end stops the pod, as ever: apps end in their own way."""
     for sample in range(campaign(5)):
-        pod = make_pod({"a": shell(f"trap 'exit 6' TERM; touch /tmp/up; {FOREVER}")})
-        process = pod.start()
-        pod.wait_file("a", "/tmp/up")
-        pod.wait_ready()
+        pod, process = start_stoppable(make_pod)
         offer(pod)
         time.sleep(sample * 0.008)
         process.kill()

@@ -13,8 +13,10 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -515,14 +517,21 @@ def test_somebody_elses_settings_are_left(make_pod: MakePod) -> None:
         assert terminal.settings == other
 
 
-def test_suspended_and_continued(make_pod: MakePod, tmp_path: Path) -> None:
-    """SIGTSTP gives the shell its terminal back; `fg` makes it raw again, with the size it has by then."""
+@contextmanager
+def sized_console(make_pod: MakePod, script: Path) -> Iterator[tuple[Terminal, PodDirectory, list[Any]]]:
+    """A pod run from a shell, whose app answers lines with the terminal's size; with the terminal's first settings."""
     pod = make_pod({"a": shell(f"echo up; while read line; do echo $line $({STTY} size); done")})
     with Terminal() as terminal:
-        terminal.run_shell(pod, tmp_path / "run")
+        terminal.run_shell(pod, script)
         before = terminal.settings
-        terminal.type(f"{tmp_path}/run\n".encode())
+        terminal.type(f"{script}\n".encode())
         terminal.expect(rb"up\r\n")
+        yield terminal, pod, before
+
+
+def test_suspended_and_continued(make_pod: MakePod, tmp_path: Path) -> None:
+    """SIGTSTP gives the shell its terminal back; `fg` makes it raw again, with the size it has by then."""
+    with sized_console(make_pod, tmp_path / "run") as (terminal, pod, before):
         launcher = launcher_of(pod)
         for round_ in range(3):
             assert terminal.is_raw

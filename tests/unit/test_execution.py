@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import os
 import resource
 import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +39,7 @@ from tests.unit.test_supervisor import (
     execute,
     exits,
     groups,
+    in_child,
     make_groups,
     root,
     start_pod,
@@ -193,24 +192,13 @@ def journey(
 
     The result has the number of lines, the number of exchanges, and where errors were raised.
     """
-    answers, errors = os.memfd_create("answers"), os.memfd_create("errors")
-    child = os.fork()
-    if child == 0:
-        try:
-            os.dup2(errors, 2)
-            os.dup2(errors, 1)
-            injection = None if exchanging else Injection(at)
-            in_last_loop = Injection(last_at, LAST_LOOP) if ends_in_last_loop else None
-            outcome = _run(root, groups, injection, in_last_loop, [answers, errors], act)
-            os.write(answers, json.dumps(outcome).encode())
-        except BaseException:
-            os.write(errors, traceback.format_exc().encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    said, answered = (os.pread(fd, 1 << 20, 0).decode() for fd in (errors, answers))
-    assert answered, said
-    return Outcome(root, json.loads(answered), said)
+
+    def run(kept: list[int]) -> dict[str, Any]:
+        injection = None if exchanging else Injection(at)
+        in_last_loop = Injection(last_at, LAST_LOOP) if ends_in_last_loop else None
+        return _run(root, groups, injection, in_last_loop, kept, act)
+
+    return in_child(root, run)
 
 
 def _run(

@@ -131,16 +131,21 @@ def supervise(
     specific: Mapping[str, dict[str, Any]] | None = None,
 ) -> Outcome:
     """Run a supervisor whose apps are `scripts` until it is finished; `drive` is called once it has started."""
+    return in_child(root, lambda _: _supervise(root, groups, scripts, drive, grace_seconds, specific))
+
+
+def in_child(root: Path, work: Callable[[list[int]], dict[str, Any]]) -> Outcome:
+    """Return the outcome of work in a child, whose descriptors for answers and errors the work has to keep."""
     answers, errors = os.memfd_create("answers"), os.memfd_create("errors")
     child = os.fork()
     if child == 0:
         try:
             os.dup2(errors, 2)
             os.dup2(errors, 1)
-            answer = _supervise(root, groups, scripts, drive, grace_seconds, specific)
-            os.write(answers, json.dumps(answer).encode())
+            os.write(answers, json.dumps(work([answers, errors])).encode())
         except BaseException:
-            traceback.print_exc()
+            # Not to sys.stderr, which may have another descriptor than 2.
+            os.write(errors, traceback.format_exc().encode())
         finally:
             sys.stderr.flush()
             os._exit(0)
