@@ -276,21 +276,23 @@ class Sidecars(Carried):
         held = [] if attachable is None else [*attachable.held.items()]
         logged, plain_log = ((), None) if attachable is None else (attachable.logged, attachable.plain_log)
         before = streams.started_at
-        # First: an error must leave no unknown reader.
-        streams.sidecar, streams.started_at = pidfd, time.monotonic()
         try:
+            # First: an error must leave no unknown reader.
+            streams.sidecar, streams.started_at = pidfd, time.monotonic()
             self._watch_sidecar(streams, pidfd)
             if attachable is not None:
                 attachable.supervisor = link
                 self._watch_link(streams, link)
             hand_over(link, streams.pid, streams.ends, streams.log, before > 0, held, logged, plain_log)
-        except OSError:
+        except BaseException:
             streams.sidecar, streams.started_at = None, before
             self._loop.unwatch(pidfd)
             self._loop.unwatch(link.fileno())
             if attachable is not None:
                 attachable.supervisor = None
             os.close(pidfd)
+            # A traceback would keep the link, and with the link a sidecar without streams.
+            link.close()
             raise
         if attachable is None:
             link.close()
