@@ -7,6 +7,7 @@ one step for one app: the other apps, and the later steps, go on.
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
@@ -43,7 +44,8 @@ from minit.supervisor.supervisor import HALT_SIGNALS
 
 # The ends of sidecars and of other processes of an app come without a signal.
 _TICK_SECONDS = 0.1
-_RESERVE_BYTES = 1 << 20
+# A MiB for an arena of the interpreter's objects (Objects/obmalloc.c), and the rest for larger ones.
+_RESERVE_BYTES = 2 << 20
 _STATE = "state"
 _STATE_BYTES = 1 << 15
 _APP_BYTES = 1 << 13
@@ -415,21 +417,25 @@ class Reserve:
     """
 
     def __init__(self) -> None:
-        self._memory = b""
+        self._memory: mmap.mmap | None = None
         self._file: int | None = None
 
     def fill(self, app_count: int) -> None:
         """Take the memory, as far as there is some."""
         # Not written to: limits and the kernel's account of promises, behind every MemoryError, count what is mapped.
-        with suppress(MemoryError):
-            self._memory = self._memory or bytes(_RESERVE_BYTES)
+        # Not of malloc(3), which could keep the memory, while the interpreter maps another MiB for objects.
+        with suppress(OSError):
+            if self._memory is None:
+                self._memory = mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):
             size_bytes = _STATE_BYTES + app_count * _APP_BYTES
             self._file = reserve_memory_file(_STATE, size_bytes) if self._file is None else self._file
 
     def let_go(self) -> None:
         """Have the memory for work."""
-        self._memory = b""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
 
     def take_file(self) -> int:
         """Return the file, now the caller's, or another if there is none."""
