@@ -17,13 +17,11 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* What damaged code and addresses end in. */
-GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV};
+/* What damaged code and addresses end in; abort(3) has found a damaged stack, say. */
+GUARDED_DATA static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGABRT};
 GUARDED_DATA static const char file[] = "/proc/self/exe", ended[] = "minit: ended by signal ", name[] = "minit: ",
                                removed[] = " was damaged, and is removed\n",
                                damaged[] = " is damaged: see minit image verify\n";
-/* Beside these, for the way back. */
-static const int failures[] = {SIGABRT, SIGALRM};
 enum { BACK_AT = 4, BACK_SECONDS = 2, OVERFLOW_GID = 65534 };
 
 /* As rt_sigaction(2) and sigaltstack(2) take them. */
@@ -124,17 +122,18 @@ GUARD static void on_fault(int number, siginfo_t *info, void *context)
     struct kernel_action usual = {0};
     char text[] = {'0' + number / 10, '0' + number % 10, '\n', 0}, *digits = number < 10 ? text + 1 : text;
 
+    int is_abort = number == SIGABRT && info->si_pid == system_call(SYS_getpid, 0, 0, 0, 0, 0);
+    int is_sent = info->si_code <= 0 && !is_abort;
+
     (void)context;
     if (old_arguments) {
-        int is_abort = number == SIGABRT && info->si_pid == system_call(SYS_getpid, 0, 0, 0, 0, 0);
-        if (info->si_code <= 0 && !is_abort)
+        if (is_sent)
             return; /* anybody in the pod could have sent it */
         go_back();
         old_arguments = NULL;
     }
     system_call(SYS_rt_sigaction, number, (long)&usual, 0, sizeof usual.mask, 0);
-    if (info->si_code <= 0) {
-        /* Somebody has sent it. */
+    if (is_sent) {
         system_call(SYS_kill, system_call(SYS_getpid, 0, 0, 0, 0, 0), number, 0, 0, 0);
         return;
     }
@@ -169,8 +168,8 @@ EARLY void find_way_back(long count, char **argv)
     for (const char *digit = argv[BACK_AT + 1]; *digit; digit++)
         old_program = 10 * old_program + *digit - '0';
     old_arguments = argv + BACK_AT + 2;
-    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
-        watch(failures[i]);
+    /* Faults are watched in any case. */
+    watch(SIGALRM);
     set_alarm(BACK_SECONDS);
 }
 
@@ -192,8 +191,7 @@ void forget_way_back(void)
 
     set_alarm(0);
     old_arguments = NULL;
-    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
-        system_call(SYS_rt_sigaction, failures[i], (long)&usual, 0, sizeof usual.mask, 0);
+    system_call(SYS_rt_sigaction, SIGALRM, (long)&usual, 0, sizeof usual.mask, 0);
 }
 
 /* From here on the other one could do something twice. */
